@@ -171,8 +171,7 @@ class Paper:
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
         facts = self.experiments.get(experiment, {})
         for claim in () if facts.get("stands_in") else self.claims:
-            known = claim.answer is not None and not claim.reading and not claim.why
-            if known and claim.answer.experiment == experiment:
+            if claim.answer is not None and claim.answer.experiment == experiment and not (claim.reading or claim.why):
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
         for variant, other in facts.get("alike", {}).items():
             found[variant] = found[other]

@@ -19,6 +19,7 @@ from gpzoo._extras import MissingExtraError, needs
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.reproductions import terminal as report
 from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
+from gpzoo.reproductions.kept import write_text
 from gpzoo.reproductions.many_runs import LOG, sweep
 from gpzoo.reproductions.printed import number
 
@@ -46,23 +47,7 @@ class Command(click.Command):
         """Run the command; see :meth:`click.Command.main`."""
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
-        try:
-            status = self._run(*args, **kwargs)
-        except OSError:
-            status = 0
-            # With an empty buffer, only another character shows whether the output has failed.
-            if (failure := _output_failure("\n")) is None:
-                raise
-        else:
-            failure = _output_failure()
-        if failure is not None:
-            # A closed pipe is no error, because its reader, such as ``head``, has read enough; a full disk is one.
-            if failure.errno != errno.EPIPE and not status:
-                click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
-            status = status or 1
-        sys.exit(status)
-
-    def _run(self, *args: Any, **kwargs: Any) -> int:
+        status, failed = None, None
         try:
             status = super().main(*args, standalone_mode=False, **kwargs)
         except click.ClickException as error:
@@ -70,7 +55,26 @@ class Command(click.Command):
             status = error.exit_code
         except click.Abort:
             status = Interrupted.exit_code
-        return status if isinstance(status, int) else 0
+        except OSError as error:
+            failed = error
+        status = status if isinstance(status, int) else 0
+        # With an empty buffer, only another character shows whether the output has failed.
+        failure = _output_failure("\n" if failed else "")
+        if failed and failure is None:
+            raise failed
+        if failure is not None:
+            # A closed pipe is no error, because its reader, such as ``head``, has read enough; a full disk is one.
+            if failure.errno != errno.EPIPE and not status:
+                click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
+            status = status or 1
+        sys.exit(status)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run its function; see :meth:`click.Command.invoke`. A command with ``--debug`` has known failures."""
+        if "debug" not in ctx.params:
+            return super().invoke(ctx)
+        with known_failures(ctx.params.pop("debug")):
+            return super().invoke(ctx)
 
 
 def _output_failure(text: str = "") -> OSError | None:
@@ -123,6 +127,8 @@ class Seeds(click.ParamType):
 class Group(Command, click.Group):
     """A group of commands, with the errors of :class:`Command`."""
 
+    command_class = Command
+
 
 @contextmanager
 def known_failures(debug: bool) -> Iterator[None]:
@@ -131,15 +137,14 @@ def known_failures(debug: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted("interrupted: resume by running the same command.") from None
-    except KNOWN_FAILURES as error:
-        if debug or isinstance(error, BrokenPipeError):
-            raise
-        raise Failed(f"{error or type(error).__name__} (--debug shows where)") from error
-    except RuntimeError as error:
+    except Exception as error:
         # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
-        if debug or "initialize backend" not in str(error):
+        backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
+        known = backend or isinstance(error, KNOWN_FAILURES)
+        if debug or not known or isinstance(error, BrokenPipeError):
             raise
-        raise Failed(f"JAX cannot start: {error}") from error
+        said = f"JAX cannot start: {error}" if backend else f"{error or type(error).__name__} (--debug shows where)"
+        raise Failed(said) from error
 
 
 def _choose(what: str, given: str, choices: Iterable[str]) -> None:
@@ -170,13 +175,11 @@ def _run(experiment: Experiment, variant: str, preset: str, seed: int, runs: Pat
     return Run(experiment.paper, experiment.name, variant, preset, seed, runs / name)
 
 
-def _split(variants: str | None) -> list[str] | None:
+def _split(context: click.Context, param: click.Parameter, variants: str | None) -> list[str] | None:
     return None if variants is None else [name.strip() for name in variants.split(",")]
 
 
-def reproduce(
-    experiment: Experiment, variant: str | None, preset: str, seed: int, output: Path | None, debug: bool
-) -> None:
+def reproduce(experiment: Experiment, variant: str | None, preset: str, seed: int, output: Path | None) -> None:
     """Run one experiment and print ours beside the paper's.
 
     Args:
@@ -185,7 +188,6 @@ def reproduce(
         preset: one of its presets.
         seed: seed of all random keys of the run.
         output: folder for the results, or ``None`` for one under ``runs/`` named after the run.
-        debug: keep the traceback of known failures.
     """
     from rich.console import Console
 
@@ -194,27 +196,26 @@ def reproduce(
     _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
     run = _run(experiment, variant, preset, seed)
     run = run if output is None else replace(run, output=output)
-    with known_failures(debug):
-        from gpzoo.inference.training._progress import on_device
-        from gpzoo.reproductions.execute import execute
+    from gpzoo.inference.training._progress import on_device
+    from gpzoo.reproductions.execute import execute
 
-        result = execute(experiment, run)
-        console = Console()
-        console.print(report.table(result, experiment.variants[variant]), highlight=False)
-        time = report.duration(result["seconds_training"])
-        files = ", ".join(sorted(path.name for path in run.output.iterdir() if path.is_file()))
-        for line in (
-            f"Trained for {result['steps']:,} steps in {time} on {on_device()}.",
-            f"Written to {run.output}: {files}",
-            *(["posterior.nc opens with arviz.from_netcdf."] if "posterior.nc" in files else []),
-        ):
-            console.print(line, markup=False, highlight=False, soft_wrap=False)
+    result = execute(experiment, run)
+    console = Console()
+    console.print(report.table(result, experiment.variants[variant]), highlight=False)
+    time = report.duration(result["seconds_training"])
+    files = ", ".join(sorted(path.name for path in run.output.iterdir() if path.is_file()))
+    for line in (
+        f"Trained for {result['steps']:,} steps in {time} on {on_device()}.",
+        f"Written to {run.output}: {files}",
+        *(["posterior.nc opens with arviz.from_netcdf."] if "posterior.nc" in files else []),
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=False)
 
 
 DEBUG = click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
 PRESET = click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
 SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
-VARIANTS = click.option("--variants", help="Variants, separated by commas; all unless given.")
+VARIANTS = click.option("--variants", callback=_split, help="Variants, separated by commas; all unless given.")
 RUNS = click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
 
 
@@ -273,7 +274,7 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
 @RUNS
 @DEBUG
 def compare_command(
-    paper: str, experiment: str, variants: str | None, preset: str, seed: int, output: Path, debug: bool
+    paper: str, experiment: str, variants: Sequence[str] | None, preset: str, seed: int, output: Path
 ) -> None:
     """Run the variants of EXPERIMENT of PAPER and compare their bounds and test metrics: here, and in a report.
 
@@ -283,22 +284,20 @@ def compare_command(
 
     chosen = find(all_experiments(), paper, experiment)
     _choose(f"preset of {paper} {experiment}", preset, chosen.presets)
-    names = _split(variants) or list(chosen.variants)
-    for name in names:
+    for name in variants or ():
         _choose(f"variant of {paper} {experiment}", name, chosen.variants)
-    runs, results = [_run(chosen, name, preset, seed, output) for name in names], []
-    with known_failures(debug):
-        from gpzoo.reproductions.execute import execute
-        from gpzoo.reproductions.inspecting import report_of_runs
+    runs, results = [_run(chosen, name, preset, seed, output) for name in variants or chosen.variants], []
+    from gpzoo.reproductions.execute import execute
+    from gpzoo.reproductions.inspecting import report_of_runs
 
-        for count, run in enumerate(runs, 1):
-            click.echo(f"Variant {run.variant}, {count} of {len(runs)}")
-            results.append(execute(chosen, run))
-        console = Console()
-        console.print(report.comparison(results, console.width))
-        path = output / f"{paper}-{experiment}-{preset}-seed{seed}.html"
-        report_of_runs([run.output for run in runs], path)
-        click.echo(f"Report: {path}")
+    for count, run in enumerate(runs, 1):
+        click.echo(f"Variant {run.variant}, {count} of {len(runs)}")
+        results.append(execute(chosen, run))
+    console = Console()
+    console.print(report.comparison(results, console.width))
+    path = output / f"{paper}-{experiment}-{preset}-seed{seed}.html"
+    report_of_runs([run.output for run in runs], path)
+    click.echo(f"Report: {path}")
 
 
 @main.command("sweep")
@@ -314,13 +313,12 @@ def compare_command(
 def sweep_command(
     paper: str,
     names: Sequence[str],
-    variants: str | None,
+    variants: Sequence[str] | None,
     preset: str,
     seeds: Sequence[int],
     workers: int,
     cluster: str | None,
     output: Path,
-    debug: bool,
 ) -> None:
     """Run EXPERIMENTs of PAPER, all variants and seeds, each in a process and a folder of its own.
 
@@ -328,26 +326,24 @@ def sweep_command(
     """
     experiments = all_experiments()
     chosen = [find(experiments, paper, name) for name in names] or _of_paper(experiments, paper)
-    wanted = _split(variants)
-    for name in wanted or ():
+    for name in variants or ():
         _choose(f"variant of {paper}", name, (v for experiment in chosen for v in experiment.variants))
     runs = [
         _run(experiment, variant, preset, seed, output)
         for experiment in chosen
         if preset in experiment.presets
         for variant in experiment.variants
-        if wanted is None or variant in wanted
+        if variants is None or variant in variants
         for seed in seeds
     ]
     if not runs:
         raise click.UsageError(f"none of these experiments has the preset {preset}.")
     failed = 0
-    with known_failures(debug):
-        for count, ended in enumerate(sweep(runs, workers=workers, cluster=cluster), 1):
-            failed += ended.failed
-            run = ended.run
-            how = "has a result" if ended.status is None else f"failed: {ended.said}" if ended.failed else "done"
-            click.echo(f"{count} of {len(runs)}  {run.experiment} {run.variant}, seed {run.seed}: {how}")
+    for count, ended in enumerate(sweep(runs, workers=workers, cluster=cluster), 1):
+        failed += ended.failed
+        run = ended.run
+        how = "has a result" if ended.status is None else f"failed: {ended.said}" if ended.failed else "done"
+        click.echo(f"{count} of {len(runs)}  {run.experiment} {run.variant}, seed {run.seed}: {how}")
     if failed:
         raise Failed(f"{failed} of {len(runs)} runs failed; {LOG} in their folders under {output} says how.")
 
@@ -360,16 +356,15 @@ def sweep_command(
     "--data", type=Folder(exists=True, dir_okay=False), help="Of a model: an .npz of the program's arguments."
 )
 @DEBUG
-def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None, debug: bool) -> None:
+def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
     Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
     """
     from gpzoo._platform import compiled_for_one_run
+    from gpzoo.reproductions.inspecting import report_of_model, report_of_run
 
-    with known_failures(debug), compiled_for_one_run():
-        from gpzoo.reproductions.inspecting import report_of_model, report_of_run
-
+    with compiled_for_one_run():
         if what.is_dir():
             output = output or what / "report.html"
             report_of_run(what, lambda paper, name: find(all_experiments(), paper, name), output)
@@ -390,25 +385,21 @@ def list_command(paper: str | None, everything: bool) -> None:
     for each, of_paper in groupby(shown, lambda experiment: experiment.paper):
         click.echo(each)
         for experiment in of_paper:
-            name = f"  {experiment.name:{column}}"
             if everything or paper is not None:
                 click.echo("\n".join(_described(experiment)))
-            else:
-                room = max(_width() - len(name), 20)
-                click.echo(name + textwrap.shorten(experiment.description, room, placeholder=" ..."))
+                continue
+            name = f"  {experiment.name:{column}}"
+            room = max(shutil.get_terminal_size().columns - len(name), 20)
+            click.echo(name + textwrap.shorten(experiment.description, room, placeholder=" ..."))
     if paper is None and not everything:
         hint = "'gpzoo list PAPER' shows variants, presets and the paper's numbers; '--all' those of all papers."
         click.echo("\n" + "\n".join(_wrapped(hint)))
 
 
-def _width() -> int:
-    """Columns of the terminal; 80 without a terminal, unless ``COLUMNS`` says otherwise."""
-    return shutil.get_terminal_size().columns
-
-
 def _wrapped(text: str, first: str = "") -> list[str]:
     """Lines that fit the terminal: the first begins with ``first``, the others are indented by its length."""
-    width = max(_width(), len(first) + 20)
+    # 80 columns without a terminal, unless COLUMNS says otherwise.
+    width = max(shutil.get_terminal_size().columns, len(first) + 20)
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first))
 
 
@@ -426,22 +417,19 @@ def _described(experiment: Experiment) -> Iterator[str]:
 @main.command("data")
 @click.argument("name", required=False)
 @DEBUG
-def data_command(name: str | None, debug: bool) -> None:
+def data_command(name: str | None) -> None:
     """List the data sets and whether they are here, or fetch the one called NAME."""
     from gpzoo.reproductions import datasets
 
-    with known_failures(debug):
-        entries = datasets.available()
+    entries = datasets.available()
     if name is None:
         column = max(len(entry.name) for entry in entries)
         for entry in entries:
             first = f"{entry.name:{column}}  {'here' if entry.present else '-':4}  "
-            for line in _wrapped(entry.description, first):
-                click.echo(line)
+            click.echo("\n".join(_wrapped(entry.description, first)))
         return
     _choose("data set", name, (entry.name for entry in entries))
-    with known_failures(debug):
-        dataset = datasets.load(name)
+    dataset = datasets.load(name)
     click.echo(f"{dataset.name}: {len(dataset.X_train):,} training and {len(dataset.X_test):,} test points")
     click.echo(f"from {dataset.source}")
 
@@ -459,29 +447,23 @@ def data_command(name: str | None, debug: bool) -> None:
     "--check", "only_check", is_flag=True, help="Write nothing: fail unless the pages are those of the files."
 )
 @DEBUG
-def results_command(folder: Path, output: Path, only_check: bool, debug: bool) -> None:
+def results_command(folder: Path, output: Path, only_check: bool) -> None:
     """Write the pages of results, and their figures, from the recorded result files; or check them.
 
     A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
     with the experiment that answers it.
     """
-    with known_failures(debug):
-        from gpzoo.inference.programs.files import replacing
-        from gpzoo.reproductions.checking import check
-        from gpzoo.reproductions.figures import draw_figures
-        from gpzoo.reproductions.pages import pages
-        from gpzoo.reproductions.papers import PAPERS
+    from gpzoo.reproductions.checking import check
+    from gpzoo.reproductions.figures import draw_figures
+    from gpzoo.reproductions.pages import pages
+    from gpzoo.reproductions.papers import PAPERS
 
-        experiments = all_experiments()
-        if only_check:
-            click.echo(check(folder, output, experiments, PAPERS))
-            return
-        written = []
-        for name, text in pages(folder, experiments, PAPERS).items():
-            path = output / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-            written.append(path)
-        written += draw_figures(folder, experiments, PAPERS)
-    click.echo(f"Written to {', '.join(map(str, written))}")
+    experiments = all_experiments()
+    if only_check:
+        click.echo(check(folder, output, experiments, PAPERS))
+        return
+    texts = {output / name: text for name, text in pages(folder, experiments, PAPERS).items()}
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    click.echo(f"Written to {', '.join(map(str, [*texts, *draw_figures(folder, experiments, PAPERS)]))}")

@@ -117,10 +117,10 @@ def _train(
     figures = {}
     if convolutional and classes == 2:
         figures["inducing_patches"] = partial(figure_patches, finished.trained, data)
-    found, params = dict(finished.outcome.metrics), finished.trained.params
+    found, params = dict(finished.metrics), finished.trained.params
     if "rbf_variance" in params:
         found |= {f"{part}_variance": float(params[name]) for part, name in _VARIANCES.items()}
-    return replace(finished.outcome, metrics=found, data=whole, figures=figures)
+    return replace(finished, metrics=found, data=whole, figures=figures)
 
 
 def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, float]:

@@ -366,13 +366,11 @@ def _on_folds(
 
         options: dict[str, Any] = {"num_data": y.shape[1], "model_kwargs": program.keywords}
         options |= {"checkpoint": run.checkpoint / name, "progress": name}
-        curve = Curve(
-            run.output / f"{name}-curve.json", made_by | {"model": name}, lambda params: metrics.means(scored(params))
-        )
         watched = {step for step in run.options.get("watched", ()) if step <= setting.steps and name != SGPR}
+        path, origin = run.output / f"{name}-curve.json", made_by | {"model": name}
+        curve = Curve(path, origin, lambda params: metrics.means(scored(params)), watched.__contains__)
         if watched:
-            at = lambda step, *state: curve(step, *state) if step in watched else None  # noqa: E731
-            options |= {"callback": at, "callback_steps": math.gcd(*watched)}
+            options |= {"callback": curve, "callback_steps": math.gcd(*watched)}
         keys = random.split(train_key, len(parts))
         result = optimise(keys, program.model, program.guide, setting, X, y, **options)
         scores = scored(result.params)

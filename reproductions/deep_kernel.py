@@ -88,7 +88,8 @@ airline, adult, connect4, diabetes, covtype = (
 
 def _images(run: Run) -> Outcome:
     """Images of classes (section 5.3); photographs' pixels less their mean, digits' as they are."""
-    name, chosen = run.options.get("data", run.experiment), run.options.get("selection")
+    name: str = run.options.get("data", run.experiment)
+    chosen = run.options.get("selection")
     whole = datasets.load({"mnist-binary": "mnist", "cifar10-resnet20": "cifar10"}.get(name, name))
     data, part = _some(run, whole, run.seed, f"seed {run.seed}")
     if name == "mnist-binary":

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import platform
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -20,17 +19,8 @@ import jax
 
 import gpzoo
 from gpzoo._extras import needs
-from gpzoo.inference import Trained
 from gpzoo.inference.programs.files import alone_in, replacing
-from gpzoo.reproductions.experiment import (
-    FIELDS,
-    SCHEMA,
-    Experiment,
-    Outcome,
-    ReproductionError,
-    Run,
-    data_record,
-)
+from gpzoo.reproductions.experiment import SCHEMA, Experiment, Outcome, ReproductionError, Run, data_record
 from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 
 if TYPE_CHECKING:
@@ -83,7 +73,7 @@ def make_result(
     paper_metrics: Mapping[str, float | None],
     starts: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The content of ``result.json``, with the fields of :data:`FIELDS`.
+    """The content of ``result.json``, with the fields of :data:`~gpzoo.reproductions.experiment.FIELDS`.
 
     Args:
         outcome: the experiment's outcome.
@@ -97,19 +87,16 @@ def make_result(
     """
     starts = starts or [_start(run, 0)]
     metrics = {name: float(value) for name, value in outcome.metrics.items()}
-    bad = [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]
-    if bad:
+    if bad := [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]:
         raise ReproductionError(
             f"The evaluation gave {', '.join(bad)}, which is not a result. Nothing was recorded; the checkpoint in "
             f"{run.checkpoint} is kept. Check the learning curve, lower the learning rate or train in float64."
         )
-    missing = [name for name, value in paper_metrics.items() if value is not None and name not in metrics]
-    if missing:
-        raise ReproductionError(
-            f"{run.paper} {run.experiment} did not report {', '.join(missing)}, for which the paper has a number."
-        )
+    named = f"{run.paper} {run.experiment} did not report"
+    if missing := [name for name, value in paper_metrics.items() if value is not None and name not in metrics]:
+        raise ReproductionError(f"{named} {', '.join(missing)}, for which the paper has a number.")
     if not outcome.settings:
-        raise ReproductionError(f"{run.paper} {run.experiment} did not report its settings; nothing was recorded.")
+        raise ReproductionError(f"{named} its settings; nothing was recorded.")
     trees = [start["clean"] for start in starts]
     found = {
         "schema": SCHEMA,
@@ -122,10 +109,7 @@ def make_result(
         "resumed_from": [start["steps"] for start in starts[1:]],
         "metrics": metrics,
         "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
-        "stands_in": outcome.stands_in,
-        "subset": outcome.subset,
-        "folds": outcome.folds,
-        "selection": outcome.selection,
+        **{name: getattr(outcome, name) for name in ("stands_in", "subset", "folds", "selection")},
         "curve": [dict(point) for point in outcome.curve] if len(outcome.curve) > 1 else [],
         "settings": dict(outcome.settings),
         "steps": int(outcome.steps),
@@ -139,7 +123,7 @@ def make_result(
         "finished": _now(),
     }
     try:
-        return as_json({name: found[name] for name in FIELDS})
+        return as_json(found)
     except (TypeError, ValueError) as error:
         raise ReproductionError(f"The settings or data record of this run has no JSON form: {error}.") from error
 
@@ -165,11 +149,7 @@ def device() -> str:
 def versions() -> dict[str, str]:
     """Versions of Python, gpzoo and the libraries on which the numbers depend."""
     libraries = ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")
-    return {
-        "python": platform.python_version(),
-        "gpzoo": gpzoo.__version__,
-        **{name: version(name) for name in libraries},
-    }
+    return {"python": platform.python_version(), "gpzoo": gpzoo.__version__} | {x: version(x) for x in libraries}
 
 
 def _now() -> str:
@@ -184,11 +164,11 @@ def _start(run: Run, steps: int) -> dict[str, Any]:
 
 def _steps_taken(folder: Path) -> int:
     """Steps of the newest checkpoints below a folder, summed over all trainings in it."""
-    taken = 0
-    for _, _, files in os.walk(folder):
-        steps = [int(found[1]) for name in files if (found := re.fullmatch(r"(\d+)\.checkpoint", name))]
-        taken += max(steps, default=0)
-    return taken
+    newest: dict[Path, int] = {}
+    for path in folder.rglob("*.checkpoint"):
+        if path.stem.isdecimal():
+            newest[path.parent] = max(newest.get(path.parent, 0), int(path.stem))
+    return sum(newest.values())
 
 
 def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
@@ -201,39 +181,41 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     Returns:
         The starts of this run: the earlier ones, if they left a checkpoint, and this one.
     """
-    path, started = run.output / "run.json", []
+    path = run.output / "run.json"
     waiting = f"Another process runs in {run.output}; waiting until it ends."
     try:
         run.output.mkdir(parents=True, exist_ok=True)
         claims.enter_context(alone_in(run.output, partial(print, waiting, file=sys.stderr, flush=True)))
-        if path.exists():
-            try:
-                found = read_json(path)
-                held = {key: found[key] for key in run.identity}
-                started = [dict(start) for start in found.get("starts", ())]
-                if any({"commit", "clean", "steps"} - start.keys() for start in started):
-                    raise ValueError("a start lacks its commit")
-            except (ReproductionError, AttributeError, KeyError, TypeError, ValueError) as error:
-                raise ReproductionError(f"{path} is damaged: choose another --output, or delete the folder.") from error
-            if held != run.identity:
-                described = " ".join(f"{key}={value}" for key, value in held.items())
-                raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
-        steps = _steps_taken(run.checkpoint)
-        start = _start(run, steps)
-        if not steps:
-            started = []
-        elif start["commit"] and not (started and started[0]["commit"]):
+        earlier = _earlier(run, path) if path.exists() else []
+        start = _start(run, _steps_taken(run.checkpoint))
+        if start["steps"] and start["commit"] and not (earlier and earlier[0]["commit"]):
             raise ReproductionError(
                 f"{run.checkpoint} is of a training whose commit was not recorded: choose another --output, or delete "
                 "the folder."
             )
-        started.append(start)
-        write_json(path, {**run.identity, "starts": started})
+        starts = [*(earlier if start["steps"] else ()), start]
+        write_json(path, {**run.identity, "starts": starts})
     except OSError as error:
         raise ReproductionError(
             f"Cannot write to {run.output}: {error.strerror}. Choose another --output or make room."
         ) from error
-    return started
+    return starts
+
+
+def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
+    """The starts in the mark of a folder, which must be this run's."""
+    try:
+        found = read_json(path)
+        held = {key: found[key] for key in run.identity}
+        starts = [dict(start) for start in found.get("starts", ())]
+        if any({"commit", "clean", "steps"} - start.keys() for start in starts):
+            raise ValueError("a start lacks its commit")
+    except (ReproductionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ReproductionError(f"{path} is damaged: choose another --output, or delete the folder.") from error
+    if held != run.identity:
+        described = " ".join(f"{key}={value}" for key, value in held.items())
+        raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
+    return starts
 
 
 def _release(run: Run) -> None:
@@ -247,36 +229,28 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     """Write the learning curve, the figures, posterior and model: all are tried before failures are reported."""
     from gpzoo.reproductions.figures import learning_curve, test_curves
 
-    def save(figure: Figure | Callable[[], Figure], path: Path) -> None:
-        figure = figure() if callable(figure) else figure
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=150, bbox_inches="tight")
-
-    def export(posterior: Callable[[], Any], path: Path) -> None:
-        made = posterior()
-        with replacing(path) as temporary:
-            made.to_netcdf(str(temporary), engine="h5netcdf")
+    def drawn(figure: Figure | Callable[[], Figure], path: Path) -> None:
+        made = figure() if callable(figure) else figure
+        made.savefig(path, format="png", dpi=150, bbox_inches="tight")
 
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
     if len(outcome.curve) > 1:
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
-    jobs: list[tuple[Path, Callable, Any]] = [
-        (run.output / f"{name}.png", save, figure) for name, figure in figures.items()
-    ]
-    if outcome.posterior is not None:
-        jobs.append((run.output / "posterior.nc", export, outcome.posterior))
+    jobs: dict[str, Callable[[Path], Any]] = {f"{name}.png": partial(drawn, each) for name, each in figures.items()}
+    if (posterior := outcome.posterior) is not None:
+        jobs["posterior.nc"] = lambda path: posterior().to_netcdf(str(path), engine="h5netcdf")
     if outcome.inspected is not None:
-        jobs.append((run.model, Trained.save, outcome.inspected.trained))
-
-    failures = []
-    for path, write, content in jobs:
+        jobs[run.model.name] = outcome.inspected.trained.save
+    failures = {}
+    for name, write in jobs.items():
         try:
-            write(content, path)
+            with replacing(run.output / name) as temporary:
+                write(temporary)
         except Exception as error:
-            error.add_note(f"while writing {path}")
-            failures.append((path, error))
+            error.add_note(f"while writing {run.output / name}")
+            failures[name] = error
     if failures:
-        what = "; ".join(f"{path.name} ({type(error).__name__}: {error})" for path, error in failures)
+        what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failures.items())
         raise ReproductionError(
             f"The numbers are in {run.output / 'result.json'}, but these were not written: {what}."
-        ) from ExceptionGroup("pictures", [error for _, error in failures])
+        ) from ExceptionGroup("pictures", list(failures.values()))

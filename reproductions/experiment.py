@@ -105,13 +105,7 @@ class Run:
     @property
     def identity(self) -> dict[str, str | int]:
         """The fields that determine the computation, without the output folder."""
-        return {
-            "paper": self.paper,
-            "experiment": self.experiment,
-            "variant": self.variant,
-            "preset": self.preset,
-            "seed": self.seed,
-        }
+        return {name: getattr(self, name) for name in ("paper", "experiment", "variant", "preset", "seed")}
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -184,16 +178,6 @@ class Outcome:
         """The trained model, of an outcome that is ``inspected``."""
         return cast("Inspected", self.inspected).trained
 
-    @property
-    def outcome(self) -> Outcome:
-        """Itself: the old result of ``train`` had the outcome in it."""
-        return self
-
-    @property
-    def points(self) -> Sequence[Mapping[str, float]]:
-        """The curve, by its old name."""
-        return self.curve
-
 
 @dataclass(frozen=True)
 class Experiment:
@@ -206,7 +190,6 @@ class Experiment:
         variants: variant to the paper's numbers (metric to number, ``None`` where the paper prints none).
         run: trains and evaluates one variant.
         default_variant: the variant that runs if none is named.
-        data: names of the data sets it loads.
         presets: its presets, from :data:`PRESETS`.
         figure: draws the recorded results of several variants, by name, in one figure.
         curves: whether that figure needs the results' curves, which small runs may lack.
@@ -222,7 +205,6 @@ class Experiment:
     variants: Mapping[str, Mapping[str, float | None]]
     run: Callable[[Run], Outcome]
     default_variant: str
-    data: Sequence[str] = ()
     presets: Sequence[str] = ("quick", "paper")
     figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None
     curves: bool = False
@@ -265,7 +247,6 @@ def experiment(
             variants=paper.numbers(name, variants),
             run=lambda own: run(replace(own, source=paper)),
             default_variant=facts["default"],
-            data=facts.get("data", ()),
             presets=facts["presets"],
             figure=figure,
             curves=curves,

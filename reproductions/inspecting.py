@@ -18,7 +18,6 @@ from jax import random
 from gpzoo.errors import CheckpointError
 from gpzoo.inference import load, plots
 from gpzoo.inference.diagnosis.findings import Section
-from gpzoo.inference.programs.files import replacing
 from gpzoo.inference.reports.document import Block, Code, Part, Picture, page
 from gpzoo.inference.reports.drawn import address, picture
 from gpzoo.inference.reports.pictures import BOUND
@@ -27,7 +26,7 @@ from gpzoo.inference.reports.report import data_of_training, environment, parts,
 from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves
-from gpzoo.reproductions.kept import read_json
+from gpzoo.reproductions.kept import read_json, write_text
 
 # -- a run -------------------------------------------------------------------------------------------------------------
 
@@ -57,7 +56,7 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result, numbers)])
     run_of = Part("The run", [_settings([result]), _run(result)])
     last = () if of_model else (Part("How to make it again", [Code(result["command"])]),)
-    _write(path, page(title, said, [first, *of_model[:-2], figures, run_of, *of_model[-2:], *last]))
+    write_text(path, page(title, said, [first, *of_model[:-2], figures, run_of, *of_model[-2:], *last]))
 
 
 def _result(folder: Path) -> dict[str, Any]:
@@ -220,7 +219,7 @@ def report_of_runs(folders: Sequence[Path], path: Path) -> None:
             ),
         ],
     )
-    _write(path, text)
+    write_text(path, text)
 
 
 # -- the file of a model -----------------------------------------------------------------------------------------------
@@ -261,7 +260,7 @@ def report_of_model(model: Path, program: str | None, data: Path | None, path: P
         Part("The bound", bound),
         Part("Environment", [environment(trained), *data_of_training(trained)]),
     ]
-    _write(path, page(f"Report: {model.name}", "A trained model, as its file has it.", made))
+    write_text(path, page(f"Report: {model.name}", "A trained model, as its file has it.", made))
 
 
 def _absent(*args: Any, **kwargs: Any) -> None:
@@ -296,8 +295,3 @@ def _arguments(program: Callable, data: Path) -> tuple[tuple, dict[str, Any]]:
         raise ReproductionError(f"{data} has no arrays {missing}, which the program needs.")
     args = [arrays.pop(name) for name in positional if name in arrays]
     return tuple(args), {name: x.item() if x.ndim == 0 else x for name, x in arrays.items()}
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

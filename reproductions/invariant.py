@@ -84,17 +84,17 @@ def _train(
     def bound(step: int) -> float:
         return float(-finished.trained.losses[max(0, step - window) : step].mean() / N)
 
-    points = [{**point, "bound_per_point": bound(int(point["step"]))} for point in finished.points]
+    points = [{**point, "bound_per_point": bound(int(point["step"]))} for point in finished.curve]
     last = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
     figures, params = {}, finished.trained.params
     if sampled is not None:
         figures["augmentation"] = partial(figure_augmentations, finished.trained, data, keys_of(run).test)
     return replace(
-        finished.outcome,
+        finished,
         metrics=last | {"elbo": N * last["bound_per_point"]},
         settings={
-            **finished.outcome.settings,
+            **finished.settings,
             "learned": {name: np.asarray(params[name]).tolist() for name in learned if name in params},
         },
         curve=points if setting.evaluations > 1 else (),

@@ -83,8 +83,8 @@ def _git(*args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON under ``path`` in one step: a reader sees the old file or the whole new one.
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step: a reader sees the old file or the whole new one.
 
     Raises:
         OSError: if the folder cannot be written, the disk is full, or ``path`` is no regular file; ``path`` is then
@@ -93,9 +93,14 @@ def write_json(path: Path, content: Any) -> None:
     from gpzoo.inference.programs.files import replacing  # JAX is imported with it
 
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON under ``path``, as :func:`write_text` does."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

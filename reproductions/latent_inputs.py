@@ -64,7 +64,7 @@ def branches(run: Run) -> Outcome:
     guide = InducingGuide(model, kmeans(setting.inducing), initial_scale=inner_scales(layers), **options)
     found = train(run, data, model, guide, setting, keywords={"layers": layers}, selection=_BY_HAND)
     figure = partial(_figure_of_branches, data, run.seed, found.trained, layers)
-    return replace(found.outcome, figures={"predictions": figure})
+    return replace(found, figures={"predictions": figure})
 
 
 def _seen_with_its_datum(X: Array, y: Array | None = None, **program: Any) -> Array | None:

@@ -65,16 +65,13 @@ def sweep(
     """
     if len({run.output for run in runs}) < len(runs):
         raise ReproductionError("Two runs of a sweep have the same folder.")
-    left = []
-    for run in runs:
-        if has_result(run):
-            yield Ended(run, None)
-        else:
-            left.append(run)
+    done = [run for run in runs if has_result(run)]
+    yield from (Ended(run, None) for run in done)
     with _dask(cluster) if cluster else _local(workers) as executor:
         waited = {
             executor.submit(_in_process, [*command, *arguments(run)], str(run.output.absolute()), os.getcwd()): run
-            for run in left
+            for run in runs
+            if run not in done
         }
         for future in as_completed(waited):
             yield Ended(waited[future], *future.result())
@@ -102,7 +99,9 @@ def _local(workers: int) -> Iterator[Executor]:
             yield executor
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
-            _stop_all()
+            _STOPPING.set()
+            for process in tuple(_PROCESSES):
+                process.terminate()
             raise
 
 
@@ -143,12 +142,6 @@ def _in_process(command: list[str], folder: str, where: str) -> tuple[int, str]:
         log.seek(0)
         lines = log.read().split("\n")
     return status, next((line.strip() for line in reversed(lines) if line.strip()), "") if status else ""
-
-
-def _stop_all() -> None:
-    _STOPPING.set()
-    for process in tuple(_PROCESSES):
-        process.terminate()
 
 
 def _stops_with_the_sweep() -> None:

@@ -66,7 +66,7 @@ def counts(run: Run) -> Outcome:
     guide = InducingGuide(model, kmeans(setting.inducing))
     found = train(run, data, model, guide, setting, score=lambda test, y: {"nlpp": nlpp(test)}, selection=_BY_HAND)
     if run.finished:
-        return found.outcome
+        return found
     x, size = data.X_test.T.astype(np.float64)
     constant = data.y_train.sum() / data.X_train[:, 1].sum()
     level, _ = _log_rate(found.trained, data.X_test)
@@ -76,7 +76,7 @@ def counts(run: Run) -> Outcome:
         "log_rate_distance": float(np.abs(level - np.log(_rate(x))).mean()),
     }
     figure = partial(_figure_of_rates, data, found.trained)
-    return replace(found.outcome, metrics={**found.outcome.metrics, **also}, figures={"rates": figure})
+    return replace(found, metrics={**found.metrics, **also}, figures={"rates": figure})
 
 
 def _log_rate(trained: Trained, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +157,7 @@ def noise(run: Run) -> Outcome:
     setting = Setting.of(run.options)
     model = heteroscedastic_gp if run.variant == "changing" else gp_regression
     guide = InducingGuide(model, kmeans(setting.inducing))
-    return train(run, noisy_sine(seed=run.seed), model, guide, setting, selection=_BY_HAND).outcome
+    return train(run, noisy_sine(seed=run.seed), model, guide, setting, selection=_BY_HAND)
 
 
 EXPERIMENTS = (counts, wine, noise)

@@ -187,7 +187,7 @@ def outputs(run: Run) -> Outcome:
     guide = InducingGuide(model, random_subset(setting.inducing))
     found = train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND)
     figure = partial(_figure_of_outputs, data, found.trained, keywords)
-    return replace(found.outcome, figures={"outputs": figure})
+    return replace(found, figures={"outputs": figure})
 
 
 def _figure_of_outputs(data: Dataset, trained: Trained, keywords: dict[str, Any]) -> Figure:

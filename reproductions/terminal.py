@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, Verdict, limit_of, verdict
@@ -17,24 +19,11 @@ if TYPE_CHECKING:
 #: The paper's numbers by metric.
 Numbers = Mapping[str, float | None]
 
+#: How a verdict is shown.
+_STYLES = {SHORT: "bold red", MATCHED: "green", EXCEEDED: "green"}
+
 #: Metrics in words.
-_MEANINGS = {
-    "error": "share of the test set that is misclassified; lower is better",
-    "wrong_images": "number of test images that are misclassified",
-    "accuracy": "share of the test set that is classified rightly; higher is better",
-    "nlpp": "negative log predictive probability of the right answer, mean over the test set; lower is better",
-    "test_log_likelihood": "log density given to the right answer, mean over the test set; higher is better",
-    "rmse": "root mean square error on the test set, in the target's units; lower is better",
-    "auc": "area under the curve of true against false positives on the test set; higher is better",
-    "elbo": "evidence lower bound, on the log probability of all training targets, which training raises; "
-    "higher is better",
-    "bound_per_point": "the elbo divided by the number of training points; higher is better",
-    "learned_angle_degrees": "rotations up to this angle were learned",
-    "seconds_per_step": "time of one training step",
-    "step_ratio_70": "time of a step with 70 grid points, as a multiple of the network's alone",
-    "difference": "nlpp less that of a model that is trained on all of the data at once; lower is better",
-    "se": "standard error of the number above it",
-}
+_MEANINGS = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 
 
 def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str, float, float | None, Verdict | None]]:
@@ -76,13 +65,7 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
     if judged:
         view.add_column("verdict")
     for metric, ours, paper, found in rows:
-        style = (
-            "bold red"
-            if found and found.word == SHORT
-            else "green"
-            if found and found.word in (MATCHED, EXCEEDED)
-            else ""
-        )
+        style = _STYLES.get(found.word, "") if found else ""
         against = [number(paper)] if compared else []
         view.add_row(metric, number(ours), *against, *([Text(str(found or ""), style=style)] if judged else []))
     lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
@@ -111,11 +94,9 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     found = []
     if result.get("stands_in"):
         found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
-    if part := result.get("subset"):
-        found.append(
-            f"Trained on {part['train']:,} of {part['of']:,} rows, tested on {part['test']:,} of {part['of_test']:,} "
-            f"({part['rule']})."
-        )
+    if result.get("subset"):
+        rows = "Trained on {train:,} of {of:,} rows, tested on {test:,} of {of_test:,} ({rule})."
+        found.append(rows.format(**result["subset"]))
     return found
 
 

@@ -277,7 +277,7 @@ def train(
         return {**score(test, data.y_test), **also}
 
     every, evaluated = setting.evaluated()
-    curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate)
+    curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate, evaluated)
     result = optimise(
         keys.train,
         model,
@@ -287,17 +287,16 @@ def train(
         num_data=num_data,
         checkpoint=run.checkpoint,
         # A finished training need not be evaluated again.
-        callback=None if setting.steps in curve.points else curve.at(evaluated),
+        callback=None if setting.steps in curve.points else curve,
         callback_steps=every,
         init_params=init_params,
         progress=run.title,
         model_kwargs=keywords,
     )
     points = curve.until(setting.steps)
-    metrics = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
-    metrics["elbo"] = float(last_bound(result.losses, num_data, setting))
+    bound = {"elbo": float(last_bound(result.losses, num_data, setting))}
     common = {
-        "metrics": metrics,
+        "metrics": {name: x for name, x in points[-1].items() if name not in ("step", "seconds")} | bound,
         "settings": settings,
         "steps": setting.steps,
         "seconds_training": result.seconds,
@@ -395,12 +394,7 @@ def optimise(
 
 
 def predicted(
-    key: Array,
-    trained: Trained,
-    X: np.ndarray,
-    y: np.ndarray,
-    test_rows: int = 1000,
-    model_kwargs: Mapping[str, Any] | None = None,
+    key: Array, trained: Trained, X: Any, y: Any, test_rows: int = 1000, model_kwargs: Mapping[str, Any] | None = None
 ) -> SitePrediction:
     """The prediction of ``"y"``, with the density of these targets.
 
@@ -416,12 +410,7 @@ def predicted(
 
 
 def exported(
-    key: Array,
-    trained: Trained,
-    X: Array,
-    y: Array,
-    num_draws: int = 200,
-    model_kwargs: Mapping[str, Any] | None = None,
+    key: Array, trained: Trained, X: Any, y: Any, num_draws: int = 200, model_kwargs: Mapping[str, Any] | None = None
 ) -> Any:
     """The posterior at the first training rows, for ArviZ.
 
@@ -448,13 +437,8 @@ def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
     result = read_json(run.output / "result.json")
     names = ("metrics", "settings", "steps", "seconds_training", "dtype")
     last = {"step": result["steps"], "seconds": result["seconds_training"], **result["metrics"]}
-    return Outcome(
-        **{name: result[name] for name in names},
-        data=data,
-        elbo=-np.asarray(found.trained.losses),
-        curve=result["curve"] or [last],
-        inspected=found,
-    )
+    own = {"data": data, "elbo": -np.asarray(found.trained.losses), "curve": result["curve"] or [last]}
+    return Outcome(**{name: result[name] for name in names}, **own, inspected=found)
 
 
 def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = "") -> Inspected:
@@ -492,15 +476,8 @@ def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: A
         **options: further arguments of :func:`gpzoo.inference.fit`.
     """
     at: dict[int, float] = {}
-    result = fit(
-        key,
-        svi,
-        2 * steps,
-        *data,
-        callback=lambda step, seconds, params: at.update({step: seconds}),
-        callback_steps=steps,
-        **options,
-    )
+    timed = {"callback": lambda step, seconds, params: at.update({step: seconds}), "callback_steps": steps}
+    result = fit(key, svi, 2 * steps, *data, **timed, **options)
     return (at[2 * steps] - at[steps]) / steps, result
 
 
@@ -514,17 +491,24 @@ class Curve:
         path: file of the points.
         made_by: their origin, from :meth:`~gpzoo.reproductions.experiment.Run.made_by`.
         evaluate: function from parameters to metrics by name.
+        at: whether there is a point after a number of steps.
     """
 
     def __init__(
-        self, path: Path, made_by: Mapping[str, Any], evaluate: Callable[[dict[str, Any]], Mapping[str, float]]
+        self,
+        path: Path,
+        made_by: Mapping[str, Any],
+        evaluate: Callable[[dict[str, Any]], Mapping[str, float]],
+        at: Callable[[int], bool] = lambda step: True,
     ) -> None:
-        self.path, self.made_by, self.evaluate = path, made_by, evaluate
+        self.path, self.made_by, self.evaluate, self.at = path, made_by, evaluate, at
         points = kept_content(path, made_by) or ()
         self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
-        """Evaluate the metrics after ``step`` steps, and keep them."""
+        """Evaluate the metrics after ``step`` steps, if there is a point, and keep them."""
+        if not self.at(step):
+            return
         metrics = {name: float(value) for name, value in self.evaluate(params).items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
         try:
@@ -532,10 +516,6 @@ class Curve:
         except OSError as error:
             # A full disk must not end the training for one point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
-
-    def at(self, evaluated: Callable[[int], bool]) -> Callable[[int, float, dict[str, Any]], None]:
-        """This callback at some steps only."""
-        return lambda step, seconds, params: self(step, seconds, params) if evaluated(step) else None
 
     def until(self, step: int) -> list[dict[str, float]]:
         """The points up to ``step``, in order."""
