@@ -116,12 +116,12 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, digits, mo
     trained = []
 
     def train(run, data, program, view, setting, score=None, subset=None):
-        trained.append((data, program, view))
+        trained.append((data, program, view, setting))
         return paper.Outcome({}, {}, 0, 0.0, data, "float32", np.zeros(1))
 
     monkeypatch.setattr(paper, "_train", train)
     EXPERIMENTS[name].run(run_of(name, variant, tmp_path, preset))
-    data, program, view = trained[0]
+    data, program, view, setting = trained[0]
     assert (view is None) == ("rbf" in variant)
     classifies = name == "rotated-binary" or variant.endswith("sticks")
     assert getattr(program, "func", program) is (paper.invariant_classifier if classifies else paper.invariant_gp)
@@ -130,6 +130,9 @@ def test_every_variant_and_preset_has_settings(name, variant, preset, digits, mo
         jax.eval_shape(lambda X: trace(X) and None, data.X_train)
         params = {site for site, message in trace.trace.items() if message["type"] == "param"}
         assert params == learned(name, variant)
+    # The paper's number, or ours.
+    most = {"paper": 750, "tuned": 300 if name == "rotated-binary" else 500}.get(preset, 300)
+    assert setting.num_inducing == most if preset in ("tuned", "paper") else setting.num_inducing <= most
     if name == "rotated-binary":
         assert set(np.unique(data.y_train)) == {0, 1} and variant[:2] in data.name
     else:
