@@ -80,6 +80,7 @@ def _environment(records: Records) -> Any:
     )
     env.filters |= {
         "together": together,
+        "num": num,
         "places": lambda text: ", ".join(dict.fromkeys(text.split(", "))),
         "number": number,
         "duration": duration,

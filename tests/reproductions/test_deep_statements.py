@@ -49,7 +49,7 @@ def _trained_longer(model):
 def test_a_lead_over_a_model_that_had_not_converged_decides_nothing(answer, words):
     found = answer("deep", words)
     assert str(found.verdict) == "fewer folds, undecided"
-    assert "SGP less SGPR trained for longer on naval" in [value.name for value in found.judged.values]
+    assert "SGP less SGPR at its optimum on naval" in [value.name for value in found.judged.values]
     assert str(answer("deep", words, _trained_longer("sgpr")).verdict) == "fewer folds, matched"
 
 
@@ -104,15 +104,34 @@ def _recorded(key):
 def test_pages_tell_what_equal_steps_leave_and_what_sgpr_does(recorded):
     found = deep_kernel.facts(recorded)
     assert (found["better"], found["worse"]) == ([], ["diabetes"])
-    assert found["level"] == ["adult", "connect4", "covtype"]
+    assert found["level"] == ["adult", "connect4"]
+    (close,) = found["close"]
+    assert (close["set"], close["splits"]) == ("covtype", 3) and 3.3 < close["errors"] < 3.4 and close["always"]
+    assert found["accurate"] == ["covtype"]
     found = deep.facts(recorded)
-    assert found["above"] == ["kin8nm", "protein"] and found["below"]["deep"] == ["energy", "naval"]
+    assert found["layers"] == {
+        "above": ["kin8nm", "power", "protein"], "undecided": ["boston", "energy"], "below": ["naval"]
+    }  # fmt: skip
+    assert found["not_converged"] == ["energy", "kin8nm", "naval", "power", "protein"]
+    assert found["matches"]["like"] == ["SGP 500", "DGP3"]
     assert [(each["set"], each["model"]) for each in found["beside"]] == [("energy", "SGPR")]
     assert Key("deep", "uci", "boston", "cpu") in recorded.found
+
+
+def test_a_network_alone_that_does_as_well_is_named(answer, recorded):
+    exceeded = answer("deep_kernel", "Connect-4, SV-DKL: nlpp")
+    assert [each.name for each in deep_kernel.as_well(recorded, exceeded)] == ["after as many steps"]
+    matched = answer("deep_kernel", "MNIST, odd or even, SV-DKL: accuracy")
+    assert [each.name for each in deep_kernel.as_well(recorded, matched)] == ["alone", "after as many steps"]
+    assert deep_kernel.as_well(recorded, answer("deep_kernel", "CIFAR-10, SV-DKL: accuracy")) == []
 
 
 def test_nothing_is_told_without_results(recorded):
     none = copy.copy(recorded)
     none.found, none.folder = {}, ROOT / "nowhere" / "at" / "all"
-    assert deep.facts(none)["figure_1"] == [] and deep_kernel.facts(none)["gain"] == []
+    assert (
+        deep.facts(none)["figure_1"] == []
+        and deep.facts(none)["matches"] == {}
+        and deep_kernel.facts(none)["gain"] == []
+    )
     assert deep_kernel.pictures(none) == {}
