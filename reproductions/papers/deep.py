@@ -19,7 +19,7 @@ _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", 
 _MODELS = ("sgp", "sgp-500", "dgp2", "dgp3", "dgp4", "dgp5")
 _LL = "test_log_likelihood"
 
-#: The same model trained for longer: SGPR is SGP with its optimal q(u), and two layers take 10,000 steps.
+#: What a model comes to with more training: SGPR is an SGP at its optimum, and two layers take 10,000 steps.
 _LONGER = {"sgp": "sgpr", "sgp-500": "sgpr", "dgp2": "dgp2"}
 
 #: Test log likelihood of SGPR and a two-layer DGP, and standard deviations over ten splits
