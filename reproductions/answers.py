@@ -42,7 +42,10 @@ class Trained(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A claim beside ours: the verdict, our number or what was judged, the runs, their size, and their training."""
+    """A claim beside ours: the verdict, our number or what was judged, the runs, their size, and their training.
+
+    ``instead_of`` is the verdict on runs by the paper's settings, if runs by ours of the same data have a better one.
+    """
 
     claim: Claim
     verdict: Verdict
@@ -51,6 +54,7 @@ class Answered(NamedTuple):
     runs: Sequence[Key] = ()
     size: str = ""
     trained: Trained | None = None
+    instead_of: Verdict | None = None
 
     @property
     def counted(self) -> str:
@@ -108,7 +112,11 @@ class Answers:
                 said = verdict(answer.metric, ours, claim.printed, READING if claim.reading else limit)
                 trained = training(run, answer.metric, claim.printed) if said.word in (SHORT, UNDECIDED) else None
             found.append(Answered(claim, said, ours, None, run.keys, self.size(run.keys), trained))
-        return min(found, key=self._rank, default=None)
+        best = min(found, key=self._rank, default=None)
+        first = min(found, key=lambda each: self._rank(each)[0], default=None)
+        if best is None or first is None or first.verdict.word == best.verdict.word:
+            return best
+        return best._replace(instead_of=first.verdict)
 
     def _rank(self, each: Answered) -> tuple[int, int]:
         """Results that are nearer to the paper's data come first, and of those the ones that match it."""

@@ -223,7 +223,7 @@ def same_order(found: Found, by: str, metric: str, tie: float = 0.0) -> Judged:
 def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
     """Metrics of every run are at most so large."""
     values = [
-        Value(f"{metric} {name}" if len(metrics) * len(found) > 1 else "", ours, metric)
+        Value(f"{_model(metric)} on {name}" if len(metrics) * len(found) > 1 else "", ours, metric)
         for name, run in found.items()
         for metric in metrics
         if (ours := run.ours(metric)) is not None
@@ -231,6 +231,11 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
     largest = max(values, key=lambda each: each.ours.value)
     named = largest._replace(name=f"largest: {largest.name}".strip(": "))
     return Judged(largest.ours.value <= limit, [named], len(values) if len(values) > 1 else 0)
+
+
+def _model(metric: str) -> str:
+    """The model of a metric such as ``dgp2_rmse``, the whole of one without."""
+    return metric.removesuffix(f"_{kind(metric)}").upper() if kind(metric) not in (None, metric) else metric
 
 
 def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:

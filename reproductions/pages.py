@@ -12,7 +12,20 @@ from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
 from gpzoo.reproductions.claims import Answer, Table
 from gpzoo.reproductions.experiment import NOT_RECORDED, Experiment
 from gpzoo.reproductions.figures import drawable, figure_name
-from gpzoo.reproductions.judge import BASELINE, EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, WORDS, module_of
+from gpzoo.reproductions.judge import (
+    BASELINE,
+    EXCEEDED,
+    MATCHED,
+    NO_EXPERIMENT,
+    NOT_RUN,
+    SHORT,
+    STAND_IN,
+    SUBSET,
+    UNDECIDED,
+    WORDS,
+    limit_of,
+    module_of,
+)
 from gpzoo.reproductions.printed import Printed, beside, kind, number
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
 from gpzoo.reproductions.terminal import duration
@@ -36,16 +49,19 @@ def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any]
     answers = [Answers(paper, records, experiments) for paper in papers]
     known, figures = {paper.key for paper in papers}, drawable(records, experiments, papers).keys()
     rest = [each for each in experiments if each.paper not in known]
-    env = _environment(records)
+    env, findings = _environment(records), {}
 
     def written(template: str, **context: Any) -> str:
         return env.get_template(f"{template}.md.jinja").render(figures=figures, answers=answers, **context)
 
-    found = {"RESULTS.md": written("summary"), f"{FOLDER}/index.md": written("index")}
+    found = {f"{FOLDER}/index.md": written("index")}
     for each in answers:
         own = [experiment for experiment in experiments if experiment.paper == each.paper.key]
         name = each.paper.key if f"{each.paper.key}.md.jinja" in env.list_templates() else "paper"
-        found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **_context(each, own))
+        context = _context(each, own)
+        found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **context)
+        findings[each.paper.key] = _finding(env.get_template(f"{name}.md.jinja"), context)
+    found["RESULTS.md"] = written("summary", findings=findings)
     found[f"{FOLDER}/more.md"] = written(
         "more", experiments=rest, keys=dict.fromkeys(each.paper for each in rest), last=_last(records)
     )
@@ -62,22 +78,53 @@ def _environment(records: Records) -> Any:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    env.filters |= {"together": together, "number": number, "duration": duration}
+    env.filters |= {
+        "together": together,
+        "num": num,
+        "places": lambda text: ", ".join(dict.fromkeys(text.split(", "))),
+        "number": number,
+        "duration": duration,
+    }
     env.globals |= {
         "WORDS": WORDS,
         "MATCHED": MATCHED,
         "EXCEEDED": EXCEEDED,
+        "SHORT": SHORT,
+        "UNDECIDED": UNDECIDED,
+        "NOT_RUN": NOT_RUN,
         "BASELINE": BASELINE,
         "num": num,
         "lead": _lead,
         "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
-        "runs_of": lambda paper: [_run(records, key, result) for key, result in records.of(paper)],
+        "runs_of": lambda paper, facts: [_run(records, key, facts) for key, _ in records.of(paper)],
         "pictures_of_runs": lambda experiment: _pictures_of_runs(records, experiment),
         "figure_name": figure_name,
         "good": good,
+        "wrong": lambda each: _wrong(records, each),
+        "errors_of": _wide,
     }
     env.tests["good"] = good
     return env
+
+
+def _finding(template: Any, context: Mapping[str, Any]) -> str:
+    """The main finding of a paper's page, which the summary repeats."""
+    block = template.blocks.get("finding")
+    return "".join(block(template.new_context(context))).strip() if block else ""
+
+
+def _wide(splits: int) -> float:
+    """The number of standard errors on either side that a mean over so many splits has in place of two."""
+    return Ours(0.0, 1.0, degrees=splits - 1).wide() or 0.0
+
+
+def _wrong(records: Records, each: Answered) -> str:
+    """How many test images an error is, where these are few: ``"6 of 2,115"``."""
+    sizes = records.found[each.runs[0]]["data"]["sizes"] if each.runs else {}
+    ours, metric = each.ours, each.claim.answer.metric if each.claim.answer else ""
+    if ours is None or metric != "error" or "test" not in sizes or ours.value * sizes["test"] > 20:
+        return ""
+    return f"{ours.value * sizes['test']:.3g} of {sizes['test']:,}"
 
 
 def good(each: Answered) -> bool:
@@ -117,18 +164,19 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
     paper, records, module = answers.paper, answers.records, module_of(answers.paper.key)
     claimed = {key for each in answers.all for key in each.runs}
     left = {key[1:4:2] for key, _ in records.of(paper.key) if key not in claimed}
-    groups: dict[tuple[str, str], list[Answered]] = {}
+    groups: dict[str, dict[str, list[Answered]]] = {}
     for each in answers.all:
         if each.counted in (NOT_RUN, NO_EXPERIMENT):
             name = each.claim.runs[0][0] if each.claim.answer or each.claim.needs else ""
             why = each.claim.why or paper.experiments.get(name, {}).get("not_run", "not done")
-            groups.setdefault((name, why), []).append(each)
+            groups.setdefault(why, {}).setdefault(name, []).append(each)
     return {
         "paper": paper,
         "own": answers,
         "experiments": experiments,
         "of": lambda text: _of(answers, Answer(*text.split())),
         "facts": module.facts(records) if hasattr(module, "facts") else {},
+        "as_well": lambda each: module.as_well(records, each) if hasattr(module, "as_well") else (),
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,
         "tables": [(table, list(_rows(answers, table))) for table in paper.tables],
@@ -215,19 +263,22 @@ def _pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[tupl
             yield found.stem.removeprefix(f"{path.stem}_"), f"{experiment.paper}/{found.stem}", key
 
 
-def _run(records: Records, key: Key, result: Mapping[str, Any]) -> list[str]:
+def _run(records: Records, key: Key, facts: Mapping[str, Any]) -> list[str]:
     """The row of a run in the table of all: data, cost, machine, versions and commit."""
+    result = records.found[key]
     settings, splits, chosen = result.get("settings") or {}, splits_of(result), result.get("selection")
+    other = limit_of({**result, "preset": ""}, facts.get(key.experiment))
     models = settings.get("models") or ()
     parts = [f"{len(models)} models"] * bool(models) + [f"{splits} splits"] * (splits > 1)
     by = "" if not chosen else f", chosen {chosen['rule']}"
     by += f", on {chosen['data']}" if chosen and chosen["data"] != NOT_RECORDED else ""
+    by += f", chosen: {settings['chosen']}" if settings.get("chosen") else ""
     mark, per_step = "" if result.get("clean") else "+", result["seconds_per_step"]
     commits = [f"{each[:7]}{mark}" if each else "unknown" for each in result.get("commits", ())]
     return [
         f"`{records.paths[key].relative_to(records.folder).as_posix()}`",
         str(key.seed),
-        f"{result['data']['name']}, {rows_of(result)}" + ", stands in" * bool(result.get("stands_in")),
+        f"{result['data']['name']}, {rows_of(result)}" + f", {other}" * (other in (STAND_IN, SUBSET)),
         f"{result['steps']:,}" + (f" in all ({', '.join(parts)})" if parts else ""),
         duration(result["seconds_training"]),
         "–" if per_step is None else f"{1000 * per_step:.3g} ms",

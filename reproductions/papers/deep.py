@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.experiment import all_experiments
-from gpzoo.reproductions.judge import Found, Judged, Value, holding
+from gpzoo.reproductions.judge import MATCHED, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import read_json
-from gpzoo.reproductions.records import Key, Ours, Records, lead, mean_of, splits_of
+from gpzoo.reproductions.records import Key, Ours, Records, error_of, lead, mean_of, splits_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", 
 _MODELS = ("sgp", "sgp-500", "dgp2", "dgp3", "dgp4", "dgp5")
 _LL = "test_log_likelihood"
 
-#: The same model trained for longer: SGPR is SGP with its optimal q(u), and two layers take 10,000 steps.
+#: What a model comes to with more training: SGPR is an SGP at its optimum, and two layers take 10,000 steps.
 _LONGER = {"sgp": "sgpr", "sgp-500": "sgpr", "dgp2": "dgp2"}
 
 #: Test log likelihood of SGPR and a two-layer DGP, and standard deviations over ten splits
@@ -48,7 +49,8 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
     lead = None if longer is None else _against(found.records, name, short, longer)
     if longer is None or lead is None or holding([lead], allow="level"):
         return None
-    return Value(f"{short.upper()} less {longer.upper()} trained for longer on {name}", lead, "lead")
+    better = f"{longer.upper()} {'at its optimum' if longer == 'sgpr' else 'after 10,000 steps'}"
+    return Value(f"{short.upper()} less {better} on {name}", lead, "lead")
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -> Judged:
@@ -71,7 +73,7 @@ def deepest_is_best(found: Found, least: int) -> Judged:
     best, close, values = set(), set(), []
     for name, run in found.items():
         leads = [run.lead(_LL, "dgp5", other) for other in _MODELS[:-1]]
-        values.append(Value(name, min(leads, key=lambda each: each.value), "lead"))
+        values.append(Value(f"DGP5 on {name}", min(leads, key=lambda each: each.value), "lead"))
         best |= {name} if all(each.value > 0 for each in leads) else set()
         close |= {name} if all(each.value + (each.error or 0.0) >= 0 for each in leads) else set()
     doubts = [_not_converged(found, name, "sgp") for name in sorted(best)]
@@ -85,11 +87,11 @@ def deepest_is_best(found: Found, least: int) -> Judged:
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep.md.jinja``, with their errors, ``None`` where there is none."""
     figure_1 = [_of_set(records, name) for name in _SETS if Key("deep", "uci", name, "cpu") in records.found]
-    sides = {model: [each for each in figure_1 if each[model]] for model in ("sgp", "deep")}
     natural: list[dict[str, Any]] = [
         {"set": key.variant, "preset": key.preset, "experiment": experiment, "published": _published(key.variant)}
         | {model: _number(result, model) for model in ("sgpr", "dgp2", "dgp2-natural")}
         | {"gain": _paired(result, "dgp2-natural", "dgp2")}
+        | {f"{model} less sgpr": _paired(result, model, "sgpr") for model in ("dgp2", "dgp2-natural")}
         for experiment in ("uci-natural", "uci-few-steps")
         for key, result in records.of("deep", experiment)
         if key.preset != "quick"
@@ -103,14 +105,40 @@ def facts(records: Records) -> dict[str, Any]:
     ]
     return {
         "figure_1": figure_1,
-        "above": [each["set"] for each in sides["deep"] if holding([each["deep"]])],
-        "below": {
-            model: [e["set"] for e in of if holding([e[model]], allow="level") is False] for model, of in sides.items()
-        },
+        "not_converged": [each["set"] for each in figure_1 if each["sgp"] and _sign([each["sgp"]]) < 0],
+        "layers": _layers(natural),
         "natural": natural,
         "beside": [each for each in beside if holding([each["difference"]], allow="equal") is False],
         "their_task": _their_task(records),
+        "matches": _matches(records),
     }
+
+
+def _sign(leads: Sequence[Ours]) -> int:
+    """1 if all leads are positive, -1 if all are negative, 0 if that is undecided."""
+    below = [each._replace(value=-each.value) for each in leads]
+    return (holding(leads) is True) - (holding(below) is True)
+
+
+def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The sets on which two layers after 10,000 steps, by Adam and with natural steps, are above or below SGPR."""
+    told: dict[str, list[str]] = {"above": [], "undecided": [], "below": []}
+    for each in natural:
+        leads = [each[f"{model} less sgpr"] for model in ("dgp2", "dgp2-natural")]
+        if (each["preset"], each["experiment"]) == ("cpu", "uci-natural") and None not in leads:
+            told[("undecided", "above", "below")[_sign(leads)]].append(each["set"])
+    return told
+
+
+def _matches(records: Records) -> dict[str, Any]:
+    """The printed accuracies on MNIST that those of two layers would match, and two of their standard errors."""
+    key = Key("deep", "mnist", "dgp2", "cpu")
+    if key not in records.found:
+        return {}
+    ours, models = error_of(records.found[key], "accuracy"), ("sgp", "sgp-500", "dgp2", "dgp3")
+    printed = {model: each["accuracy"] for model, each in load("deep").numbers("mnist", models).items()}
+    like = [model for model, each in printed.items() if each and verdict("accuracy", ours, each).word == MATCHED]
+    return {"wide": ours.wide(), "like": [model.upper().replace("-", " ") for model in like if model != "dgp2"]}
 
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
@@ -141,9 +169,11 @@ def _number(result: Mapping[str, Any], model: str) -> Ours | None:
     return mean_of(each[_LL]) if each else None
 
 
-def _paired(result: Mapping[str, Any], model: str, other: str) -> Ours:
-    each = (result["settings"]["by_fold"][name][_LL] for name in (model, other))
-    return mean_of([a - b for a, b in zip(*each, strict=True)])
+def _paired(result: Mapping[str, Any], model: str, other: str) -> Ours | None:
+    by = result["settings"]["by_fold"]
+    if not by.keys() >= {model, other}:
+        return None
+    return mean_of([a - b for a, b in zip(by[model][_LL], by[other][_LL], strict=True)])
 
 
 def _published(name: str) -> list[Ours | None]:

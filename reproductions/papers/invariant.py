@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpzoo.reproductions.judge import Found, Judged, Value, holding
-from gpzoo.reproductions.records import Ours, Recorded, lead
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, lead
 
 
 def angle(found: Found, least: float | None = None, below: float | None = None) -> Judged:
@@ -40,3 +42,20 @@ def best_bound(found: Found) -> Judged:
     leads = [lead(error[best], other, "error") for name, other in error.items() if name != best]
     holds = False if best != "rotation-fixed" else holding(leads)
     return Judged(holds, [*found.all("bound_per_point"), *found.all("error")])
+
+
+def facts(records: Records) -> dict[str, Any]:
+    """Numbers for ``pages/invariant.md.jinja``, where the truth is 90 degrees.
+
+    ``few`` are the angles with few rows; with all rows they pass the truth by the step ``passed`` and end ``over`` it,
+    in per cent of the truth.
+    """
+    few, passed, over = [], [], []
+    for variant in ("90-from-5", "90-from-45"):
+        small, large = (records.found.get(Key("invariant", "rotated-binary", variant, of)) for of in ("cpu", "tuned"))
+        if small is not None:
+            few.append(Ours(small["metrics"]["learned_angle_degrees"]))
+        curve = [(each["step"], each["learned_angle_degrees"]) for each in large["curve"]] if large is not None else []
+        passed += [step for step, angle in curve if angle > 90][:1]
+        over += [100 * (angle / 90 - 1) for _, angle in curve[-1:]]
+    return {"few": few, "passed": max(passed, default=None), "over": max(over, default=None)}

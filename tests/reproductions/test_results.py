@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 
 import pytest
 
@@ -34,6 +35,40 @@ def test_a_page_is_read_in_three_minutes(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert len(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split()) <= 1_200
     assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
+
+
+@pytest.mark.parametrize("page", ["RESULTS.md", "docs/results/index.md"])
+def test_the_lead_counts_what_the_pages_count(page):
+    """Matched and exceeded beside undecided and short, of the papers' own methods; and what was not run."""
+    counts = Counter()
+    for each in PAPERS:
+        line = re.search(r"\*\*Of \d+ claims: (.*?)\.\*\*", (ROOT / f"docs/results/{each.key}.md").read_text())[1]
+        counts.update({word: int(number) for number, word in (part.split(" ", 1) for part in line.split(", "))})
+    good = counts["matched"] + counts["exceeded"]
+    scored = good + counts["undecided"] + counts["short"]
+    said = (ROOT / page).read_text(encoding="utf-8")
+    assert (
+        f"**Of {scored} claims on the papers' own methods that could be scored, {good} are matched or exceeded" in said
+    )
+    assert f"{counts['not run']} of all {sum(counts.values())} were not run" in said
+
+
+def test_the_summary_has_every_finding_and_asserts_no_statement_that_fails():
+    said = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    assert "Does not hold: odd or even, truth 90 degrees: the angle is approximately recovered." in said
+    assert said.count("\n**") >= 1 + len(PAPERS)
+
+
+def test_what_was_chosen_on_which_data_is_told_of_old_files_too():
+    lines = (ROOT / "docs/results/deep_kernel.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [line for line in lines if line.startswith("| `deep_kernel/covtype-all-cpu.json`")]
+    assert ", subset |" in row and "on another random split, 7, of connect4 (also for covtype)" in row
+
+
+def test_the_claims_are_those_of_the_papers():
+    printed = {claim.what: claim.printed.text for each in PAPERS for claim in each.claims if claim.printed is not None}
+    assert printed["MNIST, weighted + RBF: error"] == "1.17 %" and printed["year, DGP 5: RMSE"] == "8.87"
+    assert printed["Connect-4, SV-DKL: nlpp"] == "0.449±0.002" and printed["HIGGS, SGP 500: AUC"] == "0.794"
 
 
 # -- a toy paper -------------------------------------------------------------------------------------------------------
@@ -135,6 +170,22 @@ def test_verdicts_of_a_row(toy, changes, said):
     lines = toy(**changes)
     (row,) = [line for line in lines if line.startswith("| squares, plain: error")]
     assert row.endswith(said) and not any("| plain | **" in line for line in lines)
+
+
+def test_runs_by_settings_of_ours_that_do_better_are_named(tmp_path, paper):
+    """The page's row, and the list of pages, say what the paper's settings alone would give."""
+    for preset, error in (("paper", 0.09), ("tuned", 0.031)):
+        run, metrics = Run("toy", "squares", "plain", preset, 3, tmp_path / "run"), {"error": error, "nlpp": 0.1}
+        sizes = {"name": "squares", "sizes": {"train": 12, "test": 50_000}}
+        record(tmp_path / "out", run, preset=preset, metrics=metrics, data=sizes)
+    found = pages(tmp_path / "out", [experiment(presets=("quick", "tuned", "paper"))], [paper])
+    assert "| **matched**; short by 5.90 points by the paper's settings |" in found["docs/results/toy.md"]
+    assert "this changes squares, plain: error, which would be short by 5.90 points" in found["docs/results/index.md"]
+
+
+def test_a_few_wrong_images_are_counted(toy):
+    lines = toy(metrics={"error": 0.0001, "nlpp": 0.1})
+    assert any("(binomial, 5 of 50,000)" in line for line in lines)
 
 
 def test_small_runs_are_not_set_against_the_paper(toy):

@@ -187,6 +187,18 @@ def test_few_rows_are_judged_by_the_accuracy_of_another_method(answer, recorded)
     assert deep_kernel.with_few_rows(found, 0.02, 0.70).holds is None
 
 
+def test_leads_of_pages_say_what_the_files_say(answer, recorded):
+    found = deep_kernel.facts(recorded)
+    assert (found["better"], found["worse"], found["level"]) == ([], ["diabetes"], ["adult", "connect4"])
+    (close,) = found["close"]
+    assert (close["set"], close["splits"]) == ("covtype", 3) and 3.3 < close["errors"] < 3.4 and close["always"]
+    layers = {"above": ["kin8nm", "power", "protein"], "undecided": ["boston", "energy"], "below": ["naval"]}
+    assert deep.facts(recorded)["layers"] == layers
+    exceeded = answer("deep_kernel", "Connect-4, SV-DKL: nlpp")
+    assert [each.name for each in deep_kernel.as_well(recorded, exceeded)] == ["after as many steps"]
+    assert deep_kernel.as_well(recorded, answer("deep_kernel", "CIFAR-10, SV-DKL: accuracy")) == []
+
+
 def test_nothing_is_told_without_results(recorded):
     none = copy.copy(recorded)
     none.found, none.folder = {}, ROOT / "nowhere" / "at" / "all"
