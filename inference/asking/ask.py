@@ -24,7 +24,7 @@ new one is written so, in a method of :class:`~gpzoo.inference.Trained` with
 A number that differs between calls, such as the best outcome so far, is given as ``others=`` and read from
 ``at.others``. Where ``guide.draws_anything`` is false one draw says it all. A ``summary`` over the axis of draws moves
 the axis of rows, ``row_axis={"means": 0}``. Arrays are joined by the layout of the site whose name they have: what is
-filed under another name must be the same in all batches.
+filed under another name is taken from the first batch, and must be the same in all.
 
 There are three roads: :func:`ask`, in batches, with arrays on the host; :meth:`Subject.compiled_for`, all rows at once,
 with arrays on the device; and, inside the user's own ``jit`` or ``grad``, a plain function of JAX that runs the guide,
@@ -343,23 +343,10 @@ def ask(
 
     def whole(group: str, name: str) -> np.ndarray:
         own = [part[group][name] for part in parts if name in part[group]]
-        if name not in layouts:
-            _refuse_cut(question.name, group, name, own)
         return joined(own, layouts.get(name), program.question.row_axis.get(group, 1), num_rows)
 
     joint = {group: {name: whole(group, name) for name in sites} for group, sites in parts[0].items()}
     return Answer(joint, program.question, draws, at)
-
-
-def _refuse_cut(question: str, group: str, name: str, parts: Sequence[np.ndarray]) -> None:
-    """Refuse rows of a batch under a name that no layout has: those of the first batch alone would be left."""
-    first, *others = parts
-    same = (np.shape(x) == np.shape(first) and np.allclose(x, first, 1e-3, equal_nan=True) for x in others)
-    if np.issubdtype(np.asarray(first).dtype, np.number) and not all(same):
-        raise ValueError(
-            f"The question {question!r} gives {group}[{name!r}] another value in each batch, but {name!r} is no site "
-            "whose rows follow those of the inputs. Name it as the site whose rows it has, or ask in one batch."
-        )
 
 
 def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:

@@ -146,7 +146,14 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
             f"trained must be what fit returns, after the random key where the picture takes one; got {type(trained)}."
         )
     subject = trained._subject(args, model_kwargs, seen=False)
-    sites, trace = subject.guide.sites, subject.look.trace
+    sites, trace = subject.guide.sites, {}
+
+    def once(params: dict[str, Any]) -> None:
+        of = {"guide": subject.guide, "model": subject.model, "values": params, "representation": Marginals()}
+        trace.update(run(random.key(0), subject.args, subject.kwargs, **of).model)
+
+    # As an argument: a network would write the state of this run into the model's own.
+    jax.eval_shape(once, subject.params)
     if not sites.processes:
         raise ValueError("The program has no latent GP site to draw.")
     return Seen(

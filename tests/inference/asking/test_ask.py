@@ -113,14 +113,6 @@ def test_a_question_is_compiled_once_for_shapes_static_arguments_and_options(tra
     assert ask(means(louder, sign=-1.0), louder, random.split(KEY, 2), batch_size=7).question is not first.question
 
 
-def test_rows_under_a_name_without_any_are_refused(trained):
-    subject = trained._subject((X,), {"of_others": X[:3]})
-    question = Question("slopes", lambda key, at: {"slopes": {"X": at.args[0]}}, apart=False)
-    ask(question, subject, random.split(KEY, 2), batch_size=7)
-    with pytest.raises(ValueError, match=r"'slopes' gives slopes\['X'\] another value in each batch"):
-        ask(question, subject, random.split(KEY, 2), batch_size=3)
-
-
 def test_what_is_not_finite_is_refused_by_the_name_of_its_site(trained):
     subject = trained._subject((X,), {"of_others": X[:3]})
 
