@@ -157,18 +157,20 @@ def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "")
         tie: leads whose error is not known decide if they are larger than this.
         allow: ``"level"`` asks that none is negative, ``"equal"`` that none is far from zero either way.
     """
-    leads = list(leads)
+    if not (leads := list(leads)):
+        return None
 
     def clear(value: Ours, among: int = 1) -> int:
         wide = tie if (known := value.wide(among)) is None else max(known, tie or 0.0)
-        return 0 if wide is None or abs(value.value) <= wide else 1 if value.value > 0 else -1
+        # A number that is missing, NaN, is not clear either.
+        return 0 if wide is None or not abs(value.value) > wide else 1 if value.value > 0 else -1
 
     if allow == "equal":
         return None if any(each.error is None for each in leads) else not any(map(clear, leads))
     if any(clear(each, len(leads)) < 0 for each in leads):
         return False
     signs = [clear(each) for each in leads]
-    return True if min(signs, default=1) >= (0 if allow else 1) else None
+    return True if min(signs) >= (0 if allow else 1) else None
 
 
 def better(

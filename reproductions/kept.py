@@ -53,20 +53,20 @@ def recorded() -> dict[str, str | bool | None]:
 
 @cache
 def clean() -> bool | None:
-    """Whether all programs are as committed; ``None`` outside a git checkout."""
+    """Whether all programs, and the settings beside them, are as committed; ``None`` outside a git checkout."""
     if commit() is None:
         return None
-    changed = _git("status", "--porcelain", "--", "*.py", "pyproject.toml")
+    changed = _git("status", "--porcelain", "--", "*.py", "*.toml")
     return None if changed is None else not changed
 
 
 @cache
 def program() -> str:
-    """The sha256 of gpzoo's source files: equal if and only if the same program runs, committed or not."""
+    """The sha256 of gpzoo's source files, settings included: equal if and only if the same program runs."""
     found = hashlib.sha256()
     for package in _PACKAGES:
         folder = Path(import_module(package).__path__[0])
-        for path in sorted(folder.rglob("*.py")):
+        for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".toml")):
             found.update(f"{package}/{path.relative_to(folder).as_posix()}\0".encode())
             found.update(path.read_bytes() + b"\0")
     return found.hexdigest()

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -299,6 +300,25 @@ def test_a_training_whose_commit_was_not_recorded_is_refused_in_a_checkout(run, 
     at_commit(monkeypatch, "c" * 40)
     with pytest.raises(ReproductionError, match="whose commit was not recorded: choose another --output"):
         execute(experiment(), run)
+
+
+def test_a_checkout_with_changed_settings_is_not_clean(tmp_path, monkeypatch):
+    """Settings stand in TOML files: a run by others than those of the commit must not say that it is clean."""
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
+    (tmp_path / "paper.toml").write_text("steps = 1", encoding="utf-8")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "settings")):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(kept, "_ROOT", tmp_path.resolve())
+    for cached in (kept.commit, kept.clean):
+        cached.cache_clear()
+    try:
+        assert kept.clean() is True
+        (tmp_path / "paper.toml").write_text("steps = 2", encoding="utf-8")
+        kept.clean.cache_clear()
+        assert kept.clean() is False
+    finally:
+        for cached in (kept.commit, kept.clean):
+            cached.cache_clear()
 
 
 def test_one_outcome_is_made_of_several_splits(run):

@@ -34,6 +34,8 @@ CLEAR, NOISE, AGAINST = Ours(1.0, 0.1), Ours(-0.1, 0.1), Ours(-1.0, 0.1)
         ([Ours(-0.01)], {"tie": 0.05}, None),
         ([Ours(-0.1)], {"tie": 0.05}, False),
         ([Ours(0.5, 0.15, "3 splits", 2)], {}, None),
+        ([], {"allow": "level"}, None),  # nothing was compared
+        ([Ours(float("nan"))], {"tie": 0.05}, None),
     ],
 )
 def test_leads_count_by_two_standard_errors(leads, options, holds):
