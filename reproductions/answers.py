@@ -7,29 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gpzoo.reproductions import judge
 from gpzoo.reproductions.claims import Answer, Claim, Paper
 from gpzoo.reproductions.experiment import Experiment
-from gpzoo.reproductions.judge import (
-    BASELINE,
-    EXCEEDED,
-    LIMITS,
-    MATCHED,
-    NO_EXPERIMENT,
-    NOT_RUN,
-    READING,
-    SHORT,
-    UNDECIDED,
-    Judged,
-    Verdict,
-    judged,
-    limit_of,
-    verdict,
-)
+from gpzoo.reproductions.judge import MATCHED, SHORT, UNDECIDED, Judged, Verdict
 from gpzoo.reproductions.printed import Printed, toward
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, splits_of
 
 #: The verdicts on results that can be scored, the best first.
-SCORED = (MATCHED, EXCEEDED, UNDECIDED, SHORT)
+SCORED = (MATCHED, judge.EXCEEDED, UNDECIDED, SHORT)
 
 
 class Trained(NamedTuple):
@@ -60,7 +46,7 @@ class Answered(NamedTuple):
     def counted(self) -> str:
         """The word under which it is counted."""
         word = self.verdict.limit or self.verdict.word
-        return BASELINE if self.claim.baseline and word in SCORED else word
+        return judge.BASELINE if self.claim.baseline and word in SCORED else word
 
 
 class Answers:
@@ -83,20 +69,20 @@ class Answers:
 
     def limit(self, key: Key) -> str | None:
         """What keeps a run from being scored."""
-        return limit_of(self.records.found[key], self.paper.experiments.get(key.experiment))
+        return judge.limit_of(self.records.found[key], self.paper.experiments.get(key.experiment))
 
     def _of(self, claim: Claim) -> Answered:
         found = self._statement(claim) if claim.judge else self._number(claim) if claim.answer else None
         answerable = claim.judge or claim.answer
-        return found or Answered(claim, Verdict(limit=NOT_RUN if answerable else NO_EXPERIMENT))
+        return found or Answered(claim, Verdict(limit=judge.NOT_RUN if answerable else judge.NO_EXPERIMENT))
 
     def _statement(self, claim: Claim) -> Answered | None:
-        found = judged(claim, self.paper, self.records, self.presets)
+        found = judge.judged(claim, self.paper, self.records, self.presets)
         if found is None:
             return None
         limits = {self.limit(key) for key in found.runs}
         word = {True: MATCHED, False: SHORT, None: UNDECIDED}[found.holds]
-        limit = next((each for each in reversed(LIMITS) if each in limits), None)
+        limit = next((each for each in reversed(judge.LIMITS) if each in limits), None)
         return Answered(claim, Verdict(word, limit=limit), None, found, tuple(found.runs), self.size(found.runs))
 
     def _number(self, claim: Claim) -> Answered | None:
@@ -109,7 +95,7 @@ class Answers:
                 continue
             limit, said, trained = self.limit(run.keys[0]), Verdict(), None
             if claim.printed is not None:
-                said = verdict(answer.metric, ours, claim.printed, READING if claim.reading else limit)
+                said = judge.verdict(answer.metric, ours, claim.printed, judge.READING if claim.reading else limit)
                 trained = training(run, answer.metric, claim.printed) if said.word in (SHORT, UNDECIDED) else None
             found.append(Answered(claim, said, ours, None, run.keys, self.size(run.keys), trained))
         best = min(found, key=self._rank, default=None)
@@ -121,7 +107,7 @@ class Answers:
     def _rank(self, each: Answered) -> tuple[int, int]:
         """Results that are nearer to the paper's data come first, and of those the ones that match it."""
         word = each.verdict.word
-        return LIMITS.index(self.limit(each.runs[0])), SCORED.index(word) if word in SCORED else len(SCORED)
+        return judge.LIMITS.index(self.limit(each.runs[0])), SCORED.index(word) if word in SCORED else len(SCORED)
 
     def size(self, runs: Sequence[Key]) -> str:
         """The size of the data of runs, and whose settings they have if those are the paper's."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -43,53 +41,57 @@ class Interrupted(click.ClickException):
 class Command(click.Command):
     """A command whose every error is one line on stderr and an exit status, without the usage text."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        """Run the command; see :meth:`click.Command.main`."""
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **kwargs)
-        status, failed = None, None
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command, then end the process; see :meth:`click.Command.main`."""
         try:
-            status = super().main(*args, standalone_mode=False, **kwargs)
+            status = super().main(*args, **kwargs, standalone_mode=False)
         except click.ClickException as error:
             click.echo(f"gpzoo: {' '.join(error.format_message().split())}", err=True)
             status = error.exit_code
         except click.Abort:
             status = Interrupted.exit_code
         except OSError as error:
-            failed = error
-        status = status if isinstance(status, int) else 0
-        # With an empty buffer, only another character shows whether the output has failed.
-        failure = _output_failure("\n" if failed else "")
-        if failed and failure is None:
-            raise failed
-        if failure is not None:
-            # A closed pipe is no error, because its reader, such as ``head``, has read enough; a full disk is one.
-            if failure.errno != errno.EPIPE and not status:
-                click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
-            status = status or 1
-        sys.exit(status)
+            status = _output_failure(error)
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            status = status or _output_failure(error)
+        sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run its function; see :meth:`click.Command.invoke`. A command with ``--debug`` has known failures."""
+        """Run its function; with ``--debug``, failures with a known cause are one line, and others have a traceback."""
         if "debug" not in ctx.params:
             return super().invoke(ctx)
-        with known_failures(ctx.params.pop("debug")):
+        debug = ctx.params.pop("debug")
+        try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted: resume by running the same command.") from None
+        except Exception as error:
+            # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
+            backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
+            if debug or isinstance(error, BrokenPipeError) or not (backend or isinstance(error, KNOWN_FAILURES)):
+                raise
+            said = f"{error or type(error).__name__} (--debug shows where)"
+            raise Failed(f"JAX cannot start: {error}" if backend else said) from error
 
 
-def _output_failure(text: str = "") -> OSError | None:
-    """The error of standard output if it has failed; the rest of the output is then dropped."""
-    if sys.stdout is None:
-        return None
+def _output_failure(error: OSError) -> int:
+    """The status where standard output cannot be written; the rest of it is dropped.
+
+    Raises:
+        OSError: if it is of something else.
+    """
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except OSError as error:
+        print(flush=True)  # with an empty buffer, only another character shows whether the output has failed
+    except OSError as failure:
+        # A closed pipe is no error, because its reader, such as ``head``, has read enough; a full disk is one.
+        if not isinstance(failure, BrokenPipeError):
+            click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
         # Otherwise the interpreter would fail again when it ends.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return error
-    return None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    raise error
 
 
 class Folder(click.Path):
@@ -116,9 +118,8 @@ class Seeds(click.ParamType):
         for part in value.split(","):
             first, _, last = part.strip().partition("-")
             last = last or first
-            if not (
-                first.isdecimal() and last.isdecimal() and 0 <= int(last) - int(first) < 1000 and int(last) < 2**32
-            ):
+            numbers = first.isdecimal() and last.isdecimal()
+            if not numbers or not 0 <= int(last) - int(first) < 1000 or int(last) >= 2**32:
                 self.fail(f"{part!r} is no seed from 0 to 4294967295 and no range such as 0-9.", param, ctx)
             seeds |= dict.fromkeys(range(int(first), int(last) + 1))
         return tuple(seeds)
@@ -128,23 +129,6 @@ class Group(Command, click.Group):
     """A group of commands, with the errors of :class:`Command`."""
 
     command_class = Command
-
-
-@contextmanager
-def known_failures(debug: bool) -> Iterator[None]:
-    """Turn failures with a known cause into one line; any other failure is a bug and keeps its traceback."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted: resume by running the same command.") from None
-    except Exception as error:
-        # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
-        backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
-        known = backend or isinstance(error, KNOWN_FAILURES)
-        if debug or not known or isinstance(error, BrokenPipeError):
-            raise
-        said = f"JAX cannot start: {error}" if backend else f"{error or type(error).__name__} (--debug shows where)"
-        raise Failed(said) from error
 
 
 def _choose(what: str, given: str, choices: Iterable[str]) -> None:
@@ -167,6 +151,13 @@ def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment
 def _of_paper(experiments: Sequence[Experiment], paper: str) -> list[Experiment]:
     _choose("paper", paper, (experiment.paper for experiment in experiments))
     return [experiment for experiment in experiments if experiment.paper == paper]
+
+
+def _check(experiment: Experiment, preset: str, variants: Iterable[str]) -> None:
+    """Refuse a preset and variants that an experiment does not have."""
+    for name in variants:
+        _choose(f"variant of {experiment.paper} {experiment.name}", name, experiment.variants)
+    _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
 
 
 def _run(experiment: Experiment, variant: str, preset: str, seed: int, runs: Path = Path("runs")) -> Run:
@@ -192,8 +183,7 @@ def reproduce(experiment: Experiment, variant: str | None, preset: str, seed: in
     from rich.console import Console
 
     variant = experiment.default_variant if variant is None else variant
-    _choose(f"variant of {experiment.paper} {experiment.name}", variant, experiment.variants)
-    _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
+    _check(experiment, preset, [variant])
     run = _run(experiment, variant, preset, seed)
     run = run if output is None else replace(run, output=output)
     from gpzoo.inference.training._progress import on_device
@@ -202,21 +192,19 @@ def reproduce(experiment: Experiment, variant: str | None, preset: str, seed: in
     result = execute(experiment, run)
     console = Console()
     console.print(report.table(result, experiment.variants[variant]), highlight=False)
-    time = report.duration(result["seconds_training"])
     files = ", ".join(sorted(path.name for path in run.output.iterdir() if path.is_file()))
-    for line in (
-        f"Trained for {result['steps']:,} steps in {time} on {on_device()}.",
-        f"Written to {run.output}: {files}",
-        *(["posterior.nc opens with arviz.from_netcdf."] if "posterior.nc" in files else []),
-    ):
-        console.print(line, markup=False, highlight=False, soft_wrap=False)
+    said = f"Trained for {result['steps']:,} steps in {report.duration(result['seconds_training'])} on {on_device()}."
+    opens = "\nposterior.nc opens with arviz.from_netcdf." * ("posterior.nc" in files)
+    console.print(f"{said}\nWritten to {run.output}: {files}{opens}", markup=False, highlight=False)
 
 
+FILE = Folder(exists=True, dir_okay=False)
+RESULTS = Folder(exists=True, file_okay=False)
 DEBUG = click.option("--debug", is_flag=True, help="Show the traceback of a failure.")
-PRESET = click.option("--preset", type=click.Choice(PRESETS), default="quick", show_default=True)
-SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+PRESET = click.option("--preset", type=click.Choice(PRESETS), default="quick")
+SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0)
 VARIANTS = click.option("--variants", callback=_split, help="Variants, separated by commas; all unless given.")
-RUNS = click.option("--output", type=Folder(file_okay=False), default=Path("runs"), show_default=True)
+RUNS = click.option("--output", type=Folder(file_okay=False), default=Path("runs"))
 
 
 def run_options(command: Any) -> Any:
@@ -234,7 +222,7 @@ def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = 
         args: the command line, ``sys.argv[1:]`` unless given.
     """
 
-    @click.command(cls=Command)
+    @click.command(cls=Command, context_settings={"show_default": True})
     @click.argument("experiment")
     @run_options
     def script(experiment: str, **options: Any) -> None:
@@ -244,7 +232,7 @@ def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = 
     script.main(args)
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True, context_settings={"show_default": True})
 @click.version_option(gpzoo.__version__, prog_name="gpzoo", message="%(prog)s %(version)s")
 @click.pass_context
 def main(context: click.Context) -> None:
@@ -283,9 +271,7 @@ def compare_command(
     from rich.console import Console
 
     chosen = find(all_experiments(), paper, experiment)
-    _choose(f"preset of {paper} {experiment}", preset, chosen.presets)
-    for name in variants or ():
-        _choose(f"variant of {paper} {experiment}", name, chosen.variants)
+    _check(chosen, preset, variants or ())
     runs, results = [_run(chosen, name, preset, seed, output) for name in variants or chosen.variants], []
     from gpzoo.reproductions.execute import execute
     from gpzoo.reproductions.inspecting import report_of_runs
@@ -305,26 +291,19 @@ def compare_command(
 @click.argument("names", metavar="[EXPERIMENT]...", nargs=-1)
 @VARIANTS
 @PRESET
-@click.option("--seeds", type=Seeds(), default="0", show_default=True, help="Such as 0,1,5 or 0-9.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes at a time.")
+@click.option("--seeds", type=Seeds(), default="0", help="Such as 0,1,5 or 0-9.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="Processes at a time.")
 @click.option("--cluster", help="Address of a Dask scheduler, whose workers see OUTPUT; in place of local processes.")
 @RUNS
 @DEBUG
 def sweep_command(
-    paper: str,
-    names: Sequence[str],
-    variants: Sequence[str] | None,
-    preset: str,
-    seeds: Sequence[int],
-    workers: int,
-    cluster: str | None,
-    output: Path,
+    paper: str, names: Sequence[str], variants: Sequence[str] | None, preset: str, output: Path, **options: Any
 ) -> None:
     """Run EXPERIMENTs of PAPER, all variants and seeds, each in a process and a folder of its own.
 
     The same command goes on where it was stopped: what has a result is not run again, what has a checkpoint resumes.
     """
-    experiments = all_experiments()
+    experiments, seeds = all_experiments(), options.pop("seeds")
     chosen = [find(experiments, paper, name) for name in names] or _of_paper(experiments, paper)
     for name in variants or ():
         _choose(f"variant of {paper}", name, (v for experiment in chosen for v in experiment.variants))
@@ -339,7 +318,7 @@ def sweep_command(
     if not runs:
         raise click.UsageError(f"none of these experiments has the preset {preset}.")
     failed = 0
-    for count, ended in enumerate(sweep(runs, workers=workers, cluster=cluster), 1):
+    for count, ended in enumerate(sweep(runs, **options), 1):
         failed += ended.failed
         run = ended.run
         how = "has a result" if ended.status is None else f"failed: {ended.said}" if ended.failed else "done"
@@ -352,9 +331,7 @@ def sweep_command(
 @click.argument("what", type=Folder(exists=True))
 @click.option("--output", type=Folder(dir_okay=False), help="The report; beside WHAT unless given.")
 @click.option("--program", help="Of a model: its program, as MODULE:NAME.")
-@click.option(
-    "--data", type=Folder(exists=True, dir_okay=False), help="Of a model: an .npz of the program's arguments."
-)
+@click.option("--data", type=FILE, help="Of a model: an .npz of the program's arguments.")
 @DEBUG
 def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
@@ -435,19 +412,11 @@ def data_command(name: str | None) -> None:
 
 
 @main.command("results")
-@click.option(
-    "--folder",
-    type=Folder(file_okay=False, exists=True),
-    default=Path("reproductions/results"),
-    show_default=True,
-    help="Folder of the recorded result files.",
-)
-@click.option("--output", type=Folder(file_okay=False), default=Path(), show_default=True, help="Folder of the pages.")
-@click.option(
-    "--check", "only_check", is_flag=True, help="Write nothing: fail unless the pages are those of the files."
-)
+@click.option("--folder", type=RESULTS, default="reproductions/results", help="Folder of the recorded result files.")
+@click.option("--output", type=Folder(file_okay=False), default=Path(), help="Folder of the pages.")
+@click.option("--check", "checks", is_flag=True, help="Write nothing: fail unless the pages are those of the files.")
 @DEBUG
-def results_command(folder: Path, output: Path, only_check: bool) -> None:
+def results_command(folder: Path, output: Path, checks: bool) -> None:
     """Write the pages of results, and their figures, from the recorded result files; or check them.
 
     A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
@@ -459,7 +428,7 @@ def results_command(folder: Path, output: Path, only_check: bool) -> None:
     from gpzoo.reproductions.papers import PAPERS
 
     experiments = all_experiments()
-    if only_check:
+    if checks:
         click.echo(check(folder, output, experiments, PAPERS))
         return
     texts = {output / name: text for name, text in pages(folder, experiments, PAPERS).items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -31,11 +31,8 @@ from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, by_hand, experiment, subset
 from gpzoo.reproductions.training import Setting, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER = load("convolutional")
 
@@ -59,7 +56,7 @@ def _program(
     points: Start = kmeans,
 ) -> tuple[Callable, Any, str]:
     """The program of a variant, the initialiser of its inducing variables, and the covariance of ``q(u)``."""
-    M, start = setting.inducing, setting.start
+    M, start = setting.num_inducing, setting.start
     if variant == "rbf":
         kernel = partial(rbf, ard=False, **start)
         inducing = InducingPoints(jnp.asarray(X)) if len(X) == M else points(M)

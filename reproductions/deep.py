@@ -11,58 +11,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import random
+from jax import Array, random
 
 from gpzoo import NonFiniteError
-from gpzoo.inference import SitePrediction, Trained, plots
+from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
 from gpzoo.inference import load as load_model
 from gpzoo.likelihoods import Bernoulli, RobustMax
-from gpzoo.models.parameters import gaussian
-from gpzoo.reproductions import datasets, metrics
+from gpzoo.models import deep_gp, inner_scales, linear_layers
+from gpzoo.models.parameters import gaussian, rbf
+from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.deep_models import (
-    JITTER,
-    METRICS,
-    MODELS,
-    SGPR,
-    Program,
-    described,
-    figure_1,
-    figure_curves,
-    program_of,
-    shape_of,
-    started,
-    summary,
-    title_of,
-)
-from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, by_hand, experiment, subset
 from gpzoo.reproductions.kept import kept
-from gpzoo.reproductions.training import (
-    Curve,
-    Setting,
-    exported,
-    last_bound,
-    left,
-    optimise,
-    predicted,
-    seconds_of_a_step,
-    train,
-)
+from gpzoo.reproductions.training import Setting, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER = load("deep")
 
@@ -74,6 +49,91 @@ _BY_HAND = by_hand("learning rate, its schedule, steps, rows per minibatch, wher
 
 #: Last steps over which the bound of a choice is a mean, because it is noisy.
 _LAST = 10
+
+# -- models ----------------------------------------------------------------------------------------------------------
+
+#: Layers and inducing points of each model.
+MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 100), "dgp4": (4, 100), "dgp5": (5, 100)}
+
+#: One layer with its optimal q(u), which L-BFGS trains on all rows in float64; not in the paper.
+SGPR = "sgpr"
+
+#: Jitter where training is in float64, which allows less than the default of 1e-6: naval's noise is as small as that,
+#: and after 1,000 steps its bound is 52,917 with this one and 48,633 with the default (split 0).
+JITTER = 1e-8
+
+
+class Program(NamedTuple):
+    """A model, its guide, and the keyword arguments of its program."""
+
+    model: Callable
+    guide: InducingGuide
+    keywords: dict[str, Any]
+
+
+def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program:
+    """The program of a model: inducing points by k-means, inner layers that start at their means.
+
+    Args:
+        name: a key of :data:`MODELS`, ``"sgpr"`` or ``"dgp2-natural"``.
+        X: training inputs.
+        setting: the settings of the training.
+        **options: further arguments of :func:`~gpzoo.models.deep_gp`.
+    """
+    depth, num_inducing = shape_of(name, len(X), setting)
+    # Mean maps of the inner layers, whose width is 30, or that of the inputs if smaller.
+    layers = linear_layers(X, [min(30, X.shape[-1])] * (depth - 1))
+    kernel = partial(ard, first="layer_0" if depth > 1 else "f", **setting.start)
+    exact = {"jitter": JITTER} if setting.collapsed else {}
+    model = partial(deep_gp, kernel=kernel, **exact, **options)
+    guide = InducingGuide(model, kmeans(num_inducing), initial_scale=inner_scales(layers))
+    return Program(model, guide, {"layers": layers})
+
+
+def shape_of(name: str, num_data: int, setting: Setting) -> tuple[int, int]:
+    """Layers and inducing points of a model: the paper's, unless the setting has a number of inducing points."""
+    depth, num_inducing = MODELS["sgp" if name == SGPR else name.removesuffix("-natural")]
+    return depth, min(setting.num_inducing or num_inducing, num_data)
+
+
+def ard(
+    name: str,
+    h: Array,
+    *,
+    first: str = "",
+    lengthscale: float | None = None,
+    lengthscale_inputs: float | None = None,
+    variance: float = 1.0,
+) -> Any:
+    """An RBF with a lengthscale per column.
+
+    Args:
+        name: the layer.
+        h: its inputs.
+        first: the layer that sees the inputs of the model.
+        lengthscale: where lengthscales start; the root of the number of columns unless given.
+        lengthscale_inputs: where those of the first layer start, if elsewhere.
+        variance: where the variance starts.
+    """
+    start = lengthscale if name != first or lengthscale_inputs is None else lengthscale_inputs
+    return rbf(name, h, variance=variance, lengthscale=float(h.shape[-1]) ** 0.5 if start is None else start)
+
+
+def described(setting: Setting) -> dict[str, Any]:
+    """Further settings of a deep GP's training, for the result."""
+    return {"draws_training": 1, "draws_prediction": 100, "start": started(setting)}
+
+
+def started(setting: Setting) -> dict[str, float | str]:
+    """Initial hyperparameters of kernels, in words if they depend on the inputs."""
+    return {"lengthscale": "square root of the number of columns", "variance": 1.0} | dict(setting.start)
+
+
+def title_of(model: str) -> str:
+    """The name of a model in figures, such as ``"dgp2"``, ``"sgp-500"`` or ``"dgp2-natural"``."""
+    shape, *training = model.split("-natural")
+    return re.sub(r"(GP)-?(\d)", r"\1 \2", shape.upper()) + (", natural gradients" if training else "")
+
 
 # -- one training ------------------------------------------------------------------------------------------------------
 
@@ -87,13 +147,13 @@ def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: A
         table: all training rows, if they are streamed.
         **outcome: further fields of the outcome.
     """
-    data, setting = _flat(whole), Setting.of(run.options)
+    data, setting = whole.flat(), Setting.of(run.options)
     classes = data.sizes.get("classes")
     options = {
         "likelihood": {None: gaussian, 2: Bernoulli}.get(classes, RobustMax),
         "num_outputs": classes if (classes or 0) > 2 else None,
     }
-    program = program_of(run.variant, jnp.asarray(data.X_train), setting, **options)
+    model, guide, keywords = program_of(run.variant, jnp.asarray(data.X_train), setting, **options)
     depth, num_inducing = shape_of(run.variant, len(data.y_train), setting)
     settings = {
         **described(setting),
@@ -102,10 +162,9 @@ def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: A
         "num_inducing": num_inducing,
         "inner_width": min(30, data.X_train.shape[-1]),
     }
-    outcome = {"stands_in": data.name.endswith("-generated"), "selection": _chosen(run)} | outcome
-    score, common = partial(_metrics, data), {"settings": settings, "keywords": program.keywords, "table": table}
-    found = train(run, data, program.model, program.guide, setting, score=score, **common, **outcome)
-    return replace(found, data=whole)
+    common = {"score": partial(_metrics, data), "settings": settings, "keywords": keywords, "table": table}
+    common |= {"stands_in": data.name.endswith("-generated"), "selection": _chosen(run)}
+    return replace(train(run, data, model, guide, setting, **common | outcome), data=whole)
 
 
 def _chosen(run: Run) -> dict[str, Any] | None:
@@ -114,16 +173,8 @@ def _chosen(run: Run) -> dict[str, Any] | None:
     return None if run.preset == "paper" else by_hand(**selection) if selection else _BY_HAND
 
 
-def _flat(data: Dataset) -> Dataset:
-    """The data as rows of float32 numbers."""
-    X, X_test = (x.reshape(len(x), -1).astype(np.float32) for x in (data.X_train, data.X_test))
-    data = replace(data, X_train=X, X_test=X_test)
-    if data.is_classification:
-        return data
-    return replace(data, y_train=data.y_train.astype(np.float32), y_test=data.y_test.astype(np.float32))
-
-
 def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
+    """Of classes the accuracy, and the area under the curve of two; else as :func:`metrics.of_numbers`."""
     if not data.is_classification:
         return metrics.of_numbers(test, y, data.y_std)
     area = {"auc": metrics.auc(test, y)} if test.probs is None else {}
@@ -174,13 +225,12 @@ def timing(run: Run) -> Outcome:
     """
     setting = Setting.of(run.options)
     rows = setting.batch_size or 0
-    data = _flat(datasets.load("airline-generated", rows=rows + rows // 9).standardised())
+    data = datasets.load("airline-generated", rows=rows + rows // 9).standardised().flat()
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-    program = program_of(run.variant, X, setting)
-    svi = setting.svi(program.model, program.guide)
-    key, half = random.key(run.seed), setting.steps // 2
-    options = {"model_kwargs": program.keywords, "progress": run.variant}
-    seconds, result = seconds_of_a_step(key, svi, half, X, y, **options)
+    model, guide, keywords = program_of(run.variant, X, setting)
+    options = {"model_kwargs": keywords, "progress": run.variant}
+    key, svi, half = random.key(run.seed), setting.svi(model, guide), setting.steps // 2
+    seconds, result = training.seconds_of_a_step(key, svi, half, X, y, **options)
     return Outcome(
         metrics={"seconds_per_step": seconds},
         settings={"batch_size": len(X), "columns": X.shape[1], "model": MODELS[run.variant]},
@@ -257,7 +307,7 @@ def uci_few_steps(run: Run) -> Outcome:
 
 def _bound(run: Run, raw: Dataset, name: str, number: int, setting: Setting) -> float | None:
     """The bound at the end of a training on a split; ``None`` if it failed."""
-    data = _flat(raw.standardised())
+    data = raw.standardised().flat()
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
 
     def make() -> float | None:
@@ -265,7 +315,7 @@ def _bound(run: Run, raw: Dataset, name: str, number: int, setting: Setting) -> 
         title = f"{name}, {setting.learning_rate.name}, {setting.decay}"
         options = {"num_data": len(y), "model_kwargs": keywords, "progress": title}
         try:
-            found = optimise(random.key(run.seed), model, guide, setting, X, y, **options)
+            found = training.optimise(random.key(run.seed), model, guide, setting, X, y, **options)
         except NonFiniteError:
             return None
         return float(-found.losses[-_LAST:].mean())
@@ -287,7 +337,7 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     K = min(run.options["folds"], run.options["of"])
     raw = [datasets.load(f"uci/{run.variant}", split=k) for k in range(K)]
     parts = [part.standardised() for part in raw]
-    first, (*others, last) = _flat(parts[0]), models
+    first, (*others, last) = parts[0].flat(), models
     setting, (N, width) = models[last], first.X_train.shape
     settings = {
         "batch_size": setting.rows(N),
@@ -299,33 +349,34 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     }
     made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
     test, which = (first.X_test, first.y_test), f"{title_of(last)}, split 1 of {K}"
+    model, _, keywords = program_of(last, jnp.asarray(first.X_train), setting)
     if run.finished:
-        program = program_of(last, jnp.asarray(first.X_train), setting)
-        model = load_model(run.model, program.model)
-        return left(run, raw[0], Inspected(model, test, program.keywords, which))
+        return training.left(run, raw[0], Inspected(load_model(run.model, model), test, keywords, which))
     trained = {name: partial(_on_folds, run, name, own, parts, made_by) for name, own in models.items()}
     scores = {
         name: kept(run.output / f"{name}.json", made_by | {"model": name}, lambda name=name: trained[name]()[0])
         for name in others
     }
-    scores[last], result, program = trained[last]()
-    found = {f"{name}_{metric}": v for name in models for metric, v in summary(scores[name]).items()}
+    scores[last], result = trained[last]()
+    means = {name: metrics.means({metric: each[metric] for metric in METRICS}) for name, each in scores.items()}
+    found = {f"{name}_{metric}": value for name, each in means.items() for metric, value in each.items()}
     one = replace(result.member(0), losses=result.losses.mean(axis=0))
-    own, rows = settings | {"by_fold": scores}, (jnp.asarray(first.X_train), jnp.asarray(first.y_train))
+    own = settings | {"by_fold": scores}
     figures = {"figure_1": lambda: figure_1({run.variant: {"metrics": found, "data": {"sizes": raw[0].sizes}}})}
     if "watched" in run.options:
         figures = {"curves": lambda: figure_curves({run.variant: {"settings": own}})}
-    return Outcome(
+    return training.outcome_of(
+        run,
+        setting,
+        (first.X_train, first.y_train),
+        Inspected(one, test, keywords, which),
+        one,
         metrics=found,
         settings=own,
         steps=sum(own.steps for own in models.values()) * K,
         seconds_training=sum(each["seconds"] for each in scores.values()),
         data=raw[0],
-        dtype="float32",
-        elbo=-one.losses,
         figures=figures,
-        posterior=partial(exported, random.key(run.seed), one, *rows, model_kwargs=program.keywords),
-        inspected=Inspected(one, test, program.keywords, which),
         folds={"count": K, "of": run.options["of"], "seeds": list(range(K))},
         selection=selection,
     )
@@ -341,41 +392,122 @@ def _model_described(name: str, num_data: int, setting: Setting, common: Setting
     return own | setting.added() | ({"learning_rate": rate} if rate != common.learning_rate.name else {})
 
 
+#: The metrics of every fold.
+METRICS = ("test_log_likelihood", "rmse")
+
+
 def _on_folds(
     run: Run, name: str, setting: Setting, parts: list[Dataset], made_by: dict[str, Any]
-) -> tuple[dict[str, Any], Trained, Program]:
-    """Test metrics of every fold in the target's original units, the model with a leading axis of folds, its program.
+) -> tuple[dict[str, Any], Trained]:
+    """Test metrics of every fold in the target's original units, and the model with a leading axis of folds.
 
     Every fold has the same number of rows. The metrics' means over folds are kept after the steps that are ``watched``.
     """
     dtype = np.float64 if setting.collapsed else np.float32
     with jax.enable_x64(True) if setting.collapsed else nullcontext():
         X, y = (np.stack([getattr(part, each) for part in parts]).astype(dtype) for each in ("X_train", "y_train"))
-        program = program_of(name, jnp.asarray(X[0]), setting)
+        model, guide, keywords = program_of(name, jnp.asarray(X[0]), setting)
         train_key, test_key = random.split(random.key(run.seed))
-        begun = Trained(program.model, program.guide, {})
+        begun = Trained(model, guide, {})
 
         def scored(params: Mapping[str, Any]) -> dict[str, list[float]]:
             found = []
             for k, part in enumerate(parts):
                 X, y = part.X_test.astype(dtype), part.y_test.astype(dtype)
                 one = begun.with_params(jax.tree.map(lambda x, k=k: x[k], params))
-                test = predicted(test_key, one, X, y, model_kwargs=program.keywords)
+                test = training.predicted(test_key, one, X, y, model_kwargs=keywords)
                 found.append(metrics.of_numbers(test, y, part.y_std))
             return {metric: [each[metric] for each in found] for metric in METRICS}
 
-        options: dict[str, Any] = {"num_data": y.shape[1], "model_kwargs": program.keywords}
+        options: dict[str, Any] = {"num_data": y.shape[1], "model_kwargs": keywords}
         options |= {"checkpoint": run.checkpoint / name, "progress": name}
         watched = {step for step in run.options.get("watched", ()) if step <= setting.steps and name != SGPR}
         path, origin = run.output / f"{name}-curve.json", made_by | {"model": name}
-        curve = Curve(path, origin, lambda params: metrics.means(scored(params)), watched.__contains__)
+        curve = training.Curve(path, origin, lambda params: metrics.means(scored(params)), watched.__contains__)
         if watched:
             options |= {"callback": curve, "callback_steps": math.gcd(*watched)}
         keys = random.split(train_key, len(parts))
-        result = optimise(keys, program.model, program.guide, setting, X, y, **options)
+        result = training.optimise(keys, model, guide, setting, X, y, **options)
         scores = scored(result.params)
-    bounds, points = last_bound(result.losses, y.shape[1], setting).tolist(), curve.until(setting.steps)
-    return {**scores, "elbo": bounds, "seconds": result.seconds, "curve": points if watched else ()}, result, program
+    scores |= {"elbo": training.last_bound(result.losses, y.shape[1], setting).tolist(), "seconds": result.seconds}
+    return scores | {"curve": curve.until(setting.steps) if watched else ()}, result
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Test log likelihood of every model and data set, means and standard errors over folds (figure 1).
+
+    Args:
+        results: the content of the result files, by data set.
+
+    Returns:
+        A figure without a window.
+    """
+    figure, panels = _panels(len(results), 4, 5.5, (1.75, 2.2))
+    for axes, (name, result) in zip(panels, results.items(), strict=False):
+        metrics, end = result["metrics"], "_test_log_likelihood"
+        models = [key.removesuffix(end) for key in metrics if key.endswith(end)]
+        for row, model in enumerate(models):
+            value, error = metrics[model + end], metrics.get(f"{model}{end}_se", 0.0)
+            colour = {"sgp": "C1", SGPR: "C2"}.get(model, "C0")
+            axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
+            if model == "sgp":
+                axes.axvline(value, color="0.85", zorder=0)
+        axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
+        axes.tick_params(labelsize=8)
+        axes.locator_params(axis="x", nbins=3)
+        sizes = result["data"]["sizes"]
+        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
+    words = "test log likelihood per point (nats, original units), mean and standard error; grey: SGP"
+    figure.supxlabel(words, fontsize=9)
+    return figure
+
+
+def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Test log likelihood against steps, means and standard errors over folds; models without a curve as lines.
+
+    Args:
+        results: the content of the result files, by data set.
+
+    Returns:
+        A figure without a window.
+    """
+    figure, panels = _panels(len(results), math.ceil(len(results) ** 0.5), 5, (3.4, 3.4))
+    for axes, (title, result) in zip(panels, results.items(), strict=False):
+        _draw_curves(axes, result["settings"]["by_fold"])
+        axes.set_title(title)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.supxlabel("optimisation step (logarithmic)", fontsize=10)
+    figure.supylabel("test log likelihood per point (nats)", fontsize=10)
+    return figure
+
+
+def _panels(number: int, most: int, narrowest: float, each: tuple[float, float]) -> tuple[Figure, list[Any]]:
+    """A figure with so many panels, at most ``most`` in a row, and at least so wide."""
+    columns, rows = min(most, number), -(-number // most)
+    figure = plots.blank(max(narrowest, each[0] * columns + (most == 4)), each[1] * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[number:]:
+        axes.set_axis_off()
+    return figure, list(panels)
+
+
+def _draw_curves(axes: Any, by_fold: Mapping[str, Mapping[str, Any]]) -> None:
+    metric, steps = "test_log_likelihood", set()
+    for name, scores in by_fold.items():
+        style: dict[str, Any] = {"color": {SGPR: "C0", "dgp2": "C1"}.get(name, "C2"), "label": title_of(name)}
+        if curve := scores.get("curve"):
+            at, values, errors = ([point.get(k, 0.0) for point in curve] for k in ("step", metric, f"{metric}_se"))
+            axes.errorbar(at, values, yerr=errors, marker=".", capsize=2, **style)
+            steps |= {int(step) for step in at}
+        else:
+            axes.axhline(np.mean(scores[metric]), linestyle="--", **style)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(steps), [f"{step:,}" for step in sorted(steps)], fontsize=7)
+    axes.set_xticks([], minor=True)
 
 
 EXPERIMENTS = (

@@ -13,18 +13,15 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference.programs.files import alone_in, replacing
-from gpzoo.reproductions.experiment import SCHEMA, Experiment, Outcome, ReproductionError, Run, data_record
+from gpzoo.reproductions.experiment import SCHEMA, Experiment, Figure, Outcome, ReproductionError, Run, data_record
 from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def execute(experiment: Experiment, run: Run) -> dict[str, Any]:

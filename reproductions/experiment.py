@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from gpzoo.inference import Trained
     from gpzoo.reproductions.datasets import Dataset
+else:
+    # For annotations: matplotlib is imported where figures are drawn.
+    Figure = Any
 
 #: The presets: minutes on two CPU cores; an hour on them; the paper's sizes with our settings; the settings of the
 #: paper and its authors' code, else the programs' defaults.
@@ -24,9 +27,12 @@ PRESETS = ("quick", "cpu", "tuned", "paper")
 #: Version of the format of ``result.json``. Files without one were recorded before commits were.
 SCHEMA = 1
 
+#: The fields of a run that determine its computation.
+IDENTITY = ("paper", "experiment", "variant", "preset", "seed")
+
 #: Every field of ``result.json``, in the order in which they are written.
 FIELDS = (
-    "schema", "paper", "experiment", "variant", "preset", "seed", "commit", "clean", "commits", "command",
+    "schema", *IDENTITY, "commit", "clean", "commits", "command",
     "resumed_from", "metrics", "paper_metrics", "stands_in", "subset", "folds", "selection", "curve", "settings",
     "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data",
     "finished",
@@ -105,7 +111,7 @@ class Run:
     @property
     def identity(self) -> dict[str, str | int]:
         """The fields that determine the computation, without the output folder."""
-        return {name: getattr(self, name) for name in ("paper", "experiment", "variant", "preset", "seed")}
+        return {name: getattr(self, name) for name in IDENTITY}
 
     @property
     def options(self) -> Mapping[str, Any]:

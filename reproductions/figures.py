@@ -5,38 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
 from jax.typing import ArrayLike
 
 from gpzoo.inference import plots
 from gpzoo.inference.plots._axes import curve
 from gpzoo.inference.programs.files import replacing
 from gpzoo.reproductions.claims import Paper
-from gpzoo.reproductions.experiment import Experiment
+from gpzoo.reproductions.experiment import Experiment, Figure
 from gpzoo.reproductions.judge import module_of
+from gpzoo.reproductions.printed import METRICS
 from gpzoo.reproductions.records import Records
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-#: Metrics that are drawn against time, with their display factor and their name.
-_SCALES = {
-    "error": (100, "test error (%)"),
-    "accuracy": (100, "test accuracy (%)"),
-    "auc": (1, "test AUC"),
-    "rmse": (1, "test RMSE (original units)"),
-    "nlpp": (1, "test nlpp (nats)"),
-    "test_log_likelihood": (1, "test log likelihood (nats)"),
-    "learned_angle_degrees": (1, "learned angle (degrees)"),
-    "bound_per_point": (1, "bound per training point (nats)"),
-}
-
-
-#: Metrics whose small differences would be magnified by an axis that fits them.
-_FROM_ZERO = ("error", "rmse", "learned_angle_degrees")
-
 
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.plots.learning_curve`.
@@ -59,7 +40,7 @@ def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
 def test_curves(
     curves: Mapping[str, Sequence[Mapping[str, float]]],
     printed: Mapping[str, Mapping[str, float | None]] | None = None,
-    metrics: Sequence[str] = tuple(_SCALES),
+    metrics: Sequence[str] = tuple(name for name, facts in METRICS.items() if "drawn" in facts),
 ) -> Figure:
     """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
 
@@ -87,7 +68,8 @@ def test_curves(
     for axes in panels[len(metrics) :]:
         axes.remove()
     for axes, metric in zip(panels, metrics, strict=False):
-        scale, label = _SCALES[metric]
+        label = METRICS[metric]["drawn"]
+        scale = 100 if "%" in label else 1
         papers = {variant: (printed or {}).get(variant, {}).get(metric) for variant in curves}
         levels = {variant: scale * value for variant, value in papers.items() if value is not None}
         # A variant keeps its colour even if others lack a metric.
@@ -102,7 +84,7 @@ def test_curves(
         # The axes fit the later evaluations, because the first ones are far off.
         later = [scale * point[metric] for _, each in own.values() for point in each[len(each) // 5 :]]
         low, high = min([*later, *levels.values()]), max([*later, *levels.values()])
-        margin = max(0.08 * (high - low), 0.05 * abs(high) * (metric in _FROM_ZERO)) or 0.01
+        margin = max(0.08 * (high - low), 0.05 * abs(high) * ("from_zero" in METRICS[metric])) or 0.01
         axes.set_ylim(low - margin, high + margin)
         axes.set_xlim(left=0)
         axes.set(xlabel=words, ylabel=label)
@@ -113,6 +95,12 @@ def test_curves(
     else:
         figure.axes[0].legend(fontsize=8)
     return figure
+
+
+def band(ax: Any, x: np.ndarray, mean: np.ndarray, scale: np.ndarray, name: str, colour: str = "C0") -> None:
+    """A function, with two standard deviations on either side."""
+    ax.plot(x, mean, color=colour, label=f"{name}, with two standard deviations")
+    ax.fill_between(x, mean - 2 * scale, mean + 2 * scale, color=colour, alpha=0.3)
 
 
 def figure_name(experiment: Experiment, preset: str) -> str:

@@ -18,13 +18,13 @@ from jax import random
 from gpzoo.errors import CheckpointError
 from gpzoo.inference import load, plots
 from gpzoo.inference.diagnosis.findings import Section
-from gpzoo.inference.reports.document import Block, Code, Part, Picture, page
+from gpzoo.inference.reports.document import Code, Part, Picture, page
 from gpzoo.inference.reports.drawn import address, picture
 from gpzoo.inference.reports.pictures import BOUND
 from gpzoo.inference.reports.program import values
 from gpzoo.inference.reports.report import data_of_training, environment, parts, report, subtitle
 from gpzoo.reproductions import terminal as results
-from gpzoo.reproductions.experiment import Experiment, ReproductionError, Run
+from gpzoo.reproductions.experiment import IDENTITY, Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.kept import read_json, write_text
 
@@ -44,14 +44,14 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
         OSError: if the report cannot be written.
     """
     result = _result(folder)
-    run = Run(result["paper"], result["experiment"], result["variant"], result["preset"], result["seed"], output=folder)
+    run = Run(**{name: result[name] for name in IDENTITY}, output=folder)
     experiment = find(run.paper, run.experiment)
     of_model, looked_at, reason = _of_model(run, result, experiment)
     title = f"Report: {run.paper} {run.experiment}, variant {run.variant}"
     ended = str(result["finished"]).replace("T", " ").replace("+00:00", " UTC")
     said = f"Preset {run.preset}, seed {run.seed}, finished {ended}. {looked_at}"
     numbers = _metrics(result, experiment.variants.get(run.variant, {}))
-    first = Part("Result", [numbers, *_sentences(result), *([reason] if reason else [])])
+    first = Part("Result", [numbers, *results.sizes(result), *results.notes(result), *([reason] if reason else [])])
     pictures = [] if of_model else list(_curve(folder, "Bound"))
     figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result, numbers)])
     run_of = Part("The run", [_settings([result]), _run(result)])
@@ -64,7 +64,7 @@ def _result(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ReproductionError(f"{folder} has no result.json: name a folder that gpzoo reproduce wrote.")
     result = read_json(path)
-    wanted = {"paper", "experiment", "variant", "preset", "seed", "metrics", "paper_metrics", "settings", "finished"}
+    wanted = {*IDENTITY, "metrics", "paper_metrics", "settings", "finished"}
     if not isinstance(result, dict) or wanted - result.keys():
         raise ReproductionError(f"{path} is damaged: it is no result of gpzoo reproduce.")
     return result
@@ -98,10 +98,6 @@ def _metrics(result: Mapping[str, Any], printed: Mapping[str, float | None]) -> 
         note += " A small run checks the program: it is not meant to reach the paper's numbers."
         columns, compared = columns[:3], [row[:3] for row in compared]
     return Section("This run beside the paper", columns, tuple(compared), note)
-
-
-def _sentences(result: Mapping[str, Any]) -> list[str]:
-    return [*results.sizes(result), *results.notes(result)]
 
 
 def _run(result: Mapping[str, Any]) -> Section:
@@ -159,9 +155,10 @@ def _figures(folder: Path, result: Mapping[str, Any], numbers: Section) -> Itera
             continue
         name = path.stem.replace("_", " ")
         words = "A figure of the experiment, as the run drew it."
-        alt = f"{name[:1].upper()}{name[1:]}, a figure of {result['paper']} {result['experiment']}. The metrics of "
-        alt += "the run are in the table below."
-        yield Picture(name[:1].upper() + name[1:], words, address(path.read_bytes(), "image/png"), alt, (numbers,))
+        title = name[:1].upper() + name[1:]
+        alt = f"{title}, a figure of {result['paper']} {result['experiment']}. The metrics of the run are in the table "
+        alt += "below."
+        yield Picture(title, words, address(path.read_bytes(), "image/png"), alt, (numbers,))
     if result.get("curve"):
         yield from _test_curves([result])
 
@@ -200,26 +197,21 @@ def report_of_runs(folders: Sequence[Path], path: Path) -> None:
             paper = (result["paper_metrics"].get(name) for name in metrics)
             rows.append((f"{result['variant']}, in the paper", *paper, None))
     table = Section("Variants, the highest bound first", columns, tuple(rows), " ".join(results.explained(metrics)))
-    blocks: list[Block] = [table, *dict.fromkeys(line for result in ranked for line in _sentences(result))]
+    said = dict.fromkeys(line for result in ranked for line in (*results.sizes(result), *results.notes(result)))
     pictures = [*_test_curves(ranked)]
     for result, folder in found:
         pictures += _curve(folder, f"Bound of {result['variant']}")
-    first = ranked[0]
+    first, again = ranked[0], "The report of a variant alone, with its model:"
     commands = "\n".join(f"{result['command']} --output {folder}" for result, folder in found)
     of_one = "\n".join(f"gpzoo inspect {folder}" for _, folder in found)
-    text = page(
-        f"Comparison: {first['paper']} {first['experiment']}",
-        f"{len(ranked)} variants, preset {first['preset']}, seed {first['seed']}.",
-        [
-            Part("Side by side", blocks),
-            Part("Pictures", pictures),
-            Part("Settings", [_settings(ranked)] if len(ranked) > 1 else []),
-            Part(
-                "How to make it again", [Code(commands), "The report of a variant alone, with its model:", Code(of_one)]
-            ),
-        ],
-    )
-    write_text(path, text)
+    made = [
+        Part("Side by side", [table, *said]),
+        Part("Pictures", pictures),
+        Part("Settings", [_settings(ranked)] if len(ranked) > 1 else []),
+        Part("How to make it again", [Code(commands), again, Code(of_one)]),
+    ]
+    under = f"{len(ranked)} variants, preset {first['preset']}, seed {first['seed']}."
+    write_text(path, page(f"Comparison: {first['paper']} {first['experiment']}", under, made))
 
 
 # -- the file of a model -----------------------------------------------------------------------------------------------
@@ -247,11 +239,9 @@ def report_of_model(model: Path, program: str | None, data: Path | None, path: P
         args, keywords = _arguments(found, data)
         report(random.key(0), trained, *args, path=path, model_kwargs=keywords)
         return
-    trained = load(model, _absent)
-    missing = (
-        "The file holds neither the program nor data. With both this report has findings, sites with their priors, and "
-        "pictures:"
-    )
+    trained = load(model, lambda *args, **kwargs: None)
+    missing = "The file holds neither the program nor data. With both this report has findings, sites with their "
+    missing += "priors, and pictures:"
     command = f"gpzoo inspect {model} --program MODULE:NAME --data FILE.npz"
     bound = [picture("Bound", BOUND, plots.elbo(trained))] if trained.losses.size else []
     made = [
@@ -261,10 +251,6 @@ def report_of_model(model: Path, program: str | None, data: Path | None, path: P
         Part("Environment", [environment(trained), *data_of_training(trained)]),
     ]
     write_text(path, page(f"Report: {model.name}", "A trained model, as its file has it.", made))
-
-
-def _absent(*args: Any, **kwargs: Any) -> None:
-    """Stands for a program that is not known."""
 
 
 def _imported(program: str) -> Callable:
@@ -285,13 +271,12 @@ def _arguments(program: Callable, data: Path) -> tuple[tuple, dict[str, Any]]:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, AttributeError) as error:
         raise ReproductionError(f"{data} is no .npz file of arrays: {error}.") from error
-    known = inspect.signature(program).parameters
+    signature = inspect.signature(program)
+    known = signature.parameters
     if unknown := sorted(set(arrays) - set(known)):
         raise ReproductionError(f"{data} has arrays {unknown}, but the program's arguments are {list(known)}.")
-    positional = [p.name for p in known.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if missing := [
-        name for name in positional if known[name].default is inspect.Parameter.empty and name not in arrays
-    ]:
+    needed = [name for name, p in known.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if missing := [name for name in needed if name not in arrays]:
         raise ReproductionError(f"{data} has no arrays {missing}, which the program needs.")
-    args = [arrays.pop(name) for name in positional if name in arrays]
-    return tuple(args), {name: x.item() if x.ndim == 0 else x for name, x in arrays.items()}
+    bound = signature.bind(**{name: x.item() if x.ndim == 0 else x for name, x in arrays.items()})
+    return bound.args, bound.kwargs

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from jax import Array
@@ -26,14 +26,11 @@ from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
-from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment, subset
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.metrics import Score
 from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER = load("invariant")
 
@@ -64,7 +61,7 @@ def _train(
         score: the metrics, if they are not those of the targets.
         **outcome: further fields of the outcome, such as ``subset``.
     """
-    N, M, sampled = len(data.y_train), setting.inducing, view is not None and data.X_train.ndim == 4
+    N, M, sampled = len(data.y_train), setting.num_inducing, view is not None and data.X_train.ndim == 4
     model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
     views = {"views_training": "num_views", "views_prediction": "num_fixed"}

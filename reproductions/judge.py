@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import Claim, Paper
-from gpzoo.reproductions.printed import amount, as_printed, kind, toward
+from gpzoo.reproductions.printed import METRICS, amount, as_printed, kind, toward
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, lead, splits_of
 
 MATCHED, EXCEEDED, SHORT, UNDECIDED = "matched", "exceeded", "short", "undecided"
 STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
 READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run", "no experiment"
 BASELINE = "baseline"
-
-#: The largest standard error with which a number can match the paper's: 0.15 points of a share, 0.02 nats.
-_LARGEST_ERROR = {"error": 0.0015, "accuracy": 0.0015, "auc": 0.0015, "nlpp": 0.02, "test_log_likelihood": 0.02}
-
-#: The same as a share of the printed number: where that is small, or in units of its data.
-_LARGEST_SHARE = {"nlpp": 0.1, "rmse": 0.02}
 
 #: Limits, the one that is nearest to the paper's data first.
 LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
@@ -59,10 +54,10 @@ class Verdict(NamedTuple):
 
 def largest_error(metric: str, paper: float) -> float:
     """The largest standard error of ours with which it can match a number of the paper."""
-    found = kind(metric) or ""
-    share = _LARGEST_SHARE.get(found)
-    caps = [_LARGEST_ERROR.get(found), None if share is None else share * abs(paper)]
-    return min(cap for cap in caps if cap is not None) if any(caps) else 0.0
+    facts = METRICS.get(kind(metric) or "", {})
+    share = facts["largest_share"] * abs(paper) if "largest_share" in facts else math.inf
+    found = min(facts.get("largest_error", math.inf), share)
+    return found if math.isfinite(found) else 0.0
 
 
 def verdict(metric: str, ours: Ours, paper: float, limit: str | None = None) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,9 @@ from gpzoo.models import deep_gp, gplvm, inner_scales, latent_variable_deep_gp, 
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Inspected, Outcome, Run, by_hand, experiment
-from gpzoo.reproductions.toys import halved, outcome_of
-from gpzoo.reproductions.training import Setting, keys_of, last_bound, left, optimise, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gpzoo.reproductions.datasets.in_memory import halved
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.training import Setting, keys_of, last_bound, left, optimise, outcome_of, train
 
 PAPER = paper_of("latent_inputs")
 
@@ -61,7 +58,7 @@ def branches(run: Run) -> Outcome:
     if run.variant != "deep":
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
         options = {"hyperparameters": Amortised("w", _seen_with_its_datum)}
-    guide = InducingGuide(model, kmeans(setting.inducing), initial_scale=inner_scales(layers), **options)
+    guide = InducingGuide(model, kmeans(setting.num_inducing), initial_scale=inner_scales(layers), **options)
     found = train(run, data, model, guide, setting, keywords={"layers": layers}, selection=_BY_HAND)
     figure = partial(_figure_of_branches, data, run.seed, found.trained, layers)
     return replace(found, figures={"predictions": figure})
@@ -104,7 +101,7 @@ def digits(run: Run) -> Outcome:
     # The program's inputs are numbers of rows, or the images themselves.
     args, new_args = (((np.arange(len(y)) if per_row else y), y) for y in (Y, new))
 
-    guide = partial(_guide, setting.inducing, size, per_row)
+    guide = partial(_guide, setting.num_inducing, size, per_row)
     few = tuple(x[:50] for x in new_args)
     if run.finished:
         found = load(run.model, gplvm, guide=guide(np.zeros((len(new), size), np.float32)))
@@ -143,7 +140,7 @@ def digits(run: Run) -> Outcome:
         Inspected(at_new, few, keywords),
         trained,
         metrics=metrics,
-        settings={"num_latents": size},
+        settings=setting.described(len(Y)) | {"num_latents": size},
         data=whole,
         dtype=str(Y.dtype),
         figures={"embedding": partial(_figure_of_digits, embedded, whole.y_test, relevance)},

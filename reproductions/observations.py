@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,13 +18,10 @@ from gpzoo.models import gp_regression, heteroscedastic_gp, log_gaussian_cox, or
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.datasets.in_memory import halved
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment
 from gpzoo.reproductions.metrics import nlpp, standard_error
-from gpzoo.reproductions.toys import halved, scaled
-from gpzoo.reproductions.training import Setting, over_splits, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gpzoo.reproductions.training import Setting, nlpp_by_fold, over_splits, train
 
 PAPER = load("observations")
 
@@ -65,12 +61,8 @@ def counts(run: Run) -> Outcome:
     """
     data, setting = bursts(seed=run.seed), Setting.of(run.options)
     model = _counts if run.variant == "gp" else partial(_counts, kernel=_linear)
-    guide = InducingGuide(model, kmeans(setting.inducing))
-
-    def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-        return {"nlpp": nlpp(test), "nlpp_se": standard_error(test)}
-
-    found = train(run, data, model, guide, setting, score=score, selection=_BY_HAND)
+    guide = InducingGuide(model, kmeans(setting.num_inducing))
+    found = train(run, data, model, guide, setting, score=_score, selection=_BY_HAND)
     if run.finished:
         return found
     x, size = data.X_test.T.astype(np.float64)
@@ -83,6 +75,10 @@ def counts(run: Run) -> Outcome:
     }
     figure = partial(_figure_of_rates, data, found.trained)
     return replace(found, metrics={**found.metrics, **also}, figures={"rates": figure})
+
+
+def _score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
+    return {"nlpp": nlpp(test), "nlpp_se": standard_error(test)}
 
 
 def _log_rate(trained: Trained, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -110,23 +106,18 @@ def wine(run: Run) -> Outcome:
     """Ordered logit of the grades of red wines: a GP, or a linear function with a normal prior, over random splits."""
     setting = Setting.of(run.options, num_draws=100)
     model = partial(ordinal_gp, **({} if run.variant == "gp" else {"kernel": _linear}))
-    guide = InducingGuide(model, kmeans(setting.inducing))
+    guide = InducingGuide(model, kmeans(setting.num_inducing))
 
     def one(run: Run) -> Outcome:
         raw = datasets.load("uci/wine_red", split=run.split)
         lowest = float(min(raw.y_train.min(), raw.y_test.min()))
         y, y_new = (np.rint(y - lowest).astype(np.int32) for y in (raw.y_train, raw.y_test))
-        data, keywords = (
-            scaled(replace(raw, y_train=y, y_test=y_new)),
-            {"num_classes": 1 + int(max(y.max(), y_new.max()))},
-        )
+        data = replace(raw, y_train=y, y_test=y_new).standardised().flat()
+        keywords = {"num_classes": 1 + int(max(y.max(), y_new.max()))}
         return replace(train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND), data=raw)
 
-    def by_split(every: Sequence[Outcome]) -> dict[str, list[float]]:
-        return {"nlpp_by_fold": [found.metrics["nlpp"] for found in every]}
-
     count, of = run.options["splits"], run.options["all_splits"]
-    return over_splits(run, count, one, of=of, settings=by_split, errors=("nlpp",))
+    return over_splits(run, count, one, of=of, settings=nlpp_by_fold, errors=("nlpp",))
 
 
 def noisy_sine(rows: int = 600, seed: int = 0) -> Dataset:
@@ -142,7 +133,7 @@ def noise(run: Run) -> Outcome:
     """A GP whose noise is another GP, or one of one size."""
     setting = Setting.of(run.options)
     model = heteroscedastic_gp if run.variant == "changing" else gp_regression
-    guide = InducingGuide(model, kmeans(setting.inducing))
+    guide = InducingGuide(model, kmeans(setting.num_inducing))
     return train(run, noisy_sine(seed=run.seed), model, guide, setting, selection=_BY_HAND)
 
 

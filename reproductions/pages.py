@@ -8,24 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpzoo.reproductions import judge
 from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
 from gpzoo.reproductions.claims import Answer, Table
 from gpzoo.reproductions.experiment import NOT_RECORDED, Experiment
 from gpzoo.reproductions.figures import drawable, figure_name
-from gpzoo.reproductions.judge import (
-    BASELINE,
-    EXCEEDED,
-    MATCHED,
-    NO_EXPERIMENT,
-    NOT_RUN,
-    SHORT,
-    STAND_IN,
-    SUBSET,
-    UNDECIDED,
-    WORDS,
-    limit_of,
-    module_of,
-)
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, STAND_IN, SUBSET, limit_of, module_of
 from gpzoo.reproductions.printed import Printed, beside, kind, number
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
 from gpzoo.reproductions.terminal import duration
@@ -72,36 +60,17 @@ def _environment(records: Records) -> Any:
     """Templates, with what they call: numbers as they are written, tables of runs."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "pages"),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    env.filters |= {
-        "together": together,
-        "num": num,
-        "places": lambda text: ", ".join(dict.fromkeys(text.split(", "))),
-        "number": number,
-        "duration": duration,
-    }
+    folder = FileSystemLoader(Path(__file__).parent / "pages")
+    env = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    env.filters |= {"together": together, "num": num, "number": number, "duration": duration}
+    env.filters["places"] = lambda text: ", ".join(dict.fromkeys(text.split(", ")))
+    env.globals |= {name: word for name, word in vars(judge).items() if name.isupper()}
+    env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide, "figure_name": figure_name}
     env.globals |= {
-        "WORDS": WORDS,
-        "MATCHED": MATCHED,
-        "EXCEEDED": EXCEEDED,
-        "SHORT": SHORT,
-        "UNDECIDED": UNDECIDED,
-        "NOT_RUN": NOT_RUN,
-        "BASELINE": BASELINE,
-        "num": num,
-        "lead": _lead,
         "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
         "runs_of": lambda paper, facts: [_run(records, key, facts) for key, _ in records.of(paper)],
         "pictures_of_runs": lambda experiment: _pictures_of_runs(records, experiment),
-        "figure_name": figure_name,
-        "good": good,
         "wrong": lambda each: _wrong(records, each),
-        "errors_of": _wide,
     }
     env.tests["good"] = good
     return env

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+import tomllib
+from pathlib import Path
+from typing import Any
 
-LOWER_IS_BETTER = frozenset({"error", "nlpp", "rmse"})
-HIGHER_IS_BETTER = frozenset({"accuracy", "test_log_likelihood", "auc", "elbo", "bound_per_point"})
+#: What is known of each metric.
+METRICS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
 
 
 def kind(metric: str) -> str | None:
     """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
-    known = LOWER_IS_BETTER | HIGHER_IS_BETTER
-    if metric.endswith("_standard_error"):
+    if metric.endswith("_standard_error"):  # as old files have it
         return None
-    return next((kind for kind in known if metric == kind or metric.endswith(f"_{kind}")), None)
+    ends = [name for name, facts in METRICS.items() if "better" in facts and f"_{metric}".endswith(f"_{name}")]
+    return ends[0] if ends else None
 
 
 def toward(metric: str) -> int:
     """1 if higher values of a metric are better, -1 if lower ones are, 0 if neither."""
-    found = kind(metric)
-    return (found in HIGHER_IS_BETTER) - (found in LOWER_IS_BETTER)
+    return {"higher": 1, "lower": -1}.get(METRICS.get(kind(metric) or "", {}).get("better", ""), 0)
 
 
 class Printed(float):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,15 +18,14 @@ from gpzoo.inference import InducingGuide, Trained, load, plots
 from gpzoo.kernels import Pointwise
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import coregionalised_gp, gp_regression, mixture_of_gps, positive
+from gpzoo.reproductions import training
 from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.datasets.in_memory import halved
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.figures import band
 from gpzoo.reproductions.metrics import nlpp, rmse
-from gpzoo.reproductions.toys import band, halved, outcome_of
-from gpzoo.reproductions.training import Setting, inspected, keys_of, last_bound, left, optimise, predicted, train
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gpzoo.reproductions.training import Setting, inspected, keys_of, predicted, train
 
 PAPER = paper_of("several_functions")
 
@@ -62,12 +61,12 @@ def mixture(run: Run) -> Outcome:
     data = two_functions(seed=run.seed)
     setting, restarts = Setting.of(run.options, num_draws=100), run.options["restarts"]
     model = mixture_of_gps if run.variant == "mixture" else gp_regression
-    guide = InducingGuide(model, kmeans(setting.inducing))
+    guide = InducingGuide(model, kmeans(setting.num_inducing))
     if run.finished:
-        return left(run, data, inspected(load(run.model, model, guide), data))
+        return training.left(run, data, inspected(load(run.model, model, guide), data))
     keys = keys_of(run)
-    start = {"f_mean": random.normal(keys.test, (restarts, setting.inducing, 2))}
-    every = optimise(
+    start = {"f_mean": random.normal(keys.test, (restarts, setting.num_inducing, 2))}
+    every = training.optimise(
         random.split(keys.train, restarts),
         model,
         guide,
@@ -80,21 +79,21 @@ def mixture(run: Run) -> Outcome:
         checkpoint=run.checkpoint,
         progress=run.variant,
     )
-    bounds = last_bound(every.losses, len(data.y_train), setting)
+    bounds = training.last_bound(every.losses, len(data.y_train), setting)
     trained = every.member(int(np.argmax(bounds)))
     test = predicted(keys.test, trained, data.X_test, data.y_test)
     metrics = {"nlpp": nlpp(test), "rmse": rmse(test, data.y_test), "elbo": float(bounds.max())}
     f = np.asarray(trained.posterior(keys.test, data.X_test)["f"].mean)
     if run.variant == "mixture":
         metrics |= _of_truth(f, np.asarray(trained.params["weights"]), data.X_test[:, 0])
-    return outcome_of(
+    return training.outcome_of(
         run,
         setting,
         (data.X_train, data.y_train),
         inspected(trained, data),
         trained,
         metrics=metrics,
-        settings={"restarts": restarts},
+        settings=setting.described(len(data.y_train)) | {"restarts": restarts},
         seconds_training=every.seconds,
         data=data,
         figures={"functions": partial(_figure_of_functions, data, trained)},
@@ -180,7 +179,7 @@ def outputs(run: Run) -> Outcome:
     setting = Setting.of(run.options)
     model: Any = coregionalised_gp if run.variant == "together" else apart
     keywords = {"num_outputs": _OUTPUTS} | ({"rank": 2} if run.variant == "together" else {})
-    guide = InducingGuide(model, random_subset(setting.inducing))
+    guide = InducingGuide(model, random_subset(setting.num_inducing))
     found = train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND)
     figure = partial(_figure_of_outputs, data, found.trained, keywords)
     return replace(found, figures={"outputs": figure})

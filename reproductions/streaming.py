@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpyro
@@ -15,25 +15,11 @@ from numpyro.infer import SVI
 from gpzoo import GaussianProcess, kmeans, likelihoods
 from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, load, plots
 from gpzoo.models import gp_classification, gp_regression, positive, rbf
-from gpzoo.reproductions import datasets
+from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions.claims import load as paper_of
-from gpzoo.reproductions.experiment import Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment
 from gpzoo.reproductions.metrics import nlpp
-from gpzoo.reproductions.toys import outcome_of, scaled
-from gpzoo.reproductions.training import (
-    Setting,
-    cosine,
-    inspected,
-    keys_of,
-    last_bound,
-    left,
-    optimise,
-    over_splits,
-    predicted,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gpzoo.reproductions.training import Setting, inspected, keys_of, optimise, predicted
 
 PAPER = paper_of("streaming")
 
@@ -104,21 +90,18 @@ def halves(run: Run) -> Outcome:
     From there, hyperparameters and the new inducing points move too (``moved_nlpp``), still without the first half.
     """
 
-    def by_split(every: Sequence[Outcome]) -> dict[str, list[float]]:
-        names = [name for name in every[0].metrics if name.endswith("nlpp")]
-        return {f"{name}_by_fold": [found.metrics[name] for found in every] for name in names}
-
     count, of = run.options["splits"], run.options["all_splits"]
-    return over_splits(run, count, _taken_in, of=of, settings=by_split, errors=("difference",))
+    settings = training.nlpp_by_fold
+    return training.over_splits(run, count, _taken_in, of=of, settings=settings, errors=("difference",))
 
 
 def _taken_in(run: Run) -> Outcome:
     (name, model), setting = KINDS[run.variant], Setting.of(run.options, num_draws=100)
     raw = datasets.load(name, split=run.split)
-    data, keys, new, online = scaled(raw), keys_of(run), setting.inducing // 10, setting.steps // 4
+    data, keys, new, online = raw.standardised().flat(), keys_of(run), setting.num_inducing // 10, setting.steps // 4
     if run.finished:
-        guide = InducingGuide(model, kmeans(setting.inducing))
-        return left(run, raw, inspected(load(run.model, model, guide), data))
+        guide = InducingGuide(model, kmeans(setting.num_inducing))
+        return training.left(run, raw, inspected(load(run.model, model, guide), data))
     X, y = data.X_train, data.y_train
     order = np.random.RandomState(run.split).permutation(len(X))
     old, late = np.array_split(order, 2)
@@ -136,12 +119,12 @@ def _taken_in(run: Run) -> Outcome:
             progress=f"{run.title}, {which}",
         )
 
-    half = trained("half", old, setting.inducing - new)
+    half = trained("half", old, setting.num_inducing - new)
     room = half.add_inducing(keys.export, kmeans(new), X[late])
     both = room.condition(keys.export, X[late], y[late], batch_size=_ROWS)
     moved = fit(
         keys.export,
-        SVI(model, half.guide, optax.adam(cosine(0.01, online).schedule), OnlineELBO(half)),
+        SVI(model, half.guide, optax.adam(training.rate_of(0.01, online).schedule), OnlineELBO(half)),
         online,
         X[late],
         y[late],
@@ -150,19 +133,19 @@ def _taken_in(run: Run) -> Outcome:
         init_params=both.params,
         progress=False,
     )
-    whole = trained("all", order, setting.inducing)
+    whole = trained("all", order, setting.num_inducing)
     models = {"first_half_nlpp": half, "nlpp": both, "moved_nlpp": moved, "all_nlpp": whole}
     found = {name: nlpp(predicted(keys.test, one, data.X_test, data.y_test)) for name, one in models.items()}
-    found["elbo"] = float(last_bound(half.losses, len(old), setting)) - float(both.losses[-1])
-    found["all_elbo"] = float(last_bound(whole.losses, len(X), setting))
-    return outcome_of(
+    found["elbo"] = float(training.last_bound(half.losses, len(old), setting)) - float(both.losses[-1])
+    found["all_elbo"] = float(training.last_bound(whole.losses, len(X), setting))
+    return training.outcome_of(
         run,
         setting,
         (X[late], y[late]),
         inspected(both, data),
         both,
         metrics=found | {"difference": found["nlpp"] - found["all_nlpp"]},
-        settings={"rows_at_a_time": _ROWS, "steps_moving": online},
+        settings=setting.described(len(late)) | {"rows_at_a_time": _ROWS, "steps_moving": online},
         steps=2 * setting.steps + online,
         seconds_training=sum(one.seconds for one in models.values()),
         elbo=-half.losses,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, Verdict, limit_of, verdict
-from gpzoo.reproductions.printed import kind, number
+from gpzoo.reproductions.printed import METRICS, kind, number
 from gpzoo.reproductions.records import error_of
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ Numbers = Mapping[str, float | None]
 #: How a verdict is shown.
 _STYLES = {SHORT: "bold red", MATCHED: "green", EXCEEDED: "green"}
 
-#: Metrics in words.
-_MEANINGS = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 
 
 def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str, float, float | None, Verdict | None]]:
@@ -86,7 +82,7 @@ def sizes(result: Mapping[str, Any]) -> list[str]:
 def explained(metrics: Iterable[str]) -> list[str]:
     """Explanations of metrics, a line for each kind."""
     ends = tuple(f"_{metric}" for metric in metrics)
-    return [f"{name}: {meaning}." for name, meaning in _MEANINGS.items() if any(e.endswith(f"_{name}") for e in ends)]
+    return [f"{name}: {METRICS[name]['means']}." for name in METRICS if any(e.endswith(f"_{name}") for e in ends)]
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:

@@ -43,43 +43,38 @@ _INSPECTED = 1000
 _LAST_STEPS = 1000
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A learning rate for Adam.
+#: Adam's own decay of its mean of squared gradients.
+ADAM = 0.999
 
-    Attributes:
-        name: its name in a result.
-        schedule: function from step to rate.
-    """
+
+class Rate(NamedTuple):
+    """A learning rate for Adam: its name in a result, and the function from step to rate."""
 
     name: str
     schedule: optax.Schedule
 
 
-#: Adam's own decay of its mean of squared gradients.
-ADAM = 0.999
+def rate_of(given: Any, steps: int) -> Rate:
+    """The learning rate of a training of so many steps.
 
-
-def constant(rate: float) -> Rate:
-    """The same rate at every step."""
-    return Rate(f"Adam, {rate}", optax.constant_schedule(rate))
-
-
-def cosine(rate: float, steps: int) -> Rate:
-    """A rate that decays to a hundredth of ``rate`` as half a cosine."""
-    return Rate(f"Adam, cosine from {rate} to a hundredth of it", optax.cosine_decay_schedule(rate, steps, alpha=0.01))
-
-
-def staircase(rate: float, every: int) -> Rate:
-    """A rate that falls to ``10^(-1/3)`` of itself after every so many steps."""
-    schedule = optax.exponential_decay(rate, every, 10 ** (-1 / 3), staircase=True)
-    return Rate(f"Adam, {rate} * 10^-(step // {every} / 3)", schedule)
-
-
-def warmed(rate: float, steps: int) -> Rate:
-    """A rate that rises from a fifth of ``rate`` in a tenth of the steps, and decays to a hundredth of it."""
-    schedule = optax.warmup_cosine_decay_schedule(rate / 5, rate, steps // 10, steps, rate / 100)
-    return Rate(f"Adam, in {steps // 10} steps up to {rate}, cosine to a hundredth of it", schedule)
+    Args:
+        given: a number for a rate that decays to a hundredth of it as half a cosine; ``{"constant": 0.01}``;
+            ``{"warmed": 0.01}`` for one that rises from a fifth of it in a tenth of the steps first; or
+            ``{"staircase": 0.001, "every": 30000}`` for one that falls to ``10^(-1/3)`` of itself after so many steps.
+        steps: the number of steps.
+    """
+    match given:
+        case {"constant": rate}:
+            return Rate(f"Adam, {rate}", optax.constant_schedule(rate))
+        case {"warmed": rate}:
+            schedule = optax.warmup_cosine_decay_schedule(rate / 5, rate, steps // 10, steps, rate / 100)
+            return Rate(f"Adam, in {steps // 10} steps up to {rate}, cosine to a hundredth of it", schedule)
+        case {"staircase": rate, "every": every}:
+            schedule = optax.exponential_decay(rate, every, 10 ** (-1 / 3), staircase=True)
+            return Rate(f"Adam, {rate} * 10^-(step // {every} / 3)", schedule)
+        case rate:
+            schedule = optax.cosine_decay_schedule(rate, steps, alpha=0.01)
+            return Rate(f"Adam, cosine from {rate} to a hundredth of it", schedule)
 
 
 @dataclass(frozen=True)
@@ -89,8 +84,8 @@ class Setting:
     Attributes:
         steps: number of steps.
         batch_size: rows per minibatch, ``None`` for all.
-        num_inducing: number of inducing variables (per block, if there are several); ``None`` if the variant sets it.
-        rate: learning rate; a number for a :func:`cosine` that starts there.
+        num_inducing: number of inducing variables (per block, if there are several); 0 if the variant sets it.
+        rate: learning rate, as in :func:`rate_of`.
         start: initial hyperparameters, if they are not the program's defaults.
         evaluations: number of evaluations on the test set during training.
         collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
@@ -106,8 +101,8 @@ class Setting:
 
     steps: int
     batch_size: int | None
-    num_inducing: int | None = None
-    rate: float | Rate = 0.01
+    num_inducing: int = 0
+    rate: Any = 0.01
     start: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 1
     collapsed: bool = False
@@ -126,37 +121,16 @@ class Setting:
 
         Args:
             options: names of attributes to values, where a ``batch_size`` of ``"all"`` is all rows, and further ones,
-                which are left out. The rate is a number, or a mapping: ``{"constant": 0.01}``, ``{"warmed": 0.01}``, or
-                ``{"staircase": 0.001, "every": 30000}``.
+                which are left out.
             **changes: attributes that replace those.
         """
         own = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
-        match own.get("rate"):
-            case {"constant": rate}:
-                own["rate"] = constant(rate)
-            case {"warmed": rate}:
-                own["rate"] = warmed(rate, own["steps"])
-            case {"staircase": rate, "every": every}:
-                own["rate"] = staircase(rate, every)
-        if own["batch_size"] == "all":
-            own["batch_size"] = None
-        return cls(**own)
-
-    @property
-    def inducing(self) -> int:
-        """``num_inducing``, if it is set.
-
-        Raises:
-            ValueError: if the setting leaves it to the variant.
-        """
-        if self.num_inducing is None:
-            raise ValueError("This setting leaves num_inducing to the variant.")
-        return self.num_inducing
+        return cls(**own | {"batch_size": None if own["batch_size"] == "all" else own["batch_size"]})
 
     @property
     def learning_rate(self) -> Rate:
         """The rate with its name."""
-        return self.rate if isinstance(self.rate, Rate) else cosine(self.rate, self.steps)
+        return rate_of(self.rate, self.steps)
 
     @property
     def by_adam(self) -> bool:
@@ -294,20 +268,36 @@ def train(
         model_kwargs=keywords,
     )
     points = curve.until(setting.steps)
-    bound = {"elbo": float(last_bound(result.losses, num_data, setting))}
+    last = {name: x for name, x in points[-1].items() if name not in ("step", "seconds")}
+    own = {"data": data, "curve": points, "settings": settings}
+    own |= {"metrics": last | {"elbo": float(last_bound(result.losses, num_data, setting))}}
+    return outcome_of(run, setting, (X, y), inspected(result, data, keywords), result, **(own | outcome))
+
+
+def outcome_of(
+    run: Run, setting: Setting, args: tuple, looked_at: Inspected, trained: Trained, **others: Any
+) -> Outcome:
+    """The outcome of a training by :func:`optimise`.
+
+    Args:
+        run: the run.
+        setting: the settings of the training.
+        args: inputs and targets, of which the first have the exported posterior.
+        looked_at: the model that is kept, with the program's keyword arguments.
+        trained: the model with the learning curve, and the posterior that is exported.
+        **others: fields of the outcome that have no value here, or another one.
+    """
+    X, y = (jnp.asarray(x) for x in args)
     common = {
-        "metrics": {name: x for name, x in points[-1].items() if name not in ("step", "seconds")} | bound,
-        "settings": settings,
+        "settings": setting.described(len(y)),
         "steps": setting.steps,
-        "seconds_training": result.seconds,
-        "data": data,
+        "seconds_training": trained.seconds,
         "dtype": str(X.dtype),
-        "elbo": -result.losses,
-        "curve": points,
-        "posterior": partial(exported, keys.export, result, X, y, setting.num_draws, keywords),
-        "inspected": inspected(result, data, keywords),
+        "elbo": -trained.losses,
+        "posterior": partial(exported, keys_of(run).export, trained, X, y, setting.num_draws, looked_at.keywords),
+        "inspected": looked_at,
     }
-    return Outcome(**(common | outcome))
+    return Outcome(**(common | others))
 
 
 def over_splits(
@@ -360,6 +350,12 @@ def over_splits(
         folds=None if of is None else {"count": count, "of": of, "seeds": list(range(count))},
         selection=selection,
     )
+
+
+def nlpp_by_fold(every: Sequence[Outcome]) -> dict[str, list[float]]:
+    """What :func:`over_splits` adds to the settings of a result: every split's own ``nlpp``, of each model."""
+    names = [name for name in every[0].metrics if name.endswith("nlpp")]
+    return {f"{name}_by_fold": [found.metrics[name] for found in every] for name in names}
 
 
 def optimise(

@@ -47,13 +47,14 @@ def rectangles(seed: int = 0) -> Dataset:
     """
     # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
     rng = np.random.RandomState(operator.index(seed))
-    X_train, y_train = _draw_rectangles(rng, 1200)
-    X_test, y_test = _draw_rectangles(rng, 50_000)
+    X_train, y_train = draw_rectangles(rng, 1200)
+    X_test, y_test = draw_rectangles(rng, 50_000)
     arrays: dict[str, Any] = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
     return Dataset("rectangles", **arrays, source="generated", sha256={"rectangles": fingerprint(arrays)})
 
 
-def _draw_rectangles(rng: np.random.RandomState, count: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_rectangles(rng: np.random.RandomState, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Outlines of rectangles, float32 ``[count, 28, 28, 1]``, and int32 labels: see :func:`rectangles`."""
     pair, down, across = rng.random_sample((3, count))
     height, width = _SIDES[(pair * len(_SIDES)).astype(int)].T
     rows_inside, rows_edge = _interval((down * (29 - height)).astype(int), height)

@@ -93,6 +93,13 @@ class Dataset:
         units = {"y_mean": self.y_mean + self.y_std * y_mean, "y_std": self.y_std * y_std}
         return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, **units)
 
+    def flat(self) -> Dataset:
+        """Inputs as rows ``[N, D]``; these, and real targets, in single precision."""
+        X_train, X_test = (X.reshape(len(X), -1).astype(np.float32) for X in (self.X_train, self.X_test))
+        kind = self.y_train.dtype if self.is_classification else np.float32
+        y_train, y_test = (y.astype(kind, copy=False) for y in (self.y_train, self.y_test))
+        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test)
+
     def subset(self, num_train: int | None = None, num_test: int | None = None, seed: int = 0) -> Dataset:
         """Keep random rows of each part, drawn without replacement, in their original order.
 
@@ -143,6 +150,12 @@ def divided(X: np.ndarray, y: np.ndarray, train: Any, test: Any) -> dict[str, An
 def first_rows(X: np.ndarray, y: np.ndarray, train: int) -> dict[str, Any]:
     """The first rows for training, the others for testing."""
     return divided(X, y, slice(train), slice(train, None))
+
+
+def halved(name: str, X: np.ndarray, y: np.ndarray) -> Dataset:
+    """Generated data in single precision, of which the first half is for testing."""
+    X, y, half = X.astype(np.float32), y.astype(np.float32), len(y) // 2
+    return Dataset(name, X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
 
 
 def random_split(X: np.ndarray, y: np.ndarray, seed: int, most_test: int | None = None) -> dict[str, Any]:

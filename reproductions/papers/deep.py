@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpzoo.reproductions.claims import load
-from gpzoo.reproductions.experiment import all_experiments
+from gpzoo.reproductions.deep import figure_1
+from gpzoo.reproductions.experiment import Figure
 from gpzoo.reproductions.judge import MATCHED, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import read_json
 from gpzoo.reproductions.records import Key, Ours, Records, error_of, lead, mean_of, splits_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 _MODELS = ("sgp", "sgp-500", "dgp2", "dgp3", "dgp4", "dgp5")
@@ -143,7 +141,6 @@ def _matches(records: Records) -> dict[str, Any]:
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
     """Figure 1 with our own SGPR over the same splits, on the sets that have one."""
-    (experiment,) = [each for each in all_experiments() if (each.paper, each.name) == ("deep", "uci")]
     found = {}
     for name in _SETS:
         uci, longer = (records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
@@ -152,7 +149,7 @@ def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
             sgpr = mean_of(each) if each else None
             of = {f"sgpr_{_LL}": sgpr.value, f"sgpr_{_LL}_se": sgpr.error} if sgpr is not None else {}
             found[name] = {**uci, "metrics": of | uci["metrics"]}
-    return {"figure-1": partial(experiment.figure, found)} if found and experiment.figure is not None else {}
+    return {"figure-1": partial(figure_1, found)} if found else {}
 
 
 def _of_set(records: Records, name: str) -> dict[str, Any]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpzoo.inference import plots
+from gpzoo.reproductions.answers import Answered
+from gpzoo.reproductions.experiment import PRESETS, Figure
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, Found, Judged, Value, holding, pairs, verdict
 from gpzoo.reproductions.records import Ours, Recorded, Records, lead
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from gpzoo.reproductions.answers import Answered
-
 _SETS = ("adult", "connect4", "diabetes", "covtype", "mnist-binary", "mnist", "cifar10", "cifar10-resnet20")
-_PRESETS = ("quick", "cpu", "tuned", "paper")
 
 
 def not_always(found: Found, **arguments: Any) -> Judged:
@@ -65,7 +61,7 @@ def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
 
 def _first(records: Records) -> dict[str, Recorded]:
     """The run of every set that is compared with the paper's."""
-    found = {name: next(records.compared("deep_kernel", name, "all", _PRESETS), None) for name in _SETS}
+    found = {name: next(records.compared("deep_kernel", name, "all", PRESETS), None) for name in _SETS}
     return {name: run for name, run in found.items() if run is not None}
 
 

@@ -464,7 +464,7 @@ def test_the_experiment_trains_in_float64(tmp_path):
     X, y = rng.standard_normal((30, 2)), rng.standard_normal(30)
     raw = [Dataset("tiny", X, k + y, X[:5], k + y[:5], "generated", {}) for k in range(2)]
     run, setting = Run("deep", "uci", "boston", "cpu", 0, tmp_path), Setting(2, None, collapsed=True)
-    scores, result, _ = paper._on_folds(run, paper.SGPR, setting, [part.standardised() for part in raw], {})
+    scores, result = paper._on_folds(run, paper.SGPR, setting, [part.standardised() for part in raw], {})
     assert result.params["f_mean"].dtype == np.float64 and result.params["f_mean"].shape == (2, 30)
     # The folds' targets are the same but for a shift, which standardising takes away.
     np.testing.assert_allclose(*scores["rmse"], rtol=1e-3)
