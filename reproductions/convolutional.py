@@ -17,16 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gpzoo import models
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots
-from gpzoo.models import (
-    colour_patch_gp,
-    convolutional_gp,
-    convolutional_plus_rbf_gp,
-    gp_classification,
-    multi_channel_gp,
-)
 from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
@@ -40,38 +34,22 @@ PAPER = load("convolutional")
 _BY_HAND = by_hand("learning rate, its schedule, steps, where hyperparameters and inducing inputs start")
 
 #: Variances of the parts of a sum of kernels, whose learned values section 4.3 prints.
-_VARIANCES = {"convolution": "variance", "rbf": "rbf_variance"}
+_VARIANCES = {"convolution_variance": "variance", "rbf_variance": "rbf_variance"}
+
+#: The program of a variant on patches, whether its inducing variables are one block of patches, or blocks of patches
+#: and images, and the covariance of ``q(u)``.
+_PROGRAMS: dict[str, tuple[Callable, Callable, str]] = {
+    "invariant": (partial(models.convolutional_gp, weighted=False), lambda patches, points: patches, "full"),
+    "weighted": (partial(models.convolutional_gp, weighted=True), lambda patches, points: patches, "full"),
+    "weighted-rbf": (models.convolutional_plus_rbf_gp, blocks, "block_diagonal"),
+    "weighted-rbf-full": (models.convolutional_plus_rbf_gp, blocks, "full"),
+    "colour-patch": (partial(models.colour_patch_gp, additive=False), lambda patches, points: patches, "full"),
+    "additive": (partial(models.colour_patch_gp, additive=True), lambda patches, points: patches, "full"),
+    "multi-channel": (models.multi_channel_gp, lambda patches, points: blocks(patches), "block_diagonal"),
+}
 
 #: An initialiser by the number of inducing variables.
 Start = Callable[[int], Any]
-
-
-def _program(
-    variant: str,
-    patch_shape: tuple[int, int],
-    num_classes: int,
-    setting: Setting,
-    X: np.ndarray,
-    patches: Start = unique_patches,
-    points: Start = kmeans,
-) -> tuple[Callable, Any, str]:
-    """The program of a variant, the initialiser of its inducing variables, and the covariance of ``q(u)``."""
-    M, start = setting.num_inducing, setting.start
-    if variant == "rbf":
-        kernel = partial(rbf, ard=False, **start)
-        inducing = InducingPoints(jnp.asarray(X)) if len(X) == M else points(M)
-        return partial(gp_classification, kernel=kernel, num_classes=num_classes), inducing, "full"
-    common = {"patch_shape": patch_shape, "num_classes": num_classes, **start}
-    if variant in ("invariant", "weighted"):
-        return partial(convolutional_gp, weighted=variant == "weighted", **common), patches(M), "full"
-    if variant in ("weighted-rbf", "weighted-rbf-full"):
-        covariance = "full" if variant == "weighted-rbf-full" else "block_diagonal"
-        return partial(convolutional_plus_rbf_gp, **common), blocks(patches(M), points(M)), covariance
-    if variant in ("colour-patch", "additive"):
-        return partial(colour_patch_gp, additive=variant == "additive", **common), patches(M), "full"
-    if variant == "multi-channel":
-        return partial(multi_channel_gp, **common), blocks(patches(M)), "block_diagonal"
-    raise ValueError(f"There is no program for variant {variant!r}.")
 
 
 def _train(
@@ -95,25 +73,25 @@ def _train(
         **outcome: further fields of the outcome, such as ``stands_in``; ``init_params`` of the training; the
             ``variant`` of the program, if it is not that of the run.
     """
-    data, variant = whole, outcome.pop("variant", run.variant)
+    data, variant, M = whole, outcome.pop("variant", run.variant), setting.num_inducing
+    classes, shape = whole.sizes["classes"], list(patch_shape)
     if variant == "rbf":
-        X, X_test = (images.reshape(len(images), -1) for images in (data.X_train, data.X_test))
-        data = replace(data, X_train=X, X_test=X_test)
-    classes = data.sizes["classes"]
-    model, inducing, covariance = _program(variant, patch_shape, classes, setting, data.X_train, patches, points)
-    settings = {
-        "covariance": covariance,
-        "batch_size": setting.batch_size,
-        "patch_shape": None if variant == "rbf" else list(patch_shape),
-        "inducing": _names(inducing),
-    }
+        data, shape, covariance = whole.flat(), None, "full"
+        kernel = partial(rbf, ard=False, **setting.start)
+        model = partial(models.gp_classification, kernel=kernel, num_classes=classes)
+        inducing = InducingPoints(jnp.asarray(data.X_train)) if len(data.X_train) == M else points(M)
+    else:
+        program, variables, covariance = _PROGRAMS[variant]
+        model = partial(program, patch_shape=patch_shape, num_classes=classes, **setting.start)
+        inducing = variables(patches(M), points(M))
+    settings = {"covariance": covariance, "batch_size": setting.batch_size, "patch_shape": shape}
+    settings["inducing"] = _names(inducing)
     guide = InducingGuide(model, inducing, covariance=covariance)
     chosen = None if run.preset == "paper" else _BY_HAND
     found = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
-    figure = {"inducing_patches": partial(figure_patches, found.trained, data)}
     params = found.trained.params
-    learned = {f"{part}_variance": float(params[name]) for part, name in _VARIANCES.items() if "rbf_variance" in params}
-    figures = figure if variant != "rbf" and classes == 2 else {}
+    learned = {name: float(params[own]) for name, own in _VARIANCES.items() if "rbf_variance" in params}
+    figures = {"inducing_patches": partial(figure_patches, found.trained, data)} if shape and classes == 2 else {}
     return replace(found, metrics={**found.metrics, **learned}, data=whole, figures=figures)
 
 
@@ -192,15 +170,13 @@ def mnist_study(run: Run) -> Outcome:
         then = own(run, data, last, init_params=start)
     # What is kept is in float32, as every other model.
     kept = {name: np.asarray(x, np.float32) for name, x in then.trained.params.items()}
-    later = [
-        {**point, "step": point["step"] + first.steps, "seconds": point["seconds"] + first.seconds_training}
-        for point in then.curve
-    ]
+    steps, seconds = first.steps, first.seconds_training
+    later = [{**each, "step": each["step"] + steps, "seconds": each["seconds"] + seconds} for each in then.curve]
     return replace(
         then,
         settings={**then.settings, "before": first.settings},
-        steps=first.steps + then.steps,
-        seconds_training=first.seconds_training + then.seconds_training,
+        steps=steps + then.steps,
+        seconds_training=seconds + then.seconds_training,
         elbo=np.concatenate([np.asarray(first.elbo), np.asarray(then.elbo)]),
         curve=[*first.curve, *later],
         posterior=None,

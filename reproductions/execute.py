@@ -52,9 +52,8 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
             _release(run)
             raise
         result = make_result(outcome, run, experiment.variants[run.variant], starts)
-        path = run.output / "result.json"
         try:
-            write_json(path, result)
+            write_json(path := run.output / "result.json", result)
         except OSError as error:
             raise ReproductionError(
                 f"Cannot write {path}: {error.strerror}. The metrics were {json.dumps(result['metrics'])}; "
@@ -107,14 +106,12 @@ def make_result(
         "metrics": metrics,
         "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
         **{name: getattr(outcome, name) for name in ("stands_in", "subset", "folds", "selection")},
-        "curve": [dict(point) for point in outcome.curve] if len(outcome.curve) > 1 else [],
-        "settings": dict(outcome.settings),
-        "steps": int(outcome.steps),
-        "seconds_training": float(outcome.seconds_training),
+        "curve": outcome.curve if len(outcome.curve) > 1 else [],
+        **{name: getattr(outcome, name) for name in ("settings", "steps", "seconds_training")},
         "seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None,
         "peak_memory_bytes": peak_memory_bytes(),
         "device": device(),
-        "dtype": str(outcome.dtype),
+        "dtype": outcome.dtype,
         "versions": versions(),
         "data": data_record(outcome.data),
         "finished": _now(),
@@ -203,9 +200,8 @@ def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
     """The starts in the mark of a folder, which must be this run's."""
     try:
         found = read_json(path)
-        held = {key: found[key] for key in run.identity}
-        starts = [dict(start) for start in found.get("starts", ())]
-        if any({"commit", "clean", "steps"} - start.keys() for start in starts):
+        held, starts = {key: found[key] for key in run.identity}, list(found.get("starts", ()))
+        if any({"commit", "clean", "steps"} - dict(start).keys() for start in starts):
             raise ValueError("a start lacks its commit")
     except (ReproductionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ReproductionError(f"{path} is damaged: choose another --output, or delete the folder.") from error
@@ -226,14 +222,10 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     """Write the learning curve, the figures, posterior and model: all are tried before failures are reported."""
     from gpzoo.reproductions.figures import learning_curve, test_curves
 
-    def drawn(figure: Figure | Callable[[], Figure], path: Path) -> None:
-        made = figure() if callable(figure) else figure
-        made.savefig(path, format="png", dpi=150, bbox_inches="tight")
-
     figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
     if len(outcome.curve) > 1:
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
-    jobs: dict[str, Callable[[Path], Any]] = {f"{name}.png": partial(drawn, each) for name, each in figures.items()}
+    jobs: dict[str, Callable[[Path], Any]] = {f"{name}.png": partial(_draw, each) for name, each in figures.items()}
     if (posterior := outcome.posterior) is not None:
         jobs["posterior.nc"] = lambda path: posterior().to_netcdf(str(path), engine="h5netcdf")
     if outcome.inspected is not None:
@@ -248,6 +240,9 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
             failures[name] = error
     if failures:
         what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failures.items())
-        raise ReproductionError(
-            f"The numbers are in {run.output / 'result.json'}, but these were not written: {what}."
-        ) from ExceptionGroup("pictures", list(failures.values()))
+        said = f"The numbers are in {run.output / 'result.json'}, but these were not written: {what}."
+        raise ReproductionError(said) from ExceptionGroup("pictures", list(failures.values()))
+
+
+def _draw(make: Callable[[], Figure], path: Path) -> None:
+    make().savefig(path, format="png", dpi=150, bbox_inches="tight")

@@ -74,13 +74,11 @@ def program() -> str:
 
 def _git(*args: str) -> str | None:
     """The output of a git command, or ``None`` without git or a checkout that it trusts."""
+    command = ("git", "-C", str(_ROOT), *args)
     try:
-        done = subprocess.run(
-            ("git", "-C", str(_ROOT), *args), capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -125,10 +123,8 @@ def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any
         make: makes the result, which must have a JSON form.
     """
     made_by = {"program": program(), **made_by}
-    content = kept_content(path, made_by)
-    if content is None:
-        content = as_json(make())
-        keep_content(path, made_by, content)
+    if (content := kept_content(path, made_by)) is None:
+        keep_content(path, made_by, content := as_json(make()))
     return content
 
 

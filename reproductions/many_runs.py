@@ -8,11 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpzoo._extras import needs
 from gpzoo.reproductions.experiment import ReproductionError, Run
@@ -25,8 +25,7 @@ LOG = "log.txt"
 ALONE = (sys.executable, "-m", "gpzoo.reproductions.many_runs")
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """How a run of a sweep ended.
 
     Attributes:
@@ -67,9 +66,9 @@ def sweep(
         raise ReproductionError("Two runs of a sweep have the same folder.")
     done = [run for run in runs if has_result(run)]
     yield from (Ended(run, None) for run in done)
-    with _dask(cluster) if cluster else _local(workers) as executor:
+    with _dask(cluster) if cluster else _local(workers) as submit:
         waited = {
-            executor.submit(_in_process, [*command, *arguments(run)], str(run.output.absolute()), os.getcwd()): run
+            submit(_in_process, [*command, *arguments(run)], str(run.output.absolute()), os.getcwd()): run
             for run in runs
             if run not in done
         }
@@ -92,17 +91,15 @@ def arguments(run: Run) -> list[str]:
 
 
 @contextmanager
-def _local(workers: int) -> Iterator[Executor]:
-    _STOPPING.clear()
-    with ThreadPoolExecutor(workers) as executor:
+def _local(workers: int) -> Iterator[Any]:
+    # All processes read the end of this pipe when it is closed, as it is when this one is killed; then they stop.
+    end, held = os.pipe()
+    with open(end, "rb"), ThreadPoolExecutor(workers) as executor:
         try:
-            yield executor
-        except BaseException:
+            yield partial(executor.submit, stdin=end)
+        finally:
             executor.shutdown(wait=False, cancel_futures=True)
-            _STOPPING.set()
-            for process in tuple(_PROCESSES):
-                process.terminate()
-            raise
+            os.close(held)
 
 
 @contextmanager
@@ -115,33 +112,18 @@ def _dask(address: str) -> Iterator[Any]:
         raise ReproductionError(f"No Dask scheduler answers at {address}: {error}.") from error
     with client:
         # A run that failed is reported, not tried elsewhere; a worker that is lost takes no result with it.
-        yield client.get_executor(pure=False)
+        yield client.get_executor(pure=False).submit
 
 
-#: Processes of this machine, by the end of the pipe that keeps each going.
-_PROCESSES: set[subprocess.Popen] = set()
-
-#: Set when they are asked to stop: one that a thread has begun and not noted yet then stops as soon as it is.
-_STOPPING = threading.Event()
-
-
-def _in_process(command: list[str], folder: str, where: str) -> tuple[int, str]:
+def _in_process(command: list[str], folder: str, where: str, stdin: int = subprocess.PIPE) -> tuple[int, str]:
     """Run one command; its exit status, and the last line that it printed if that is not 0."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with open(Path(folder) / LOG, "w+", encoding="utf-8") as log:
-        process = subprocess.Popen(command, cwd=where, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
-        _PROCESSES.add(process)
-        if _STOPPING.is_set():
-            process.terminate()
-        try:
-            status = process.wait()
-        finally:
-            _PROCESSES.discard(process)
-            if process.stdin is not None:
-                process.stdin.close()
+        process = subprocess.Popen(command, cwd=where, stdin=stdin, stdout=log, stderr=subprocess.STDOUT)
+        status = process.wait()
         log.seek(0)
-        lines = log.read().split("\n")
-    return status, next((line.strip() for line in reversed(lines) if line.strip()), "") if status else ""
+        lines = [line.strip() for line in log if line.strip()]
+    return status, lines[-1] if status and lines else ""
 
 
 def _stops_with_the_sweep() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from gpzoo.reproductions import judge
 from gpzoo.reproductions.answers import Answered, Answers, rows_of, settings_of
-from gpzoo.reproductions.claims import Answer, Table
-from gpzoo.reproductions.experiment import NOT_RECORDED, Experiment
+from gpzoo.reproductions.claims import Answer
+from gpzoo.reproductions.experiment import NOT_RECORDED, PRESETS, Experiment
 from gpzoo.reproductions.figures import drawable, figure_name
-from gpzoo.reproductions.judge import EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, STAND_IN, SUBSET, limit_of, module_of
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, limit_of, module_of
 from gpzoo.reproductions.printed import Printed, beside, kind, number
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
 from gpzoo.reproductions.terminal import duration
@@ -65,10 +65,13 @@ def _environment(records: Records) -> Any:
     env.filters |= {"together": together, "num": num, "number": number, "duration": duration}
     env.filters["places"] = lambda text: ", ".join(dict.fromkeys(text.split(", ")))
     env.globals |= {name: word for name, word in vars(judge).items() if name.isupper()}
+    env.globals["NOT_RECORDED"] = NOT_RECORDED
     env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide, "figure_name": figure_name}
+    env.globals |= {"rows_of": rows_of, "settings_of": settings_of, "splits_of": splits_of, "limit_of": limit_of}
     env.globals |= {
         "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
-        "runs_of": lambda paper, facts: [_run(records, key, facts) for key, _ in records.of(paper)],
+        "runs_of": records.of,
+        "path_of": lambda key: records.paths[key].relative_to(records.folder).as_posix(),
         "pictures_of_runs": lambda experiment: _pictures_of_runs(records, experiment),
         "wrong": lambda each: _wrong(records, each),
     }
@@ -148,39 +151,15 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "as_well": lambda each: module.as_well(records, each) if hasattr(module, "as_well") else (),
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,
-        "tables": [(table, list(_rows(answers, table))) for table in paper.tables],
         "besides": [
             (each, [p for p in each.presets if (each.name, p) in left and p != "quick"]) for each in experiments
         ],
     }
 
 
-def _rows(answers: Answers, table: Table) -> Iterator[list[str]]:
-    """The cells of a table of the paper: ours, and the paper's in brackets."""
-    for row in table.rows:
-        cells = [row.title]
-        for column, printed, answer in table.cells(row):
-            paper = "" if printed is None else printed.text.removesuffix("%").strip().replace("±", " ± ")
-            each = None if answer is None else answers.to(answer)
-            if each is None or each.ours is None:
-                cells.append(f"– ({paper})" if paper and (answer or column.why) else paper or "–")
-                continue
-            scale, most = (100, 2) if column.percent else (1, 4)
-            digits = most if printed is None else min(printed.decimals + 1, most)
-            ours = f"{each.ours.value * scale:.{digits}f}"
-            mark = {"fewer folds": "†", "subset": "‡", "stand-in": "§"}.get(answers.limit(each.runs[0]) or "", "")
-            bold = not mark and each.verdict.word in (MATCHED, EXCEEDED)
-            cells.append(f"{f'**{ours}**' if bold else ours + mark} ({paper or '–'})")
-        yield cells
-
-
 def _last(records: Records) -> Mapping[tuple[str, str], str]:
     """Of every experiment the preset of its largest recorded runs."""
-    presets = ("quick", "cpu", "tuned", "paper")
-    found: dict[tuple[str, str], str] = {}
-    for key in sorted(records.found, key=lambda key: presets.index(key.preset)):
-        found[key[:2]] = key.preset
-    return found
+    return {key[:2]: key.preset for key in sorted(records.found, key=lambda key: PRESETS.index(key.preset))}
 
 
 def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -230,30 +209,3 @@ def _pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[tupl
         path = records.paths[key]
         for found in sorted(path.parent.glob(f"{path.stem}_*.png")):
             yield found.stem.removeprefix(f"{path.stem}_"), f"{experiment.paper}/{found.stem}", key
-
-
-def _run(records: Records, key: Key, facts: Mapping[str, Any]) -> list[str]:
-    """The row of a run in the table of all: data, cost, machine, versions and commit."""
-    result = records.found[key]
-    settings, splits, chosen = result.get("settings") or {}, splits_of(result), result.get("selection")
-    other = limit_of({**result, "preset": ""}, facts.get(key.experiment))
-    models = settings.get("models") or ()
-    parts = [f"{len(models)} models"] * bool(models) + [f"{splits} splits"] * (splits > 1)
-    by = "" if not chosen else f", chosen {chosen['rule']}"
-    by += f", on {chosen['data']}" if chosen and chosen["data"] != NOT_RECORDED else ""
-    by += f", chosen: {settings['chosen']}" if settings.get("chosen") else ""
-    mark, per_step = "" if result.get("clean") else "+", result["seconds_per_step"]
-    commits = [f"{each[:7]}{mark}" if each else "unknown" for each in result.get("commits", ())]
-    return [
-        f"`{records.paths[key].relative_to(records.folder).as_posix()}`",
-        str(key.seed),
-        f"{result['data']['name']}, {rows_of(result)}" + f", {other}" * (other in (STAND_IN, SUBSET)),
-        f"{result['steps']:,}" + (f" in all ({', '.join(parts)})" if parts else ""),
-        duration(result["seconds_training"]),
-        "–" if per_step is None else f"{1000 * per_step:.3g} ms",
-        f"{result['peak_memory_bytes'] / 2**30:.1f} GiB",
-        f"{result['device']}, {result['dtype']}",
-        settings_of(result) + by,
-        ", ".join(f"{name} {value}" for name, value in result["versions"].items() if name in ("gpzoo", "jax")),
-        ", ".join(commits) if "schema" in result else "not kept",
-    ]
