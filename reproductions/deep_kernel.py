@@ -28,7 +28,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from gpzoo._extras import needs
 from gpzoo.errors import NonFiniteError
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, plots
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, plots
 from gpzoo.inference import load as load_model
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
@@ -76,6 +76,8 @@ class Phases:
         weight_decay: weight decay of the network.
         augmented: whether images are randomly shifted and mirrored in training.
         units: those of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
+        network: the name of the network, see :func:`module`.
+        models: those that are trained.
     """
 
     epochs: Sequence[float]
@@ -85,6 +87,8 @@ class Phases:
     weight_decay: float = 0.0
     augmented: bool = False
     units: str = "rectified"
+    network: str = "connected"
+    models: Sequence[str] = MODELS
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Phases:
@@ -96,9 +100,9 @@ class Phases:
         of_network, of_gps, together = (max(1, round(epochs * rows / self.batch_size)) for epochs in self.epochs)
         return of_network, of_gps, together
 
-    def network(self, name: str, data: Dataset, seed: int, *, plus: bool = False) -> Network:
-        """A network for data; with ``plus`` that of ``dnn+``."""
-        network = network_of(module(name, data, seed, self.units if plus else None))
+    def made(self, data: Dataset, seed: int, *, plus: bool = False) -> Network:
+        """The network for data; with ``plus`` that of ``dnn+``."""
+        network = network_of(module(self.network, data, seed, self.units if plus else None))
         return shifted_and_mirrored(network) if self.augmented else network
 
     def options(self, rows: int) -> dict[str, Any]:
@@ -151,48 +155,44 @@ def module(name: str, data: Dataset, seed: int, units: str | None = None) -> Any
 def train(
     run: Run,
     load: Callable[[Run], tuple[Dataset, Mapping[str, Any] | None]],
-    facts: Mapping[str, Any],
     of: int | None = None,
     **outcome: Any,
 ) -> Outcome:
     """Train and evaluate models on every split.
 
     Generated data always count as stand-ins for the paper's. With the option ``choose`` decay and last rate are chosen
-    for each split.
+    for each split; ``notes`` are added to the result's settings.
 
     Args:
         run: the run.
         load: the data of a split, and the part of the whole that they are.
-        facts: the experiment's: ``network``, ``notes`` for the result's settings, and ``models`` if they are not all.
         of: the paper's number of splits.
         **outcome: further fields of the outcome.
     """
-    setting, by_code = Phases.of(run.options), run.options.get("choose", False)
+    setting = Phases.of(run.options)
+    names = ("rates_network_gps_joint", "weight_decay") if "choose" in run.options else ()
 
     def several(every: Sequence[Outcome]) -> dict[str, Any]:
         """Settings from all splits: their scores, and what was chosen for each."""
         scores = [{**each.metrics, "seconds": each.seconds_training} for each in every]
-        names = ("rates_network_gps_joint", "weight_decay") if by_code else ()
         return {name: [each.settings[name] for each in every] for name in names} | {"by_split": scores}
 
     def one(run: Run) -> Outcome:
         data, part = load(run)
-        return replace(_on_split(run, data, setting, facts), subset=part)
+        return replace(_on_split(run, data, setting), subset=part)
 
     found = training.over_splits(run, setting.splits, one, of=of, shown=-1, settings=several)
     return found if run.finished else replace(found, **outcome)
 
 
-def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]) -> Outcome:
+def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     """The deep kernel trained on a split, and the models' metrics on its test part."""
-    split, name, models = run.split or 0, facts["network"], facts.get("models", MODELS)
+    split, by_code = run.split or 0, "choose" in run.options
     if run.finished:
-        model = partial(deep_kernel_gp, network=setting.network(name, data, run.seed))
+        model = partial(deep_kernel_gp, network=setting.made(data, run.seed))
         return training.left(run, data, inspected(load_model(run.model, model), data, which="svdkl"))
-    by_code = run.options.get("choose", False)
-    own, candidates = choose(run, data, setting, name) if by_code else (setting, [])
-    X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-    seed, options = 1000 * run.seed + split, own.options(len(y))
+    own, candidates = choose(run, data, setting) if by_code else (setting, [])
+    options, seed = own.options(len(data.y_train)), 1000 * run.seed + split
     settings = {
         "splits": setting.splits,
         "batch_size": setting.batch_size,
@@ -204,20 +204,19 @@ def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]
         "grid": 64,
         **({"images": "moved and mirrored in training"} if setting.augmented else {}),
         **({"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}),
-        **facts.get("notes", {}),
+        **run.options.get("notes", {}),
         **({"epochs": "of some trials by hand"} if by_code else {}),
     }
-    plain, key = own.network(name, data, seed), random.key(seed)
     # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
-    fit = fit_deep_kernel(key, X, y, network=plain, checkpoint=run.checkpoint / "plain", **options)
-    made_by = run.made_by(settings | {"split": split, "models": list(models)}, data)
-    plus = own.network(name, data, seed, plus=True) if "dnn+" in models else None
-    path, scored = run.output / f"split-{split}.json", partial(_scores, run, data, own, fit, key, plain, plus)
-    scores = dict(kept(path, made_by, scored))
+    plain, rows = own.made(data, seed), (jnp.asarray(data.X_train), jnp.asarray(data.y_train))
+    fit = fit_deep_kernel(random.key(seed), *rows, network=plain, checkpoint=run.checkpoint / "plain", **options)
+    made_by = run.made_by(settings | {"split": split, "models": list(setting.models)}, data)
+    scored = partial(_scores, run, data, own, fit, plain, seed)
+    scores = dict(kept(run.output / f"split-{split}.json", made_by, scored))
     of_network, of_gps, together = options["num_steps"]
     return Outcome(
         # svdkl's phases, the network with another layer, and the long training.
-        steps=of_network * (3 if plus is not None else 2) + of_gps + 2 * together,
+        steps=of_network * (3 if "dnn+" in setting.models else 2) + of_gps + 2 * together,
         seconds_training=scores.pop("seconds"),
         metrics=scores,
         settings=settings,
@@ -225,7 +224,7 @@ def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]
         dtype="float32",
         elbo=-fit.joint.losses,
         figures={"figure_3": partial(figure_3, fit, data)},
-        posterior=partial(exported, random.key(run.seed), fit.joint, X, y, num_draws=100),
+        posterior=partial(exported, random.key(run.seed), fit.joint, *rows, num_draws=100),
         inspected=inspected(fit.joint, data, which="svdkl"),
         stands_in=data.name.endswith("-generated"),
         selection={**SELECTION, "candidates": candidates} if by_code else None,
@@ -233,29 +232,30 @@ def _on_split(run: Run, data: Dataset, setting: Phases, facts: Mapping[str, Any]
 
 
 def _scores(
-    run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, key: Array, plain: Network, plus: Network | None
+    run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Network, seed: int
 ) -> dict[str, float]:
     """Metrics of all models on a split, and seconds: the network's baselines are trained beside the deep kernel."""
-    options, test = own.options(len(data.y_train)), (data.X_test, data.y_test)
+    options, key, test = own.options(len(data.y_train)), random.key(seed), (data.X_test, data.y_test)
     alone = {"batch_size": options["batch_size"], "weight_decay": own.weight_decay, "learning_rate": own.rates[0]}
+
+    def trained(model: str, network: Network, folder: str, steps: int) -> tuple[Network, Trained]:
+        said = {"num_steps": steps, "checkpoint": run.checkpoint / folder, "progress": model}
+        X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+        return network, fit_network(key, X, y, network=network, **said, **alone)
+
     of_network, _, together = options["num_steps"]
     networks = {"dnn": (plain, fit.network)}
-    for model, network, name, steps in (
-        ("dnn+", plus, "plus", of_network),
-        ("dnn-long", plain, "long", of_network + together),
-    ):
-        if network is not None:
-            said = {"num_steps": steps, "checkpoint": run.checkpoint / name, "progress": model}
-            X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
-            networks[model] = network, fit_network(key, X, y, network=network, **said, **alone)
+    if "dnn+" in own.models:
+        networks["dnn+"] = trained("dnn+", own.made(data, seed, plus=True), "plus", of_network)
+    networks["dnn-long"] = trained("dnn-long", plain, "long", of_network + together)
     scores = {}
     for model, (network, result) in networks.items():
         scores |= scored_as(model, of_network_alone(network, result.params, *test), data.y_test)
     for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
-        one = fit.joint.with_params(result.params)
-        scores |= scored_as(model, predicted(key, one, *test, TEST_ROWS), data.y_test)
-    trained = [fit.features, fit.joint, *(result for _, result in networks.values())]
-    return scores | {"seconds": float(sum(result.seconds for result in trained))}
+        test_of = predicted(key, fit.joint.with_params(result.params), *test, TEST_ROWS)
+        scores |= scored_as(model, test_of, data.y_test)
+    every = [fit.features, fit.joint, *(result for _, result in networks.values())]
+    return scores | {"seconds": float(sum(result.seconds for result in every))}
 
 
 def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
@@ -271,7 +271,7 @@ def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray,
 # -- the choice of settings on held-out rows ---------------------------------------------------------------------------
 
 
-def choose(run: Run, data: Dataset, setting: Phases, name: str) -> tuple[Phases, list[dict[str, Any]]]:
+def choose(run: Run, data: Dataset, setting: Phases) -> tuple[Phases, list[dict[str, Any]]]:
     """Settings with the weight decay and the last rate that are best for a split, and the candidates.
 
     A random tenth of the training rows judges trainings on the other rows; rows of a group stay together. Test rows are
@@ -281,7 +281,6 @@ def choose(run: Run, data: Dataset, setting: Phases, name: str) -> tuple[Phases,
         run: the run, which keeps the candidates in a file for a later start.
         data: the split's data.
         setting: the settings, of which decay and last rate are replaced.
-        name: of the network.
 
     Returns:
         The settings, and of every candidate its decay or rate and its ``nlpp``, in nats a row, ``None`` where its
@@ -300,7 +299,7 @@ def choose(run: Run, data: Dataset, setting: Phases, name: str) -> tuple[Phases,
     X, y, held = data.X_train[used], data.y_train[used], (data.X_train[aside], data.y_train[aside])
 
     def make_candidates() -> list[dict[str, Any]]:
-        found, networks, network, key = [], {}, setting.network(name, data, seed), random.key(seed)
+        found, networks, network, key = [], {}, setting.made(data, seed), random.key(seed)
         options = setting.options(len(y))
         alone = {"num_steps": options["num_steps"][0], "learning_rate": setting.rates[0]}
         alone |= {"network": network, "batch_size": setting.batch_size}
@@ -415,7 +414,7 @@ def _table(run: Run) -> Outcome:
             part = {"train": sizes["train"], "test": sizes["test"], "rule": "a sample", **of}
         return data.standardised(), part
 
-    return train(run, one, PAPER.experiments[run.experiment], of=5)
+    return train(run, one, of=5)
 
 
 airline, adult, connect4, diabetes, covtype = (
@@ -439,7 +438,7 @@ def _images(run: Run) -> Outcome:
     if run.experiment == "imagenet20":
         # Classes of one's own are not the paper's.
         outcome |= {"stands_in": True}
-    return train(run, lambda run: (data, part), PAPER.experiments[run.experiment], **outcome)
+    return train(run, lambda run: (data, part), **outcome)
 
 
 digits, mnist_binary, mnist, cifar10, resnet20, svhn, imagenet20 = (
@@ -543,7 +542,7 @@ def _with_rows(
 
     def scored() -> dict[str, Any]:
         X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
-        network, key = setting.network("connected", data, run.seed), random.key(run.seed)
+        network, key = setting.made(data, run.seed), random.key(run.seed)
         found = fit_deep_kernel(key, X, y, network=network, checkpoint=run.checkpoint / f"rows-{rows}", **options)
         test = data.X_test, data.y_test
         scores = {"rows": rows} | scored_as("dnn", of_network_alone(network, found.network.params, *test), test[1])
@@ -562,7 +561,7 @@ def _by_grid(run: Run, data: Dataset, setting: Phases, batch: int, grids: Sequen
 
     def timed() -> list[dict[str, float]]:
         X, y = jnp.asarray(data.X_train[:batch]), jnp.asarray(data.y_train[:batch])
-        network = setting.network("connected", data, run.seed)
+        network = setting.made(data, run.seed)
         alone = SVI(partial(network_classifier, network=network), lambda *a, **k: None, optax.adam(1e-3), Trace_ELBO())
         model, bound = partial(deep_kernel_gp, network=network), GaussianProcessELBO()
         guides = [InducingGuide(model, InducingGrid(points, BOUNDS)) for points in grids]

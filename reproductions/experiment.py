@@ -115,12 +115,12 @@ class Run:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The settings of its preset in the paper's TOML, and over them those of its variant.
+        """The experiment's options in the paper's TOML, over them the settings of its preset, and those of its variant.
 
-        ``[experiments.NAME.settings.PRESET]`` holds the first, ``[experiments.NAME.settings.PRESET.variants.VARIANT]``
-        the second.
+        These are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and in that ``variants.VARIANT``.
         """
-        found = dict((self.source or load(self.paper)).experiments[self.experiment]["settings"][self.preset])
+        facts = (self.source or load(self.paper)).experiments[self.experiment]
+        found = facts.get("options", {}) | facts["settings"][self.preset]
         return found | found.pop("variants", {}).get(self.variant, {})
 
     @property
