@@ -148,6 +148,8 @@ class Paper:
         experiments: the facts of its experiments by name: description, presets, settings, numbers of ``rows`` and
             ``folds`` of the paper's data, whether data ``stands_in`` for the paper's, why it was ``not_run``.
         telling: the most telling figure: ``figures``, of which the first that is drawn is shown, and its ``words``.
+        by_hand: how its settings were chosen by hand, see :func:`~gpzoo.reproductions.experiment.by_hand`, in which
+            ``presets``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
     """
 
@@ -159,6 +161,7 @@ class Paper:
     others: Sequence[Claim] = ()
     experiments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     telling: Mapping[str, Any] = field(default_factory=dict)
+    by_hand: Mapping[str, Any] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -25,13 +25,10 @@ from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, experiment, subset
 from gpzoo.reproductions.training import Setting, train
 
 PAPER = load("convolutional")
-
-#: How our settings were chosen.
-_BY_HAND = by_hand("learning rate, its schedule, steps, where hyperparameters and inducing inputs start")
 
 #: Variances of the parts of a sum of kernels, whose learned values section 4.3 prints.
 _VARIANCES = {"convolution_variance": "variance", "rbf_variance": "rbf_variance"}
@@ -87,8 +84,7 @@ def _train(
     settings = {"covariance": covariance, "batch_size": setting.batch_size, "patch_shape": shape}
     settings["inducing"] = _names(inducing)
     guide = InducingGuide(model, inducing, covariance=covariance)
-    chosen = None if run.preset == "paper" else _BY_HAND
-    found = train(run, data, model, guide, setting, score=_metrics, settings=settings, selection=chosen, **outcome)
+    found = train(run, data, model, guide, setting, score=_metrics, settings=settings, **outcome)
     params = found.trained.params
     learned = {name: float(params[own]) for name, own in _VARIANCES.items() if "rbf_variance" in params}
     figures = {"inducing_patches": partial(figure_patches, found.trained, data)} if shape and classes == 2 else {}

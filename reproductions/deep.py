@@ -34,7 +34,7 @@ from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, experiment, subset
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.training import Setting, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
@@ -43,9 +43,6 @@ PAPER = load("deep")
 
 #: Number of taxi journeys held out for testing.
 _NUM_TEST = 1_000_000
-
-#: How our settings were chosen.
-_BY_HAND = by_hand("learning rate, its schedule, steps, rows per minibatch, where lengthscales start")
 
 #: Last steps over which the bound of a choice is a mean, because it is noisy.
 _LAST = 10
@@ -148,11 +145,9 @@ def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: A
         **outcome: further fields of the outcome.
     """
     data, setting = whole.flat(), Setting.of(run.options)
-    classes = data.sizes.get("classes")
-    options = {
-        "likelihood": {None: gaussian, 2: Bernoulli}.get(classes, RobustMax),
-        "num_outputs": classes if (classes or 0) > 2 else None,
-    }
+    classes = data.sizes.get("classes", 0)
+    options: dict[str, Any] = {"likelihood": {0: gaussian, 2: Bernoulli}.get(classes, RobustMax)}
+    options["num_outputs"] = classes if classes > 2 else None
     model, guide, keywords = program_of(run.variant, jnp.asarray(data.X_train), setting, **options)
     depth, num_inducing = shape_of(run.variant, len(data.y_train), setting)
     settings = {
@@ -163,14 +158,8 @@ def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: A
         "inner_width": min(30, data.X_train.shape[-1]),
     }
     common = {"score": partial(_metrics, data), "settings": settings, "keywords": keywords, "table": table}
-    common |= {"stands_in": data.name.endswith("-generated"), "selection": _chosen(run)}
-    return replace(train(run, data, model, guide, setting, **common | outcome), data=whole)
-
-
-def _chosen(run: Run) -> dict[str, Any] | None:
-    """How the settings were chosen, unless they are the paper's."""
-    selection = run.options.get("selection")
-    return None if run.preset == "paper" else by_hand(**selection) if selection else _BY_HAND
+    common |= {"stands_in": data.name.endswith("-generated")}
+    return replace(train(run, data, model, guide, setting, **(common | outcome)), data=whole)
 
 
 def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
@@ -228,18 +217,12 @@ def timing(run: Run) -> Outcome:
     data = datasets.load("airline-generated", rows=rows + rows // 9).standardised().flat()
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     model, guide, keywords = program_of(run.variant, X, setting)
-    options = {"model_kwargs": keywords, "progress": run.variant}
     key, svi, half = random.key(run.seed), setting.svi(model, guide), setting.steps // 2
+    options = {"model_kwargs": keywords, "progress": run.variant}
     seconds, result = training.seconds_of_a_step(key, svi, half, X, y, **options)
-    return Outcome(
-        metrics={"seconds_per_step": seconds},
-        settings={"batch_size": len(X), "columns": X.shape[1], "model": MODELS[run.variant]},
-        steps=setting.steps,
-        seconds_training=result.seconds,
-        data=data,
-        dtype=str(X.dtype),
-        elbo=-result.losses,
-    )
+    said = {"batch_size": len(X), "columns": X.shape[1], "model": MODELS[run.variant]}
+    common = {"data": data, "dtype": str(X.dtype), "steps": setting.steps, "seconds_training": result.seconds}
+    return Outcome({"seconds_per_step": seconds}, said, elbo=-result.losses, **common)
 
 
 @experiment(PAPER, "step-function", ("sgp", "dgp2", "dgp3"))
@@ -274,7 +257,7 @@ UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "w
 def _uci(run: Run) -> Outcome:
     """Models on the first folds of a set, by their settings."""
     models = {name: Setting.of({**run.options, **own}) for name, own in run.options["models"].items()}
-    return _compared(run, models, _chosen(run))
+    return _compared(run, models, run.selection)
 
 
 uci = experiment(PAPER, "uci", UCI, figure=figure_1)(_uci)
@@ -365,21 +348,12 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     figures = {"figure_1": lambda: figure_1({run.variant: {"metrics": found, "data": {"sizes": raw[0].sizes}}})}
     if "watched" in run.options:
         figures = {"curves": lambda: figure_curves({run.variant: {"settings": own}})}
-    return training.outcome_of(
-        run,
-        setting,
-        (first.X_train, first.y_train),
-        Inspected(one, test, keywords, which),
-        one,
-        metrics=found,
-        settings=own,
-        steps=sum(own.steps for own in models.values()) * K,
-        seconds_training=sum(each["seconds"] for each in scores.values()),
-        data=raw[0],
-        figures=figures,
-        folds={"count": K, "of": run.options["of"], "seeds": list(range(K))},
-        selection=selection,
-    )
+    said = {"data": raw[0], "metrics": found, "settings": own, "figures": figures, "selection": selection}
+    said |= {"folds": {"count": K, "of": run.options["of"], "seeds": list(range(K))}}
+    said |= {"seconds_training": sum(each["seconds"] for each in scores.values())}
+    said |= {"steps": sum(each.steps for each in models.values()) * K}
+    rows, looked_at = (first.X_train, first.y_train), Inspected(one, test, keywords, which)
+    return training.outcome_of(run, setting, rows, looked_at, one, **said)
 
 
 def _model_described(name: str, num_data: int, setting: Setting, common: Setting) -> dict[str, Any]:

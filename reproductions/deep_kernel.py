@@ -37,7 +37,7 @@ from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Figure, Outcome, ReproductionError, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Outcome, ReproductionError, Run, experiment, subset
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.training import exported, inspected, predicted
 
@@ -54,6 +54,9 @@ DECAYS = (0.0, 4.0)
 
 #: Rates of network and GPs together, of which SV-DKL is given the best.
 RATES = (1e-3, 3e-4, 1e-4)
+
+#: Of all learning rates.
+SCHEDULE = "Adam, cosine to a hundredth"
 
 #: How the record of a run tells of it; candidates are added by the run.
 SELECTION = {
@@ -193,20 +196,13 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
         return training.left(run, data, inspected(load_model(run.model, model), data, which="svdkl"))
     own, candidates = choose(run, data, setting) if by_code else (setting, [])
     options, seed = own.options(len(data.y_train)), 1000 * run.seed + split
-    settings = {
-        "splits": setting.splits,
-        "batch_size": setting.batch_size,
-        "steps_network_features_joint": list(options["num_steps"]),
-        "rates_network_gps_joint": list(own.rates),
-        "schedule": "Adam, cosine to a hundredth",
-        "weight_decay": own.weight_decay,
-        "dnn-long": "the network alone, as many steps as network and joint together",
-        "grid": 64,
-        **({"images": "moved and mirrored in training"} if setting.augmented else {}),
-        **({"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}),
-        **run.options.get("notes", {}),
-        **({"epochs": "of some trials by hand"} if by_code else {}),
-    }
+    settings: dict[str, Any] = {"splits": setting.splits, "batch_size": setting.batch_size, "schedule": SCHEDULE}
+    settings |= {"steps_network_features_joint": options["num_steps"], "rates_network_gps_joint": list(own.rates)}
+    settings |= {"weight_decay": own.weight_decay, "grid": 64}
+    settings |= {"dnn-long": "the network alone, as many steps as network and joint together"}
+    settings |= {"images": "moved and mirrored in training"} if setting.augmented else {}
+    settings |= {"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}
+    settings |= run.options.get("notes", {}) | ({"epochs": "of some trials by hand"} if by_code else {})
     # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
     plain, rows = own.made(data, seed), (jnp.asarray(data.X_train), jnp.asarray(data.y_train))
     fit = fit_deep_kernel(random.key(seed), *rows, network=plain, checkpoint=run.checkpoint / "plain", **options)
@@ -214,21 +210,15 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     scored = partial(_scores, run, data, own, fit, plain, seed)
     scores = dict(kept(run.output / f"split-{split}.json", made_by, scored))
     of_network, of_gps, together = options["num_steps"]
-    return Outcome(
-        # svdkl's phases, the network with another layer, and the long training.
-        steps=of_network * (3 if "dnn+" in setting.models else 2) + of_gps + 2 * together,
-        seconds_training=scores.pop("seconds"),
-        metrics=scores,
-        settings=settings,
-        data=data,
-        dtype="float32",
-        elbo=-fit.joint.losses,
-        figures={"figure_3": partial(figure_3, fit, data)},
-        posterior=partial(exported, random.key(run.seed), fit.joint, *rows, num_draws=100),
-        inspected=inspected(fit.joint, data, which="svdkl"),
-        stands_in=data.name.endswith("-generated"),
-        selection={**SELECTION, "candidates": candidates} if by_code else None,
-    )
+    # svdkl's phases, the network with another layer, and the long training.
+    steps = of_network * (3 if "dnn+" in setting.models else 2) + of_gps + 2 * together
+    seconds = scores.pop("seconds")
+    common = {"data": data, "dtype": "float32", "elbo": -fit.joint.losses}
+    common |= {"stands_in": data.name.endswith("-generated"), "inspected": inspected(fit.joint, data, which="svdkl")}
+    common |= {"posterior": partial(exported, random.key(run.seed), fit.joint, *rows, num_draws=100)}
+    common |= {"figures": {"figure_3": partial(figure_3, fit, data)}}
+    common |= {"selection": {**SELECTION, "candidates": candidates} if by_code else None}
+    return Outcome(scores, settings, steps, seconds, **common)
 
 
 def _scores(
@@ -425,7 +415,6 @@ airline, adult, connect4, diabetes, covtype = (
 def _images(run: Run) -> Outcome:
     """Images of classes (section 5.3); photographs' pixels less their mean, digits' as they are."""
     name: str = run.options.get("data", run.experiment)
-    chosen = run.options.get("selection")
     whole = datasets.load({"mnist-binary": "mnist", "cifar10-resnet20": "cifar10"}.get(name, name))
     data, part = _some(run, whole, run.seed, f"seed {run.seed}")
     if name == "mnist-binary":
@@ -434,11 +423,9 @@ def _images(run: Run) -> Outcome:
         mean = data.X_train.mean(axis=0, keepdims=True)
         # Pixels in [0, 1] have a standard deviation of about a quarter.
         data = replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
-    outcome: dict[str, Any] = {"selection": by_hand(**chosen) if chosen else None}
-    if run.experiment == "imagenet20":
-        # Classes of one's own are not the paper's.
-        outcome |= {"stands_in": True}
-    return train(run, lambda run: (data, part), **outcome)
+    # Classes of one's own are not the paper's.
+    own = {"stands_in": True} if run.experiment == "imagenet20" else {}
+    return train(run, lambda run: (data, part), selection=run.selection, **own)
 
 
 digits, mnist_binary, mnist, cifar10, resnet20, svhn, imagenet20 = (
@@ -505,29 +492,17 @@ def scaling(run: Run) -> Outcome:
         steps += sum(own)
     by_grid = _by_grid(run, data, setting, min(setting.batch_size, total), options["grids"])
     at_70 = next(each for each in by_grid if each["points"] == 70)
-    metrics = {key: by_rows[-1][key] for key in by_rows[-1] if key.endswith(("accuracy", "nlpp"))}
-    settings = {
-        "batch_size": setting.batch_size,
-        "epochs_network_features_joint": list(setting.epochs),
-        "rates_network_gps_joint": list(setting.rates),
-        "schedule": "Adam, cosine to a hundredth",
-        "seconds": "of training with compilation, which is three programs for svdkl and one for dnn",
-        "covariance": f"of q(u): full up to {LARGE_GRID} grid points, beyond diagonal and of rank 16",
-        "by_rows": by_rows,
-        "by_grid": by_grid,
-    }
-    return Outcome(
-        metrics=metrics | {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]},
-        settings=settings,
-        steps=steps,
-        seconds_training=sum(own["svdkl_seconds"] for own in by_rows),
-        data=data,
-        dtype="float32",
-        elbo=-np.asarray(losses),
-        figures={"figure_2": partial(figure_2, {run.variant: {"settings": settings}})},
-        stands_in=run.preset == "cpu" or data.name.endswith(("-generated", "-subset")),
-        subset=part,
-    )
+    found = {key: by_rows[-1][key] for key in by_rows[-1] if key.endswith(("accuracy", "nlpp"))}
+    settings = {"batch_size": setting.batch_size, "schedule": SCHEDULE, "by_rows": by_rows, "by_grid": by_grid}
+    settings |= {"epochs_network_features_joint": setting.epochs, "rates_network_gps_joint": setting.rates}
+    settings |= {"seconds": "of training with compilation, which is three programs for svdkl and one for dnn"}
+    settings |= {"covariance": f"of q(u): full up to {LARGE_GRID} grid points, beyond diagonal and of rank 16"}
+    found |= {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]}
+    seconds = sum(own["svdkl_seconds"] for own in by_rows)
+    common = {"data": data, "dtype": "float32", "elbo": -np.asarray(losses), "subset": part}
+    common |= {"stands_in": run.preset == "cpu" or data.name.endswith(("-generated", "-subset"))}
+    common |= {"figures": {"figure_2": partial(figure_2, {run.variant: {"settings": settings}})}}
+    return Outcome(found, settings, steps, seconds, **common)
 
 
 def _with_rows(

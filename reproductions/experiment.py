@@ -117,11 +117,18 @@ class Run:
     def options(self) -> Mapping[str, Any]:
         """The experiment's options in the paper's TOML, over them the settings of its preset, and those of its variant.
 
-        These are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and in that ``variants.VARIANT``.
+        They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and there ``variants.VARIANT``.
         """
         facts = (self.source or load(self.paper)).experiments[self.experiment]
         found = facts.get("options", {}) | facts["settings"][self.preset]
         return found | found.pop("variants", {}).get(self.variant, {})
+
+    @property
+    def selection(self) -> dict[str, Any] | None:
+        """The record of how its settings were chosen by results: ``selection`` of its options, else the paper's."""
+        said = dict(self.options.get("selection") or (self.source or load(self.paper)).by_hand)
+        presets = said.pop("presets", PRESETS)
+        return by_hand(**said) if said and self.preset in presets else None
 
     @property
     def command(self) -> str:

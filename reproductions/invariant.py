@@ -26,16 +26,13 @@ from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
-from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, experiment, subset
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.metrics import Score
 from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
 
 PAPER = load("invariant")
-
-#: How our settings were chosen.
-_BY_HAND = by_hand("learning rate, steps, rows per minibatch, views, inducing variables, where lengthscales start")
 
 #: The symmetry of the toy: f(x, y) = f(y, x).
 SWAP = Orbit([(0, 1), (1, 0)])
@@ -65,24 +62,15 @@ def _train(
     model = partial(program, view=view, **setting.start)
     guide = InducingGuide(model, random_subset(M) if view is None else unique_patches(M))
     views = {"views_training": "num_views", "views_prediction": "num_fixed"}
-    found = train(
-        run,
-        data,
-        model,
-        guide,
-        replace(setting, test_rows=500, num_draws=100),
-        score=score,
-        settings={name: run.options[option] if sampled else None for name, option in views.items()},
-        watched={"learned_angle_degrees": "angle"},
-        selection=_BY_HAND,
-        **outcome,
-    )
+    said = {"settings": {name: run.options[option] if sampled else None for name, option in views.items()}}
+    setting, said["watched"] = replace(setting, test_rows=500, num_draws=100), {"learned_angle_degrees": "angle"}
+    found = train(run, data, model, guide, setting, score=score, **said, **outcome)
     trained, window = found.trained, max(1, min(setting.steps // 20, 500))
 
-    def bound(step: int) -> float:
-        return float(-trained.losses[max(0, step - window) : step].mean() / N)
+    def bound(step: float) -> float:
+        return float(-trained.losses[max(0, int(step) - window) : int(step)].mean() / N)
 
-    points = [{**point, "bound_per_point": bound(int(point["step"]))} for point in found.curve]
+    points = [{**point, "bound_per_point": bound(point["step"])} for point in found.curve]
     last = {name: value for name, value in points[-1].items() if name not in ("step", "seconds")}
     learned = ("angle", "affine_below", "affine_above", "amplitude", "smoothness")
     params = {name: np.asarray(trained.params[name]).tolist() for name in learned if name in trained.params}
@@ -149,17 +137,13 @@ def toy(run: Run) -> Outcome:
     data = toy_data(run.seed)
     view = (lambda X: SWAP) if run.variant == "symmetric" else None
     # The training points are predicted too, because there the model without the symmetry is as good.
-    whole = replace(
-        data, X_test=np.concatenate([data.X_test, data.X_train]), y_test=np.concatenate([data.y_test, data.y_train])
-    )
-    cut = len(data.y_test)
+    X, y = np.concatenate([data.X_test, data.X_train]), np.concatenate([data.y_test, data.y_train])
+    whole, cut = replace(data, X_test=X, y_test=y), len(data.y_test)
 
     def score(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-        on_test, on_train = (
-            metrics.of_numbers(SitePrediction(test.mean[part], test.variance[part], test.log_density[part]), y[part])
-            for part in (slice(None, cut), slice(cut, None))
-        )
-        return on_test | {"train_rmse": on_train["rmse"]}
+        fitted = metrics.rmse(SitePrediction(test.mean[cut:], None, test.log_density[cut:]), y[cut:])
+        of_test = SitePrediction(test.mean[:cut], None, test.log_density[:cut])
+        return metrics.of_numbers(of_test, y[:cut]) | {"train_rmse": fitted}
 
     outcome = _train(run, whole, invariant_gp, view, Setting.of(run.options), score)
     if run.finished:
@@ -184,10 +168,8 @@ def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
         times, values = (np.asarray(each, float) for each in line.get_data())
         angle.plot([0, times[0]], [float(start), values[0]], color=line.get_color(), linestyle=":", marker=".")
         angle.text(0, float(truth), f" truth {truth}", color="0.4", fontsize=8, va="bottom")
-    top, ticks = (
-        (200, range(0, 181, 45)) if any(name.startswith("180") for name in results) else (105, range(0, 91, 15))
-    )
-    angle.set(ylim=(0, top), yticks=ticks)
+    wide = any(name.startswith("180") for name in results)
+    angle.set(ylim=(0, 200 if wide else 105), yticks=range(0, 181, 45) if wide else range(0, 91, 15))
     return figure
 
 

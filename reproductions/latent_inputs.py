@@ -20,12 +20,10 @@ from gpzoo.reproductions import datasets
 from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.in_memory import halved
-from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, experiment
 from gpzoo.reproductions.training import Setting, keys_of, last_bound, left, optimise, outcome_of, train
 
 PAPER = paper_of("latent_inputs")
-
-_BY_HAND = by_hand("steps, learning rate, inducing points, sizes of networks", data="training bounds")
 
 
 def _network(name: str, x: Array, outputs: int, hidden: int) -> Array:
@@ -59,7 +57,7 @@ def branches(run: Run) -> Outcome:
         model, layers = latent_variable_deep_gp, (np.eye(2, dtype=np.float32),)
         options = {"hyperparameters": Amortised("w", _seen_with_its_datum)}
     guide = InducingGuide(model, kmeans(setting.num_inducing), initial_scale=inner_scales(layers), **options)
-    found = train(run, data, model, guide, setting, keywords={"layers": layers}, selection=_BY_HAND)
+    found = train(run, data, model, guide, setting, keywords={"layers": layers})
     figure = partial(_figure_of_branches, data, run.seed, found.trained, layers)
     return replace(found, figures={"predictions": figure})
 
@@ -106,17 +104,9 @@ def digits(run: Run) -> Outcome:
     if run.finished:
         found = load(run.model, gplvm, guide=guide(np.zeros((len(new), size), np.float32)))
         return left(run, whole, Inspected(found, few, keywords))
-    trained = at_new = optimise(
-        keys.train,
-        gplvm,
-        guide(principal_components(Y, size)),
-        setting,
-        *args,
-        num_data=len(Y),
-        checkpoint=run.checkpoint,
-        progress=run.title,
-        model_kwargs=keywords,
-    )
+    options = {"checkpoint": run.checkpoint, "progress": run.title, "model_kwargs": keywords}
+    first = guide(principal_components(Y, size))
+    trained = at_new = optimise(keys.train, gplvm, first, setting, *args, num_data=len(Y), **options)
     if per_row:
         near = np.argmin(((new[:, None] - Y[None]) ** 2).sum(-1), axis=1)
         start = {"x": trained.params["x_loc"][near]}
@@ -133,19 +123,10 @@ def digits(run: Run) -> Outcome:
         "error": _of_neighbours(known * relevance, embedded * relevance, whole),
         **_of_ppca(Y, new, size),
     }
-    return outcome_of(
-        run,
-        setting,
-        args,
-        Inspected(at_new, few, keywords),
-        trained,
-        metrics=metrics,
-        settings=setting.described(len(Y)) | {"num_latents": size},
-        data=whole,
-        dtype=str(Y.dtype),
-        figures={"embedding": partial(_figure_of_digits, embedded, whole.y_test, relevance)},
-        selection=_BY_HAND,
-    )
+    own = {"data": whole, "metrics": metrics, "dtype": str(Y.dtype)}
+    own |= {"settings": setting.described(len(Y)) | {"num_latents": size}}
+    own |= {"figures": {"embedding": partial(_figure_of_digits, embedded, whole.y_test, relevance)}}
+    return outcome_of(run, setting, args, Inspected(at_new, few, keywords), trained, **own)
 
 
 def _guide(inducing: int, size: int, per_row: bool, x: ArrayLike) -> InducingGuide:

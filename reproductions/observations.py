@@ -19,13 +19,11 @@ from gpzoo.reproductions import datasets
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.in_memory import halved
-from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, experiment
 from gpzoo.reproductions.metrics import nlpp, standard_error
 from gpzoo.reproductions.training import Setting, nlpp_by_fold, over_splits, train
 
 PAPER = load("observations")
-
-_BY_HAND = by_hand("steps, learning rate, inducing points")
 
 
 def _linear(name: str, X: Array) -> Kernel:
@@ -62,7 +60,7 @@ def counts(run: Run) -> Outcome:
     data, setting = bursts(seed=run.seed), Setting.of(run.options)
     model = _counts if run.variant == "gp" else partial(_counts, kernel=_linear)
     guide = InducingGuide(model, kmeans(setting.num_inducing))
-    found = train(run, data, model, guide, setting, score=_score, selection=_BY_HAND)
+    found = train(run, data, model, guide, setting, score=_score)
     if run.finished:
         return found
     x, size = data.X_test.T.astype(np.float64)
@@ -114,7 +112,7 @@ def wine(run: Run) -> Outcome:
         y, y_new = (np.rint(y - lowest).astype(np.int32) for y in (raw.y_train, raw.y_test))
         data = replace(raw, y_train=y, y_test=y_new).standardised().flat()
         keywords = {"num_classes": 1 + int(max(y.max(), y_new.max()))}
-        return replace(train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND), data=raw)
+        return replace(train(run, data, model, guide, setting, keywords=keywords), data=raw)
 
     count, of = run.options["splits"], run.options["all_splits"]
     return over_splits(run, count, one, of=of, settings=nlpp_by_fold, errors=("nlpp",))
@@ -134,7 +132,7 @@ def noise(run: Run) -> Outcome:
     setting = Setting.of(run.options)
     model = heteroscedastic_gp if run.variant == "changing" else gp_regression
     guide = InducingGuide(model, kmeans(setting.num_inducing))
-    return train(run, noisy_sine(seed=run.seed), model, guide, setting, selection=_BY_HAND)
+    return train(run, noisy_sine(seed=run.seed), model, guide, setting)
 
 
 EXPERIMENTS = (counts, wine, noise)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
 from typing import Any
 
 import jax
@@ -22,14 +21,12 @@ from gpzoo.reproductions import training
 from gpzoo.reproductions.claims import load as paper_of
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.in_memory import halved
-from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, experiment
 from gpzoo.reproductions.figures import band
 from gpzoo.reproductions.metrics import nlpp, rmse
 from gpzoo.reproductions.training import Setting, inspected, keys_of, predicted, train
 
 PAPER = paper_of("several_functions")
-
-_BY_HAND = by_hand("steps, learning rate, inducing points", data="training bounds")
 
 # -- a mixture ---------------------------------------------------------------------------------------------------------
 
@@ -66,19 +63,10 @@ def mixture(run: Run) -> Outcome:
         return training.left(run, data, inspected(load(run.model, model, guide), data))
     keys = keys_of(run)
     start = {"f_mean": random.normal(keys.test, (restarts, setting.num_inducing, 2))}
-    every = training.optimise(
-        random.split(keys.train, restarts),
-        model,
-        guide,
-        setting,
-        data.X_train,
-        data.y_train,
-        num_data=len(data.y_train),
-        in_axes=None,
-        init_params=start if run.variant == "mixture" else None,
-        checkpoint=run.checkpoint,
-        progress=run.variant,
-    )
+    options = {"in_axes": None, "init_params": start if run.variant == "mixture" else None}
+    options |= {"checkpoint": run.checkpoint, "progress": run.variant}
+    split, rows = random.split(keys.train, restarts), (data.X_train, data.y_train)
+    every = training.optimise(split, model, guide, setting, *rows, num_data=len(data.y_train), **options)
     bounds = training.last_bound(every.losses, len(data.y_train), setting)
     trained = every.member(int(np.argmax(bounds)))
     test = predicted(keys.test, trained, data.X_test, data.y_test)
@@ -86,30 +74,17 @@ def mixture(run: Run) -> Outcome:
     f = np.asarray(trained.posterior(keys.test, data.X_test)["f"].mean)
     if run.variant == "mixture":
         metrics |= _of_truth(f, np.asarray(trained.params["weights"]), data.X_test[:, 0])
-    return training.outcome_of(
-        run,
-        setting,
-        (data.X_train, data.y_train),
-        inspected(trained, data),
-        trained,
-        metrics=metrics,
-        settings=setting.described(len(data.y_train)) | {"restarts": restarts},
-        seconds_training=every.seconds,
-        data=data,
-        figures={"functions": partial(_figure_of_functions, data, trained)},
-        selection=_BY_HAND,
-    )
+    own = {"data": data, "metrics": metrics, "seconds_training": every.seconds}
+    own |= {"settings": setting.described(len(data.y_train)) | {"restarts": restarts}}
+    own |= {"figures": {"functions": partial(_figure_of_functions, data, trained)}}
+    return training.outcome_of(run, setting, rows, inspected(trained, data), trained, **own)
 
 
 def _of_truth(f: np.ndarray, weights: np.ndarray, x: np.ndarray) -> dict[str, float]:
     truth = _functions(x)
-    orders = [list(order) for order in permutations(range(2))]
-    distance = [float(np.abs(f[:, order] - truth).mean()) for order in orders]
-    best = int(np.argmin(distance))
-    return {
-        "function_distance": distance[best],
-        "weight_distance": float(np.abs(weights[orders[best]] - _WEIGHTS).mean()),
-    }
+    order = min(([0, 1], [1, 0]), key=lambda order: np.abs(f[:, order] - truth).mean())
+    distances = {"function": f[:, order] - truth, "weight": weights[order] - _WEIGHTS}
+    return {f"{name}_distance": float(np.abs(each).mean()) for name, each in distances.items()}
 
 
 def _figure_of_functions(data: Dataset, trained: Trained) -> Figure:
@@ -180,7 +155,7 @@ def outputs(run: Run) -> Outcome:
     model: Any = coregionalised_gp if run.variant == "together" else apart
     keywords = {"num_outputs": _OUTPUTS} | ({"rank": 2} if run.variant == "together" else {})
     guide = InducingGuide(model, random_subset(setting.num_inducing))
-    found = train(run, data, model, guide, setting, keywords=keywords, selection=_BY_HAND)
+    found = train(run, data, model, guide, setting, keywords=keywords)
     figure = partial(_figure_of_outputs, data, found.trained, keywords)
     return replace(found, figures={"outputs": figure})
 
@@ -191,12 +166,9 @@ def _figure_of_outputs(data: Dataset, trained: Trained, keywords: dict[str, Any]
         grid = np.stack([np.linspace(0, 10, 200), np.full(200, k)], axis=1).astype(np.float32)
         q = trained.posterior(jax.random.key(0), grid, model_kwargs=keywords)["f"]
         band(axes, grid[:, 0], np.asarray(q.mean), np.sqrt(np.asarray(q.variance)), "function")
-        for (X, y), look, label in [
-            ((data.X_train, data.y_train), "k.", "data"),
-            ((data.X_test, data.y_test), "C3x", "missing, the test set"),
-        ]:
-            own = X[:, 1] == k
-            axes.plot(X[own, 0], y[own], look, ms=4, label=label)
+        for part, look, label in (("train", "k.", "data"), ("test", "C3x", "missing, the test set")):
+            X, y = getattr(data, f"X_{part}"), getattr(data, f"y_{part}")
+            axes.plot(X[X[:, 1] == k, 0], y[X[:, 1] == k], look, ms=4, label=label)
         axes.set_ylabel(f"output {k + 1}")
         if k == 0:
             figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", fontsize="small", ncols=3)

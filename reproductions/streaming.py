@@ -17,7 +17,7 @@ from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, load, plots
 from gpzoo.models import gp_classification, gp_regression, positive, rbf
 from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions.claims import load as paper_of
-from gpzoo.reproductions.experiment import Figure, Outcome, Run, by_hand, experiment
+from gpzoo.reproductions.experiment import Figure, Outcome, Run, experiment
 from gpzoo.reproductions.metrics import nlpp
 from gpzoo.reproductions.training import Setting, inspected, keys_of, optimise, predicted
 
@@ -25,8 +25,6 @@ PAPER = paper_of("streaming")
 
 #: Rows that are taken in at a time.
 _ROWS = 4000
-
-_BY_HAND = by_hand("steps, learning rate, inducing points, rows at a time")
 
 
 def _student(f: Array, scale: Array) -> dist.Distribution:
@@ -107,51 +105,26 @@ def _taken_in(run: Run) -> Outcome:
     old, late = np.array_split(order, 2)
 
     def trained(which: str, rows: np.ndarray, inducing: int) -> Trained:
-        return optimise(
-            keys.train,
-            model,
-            InducingGuide(model, kmeans(inducing)),
-            setting,
-            X[rows],
-            y[rows],
-            num_data=len(rows),
-            checkpoint=run.checkpoint / which,
-            progress=f"{run.title}, {which}",
-        )
+        said = {"checkpoint": run.checkpoint / which, "progress": f"{run.title}, {which}"}
+        guide = InducingGuide(model, kmeans(inducing))
+        return optimise(keys.train, model, guide, setting, X[rows], y[rows], num_data=len(rows), **said)
 
     half = trained("half", old, setting.num_inducing - new)
     room = half.add_inducing(keys.export, kmeans(new), X[late])
     both = room.condition(keys.export, X[late], y[late], batch_size=_ROWS)
-    moved = fit(
-        keys.export,
-        SVI(model, half.guide, optax.adam(training.rate_of(0.01, online).schedule), OnlineELBO(half)),
-        online,
-        X[late],
-        y[late],
-        batch_size=min(500, len(late)),
-        natural=setting.natural,
-        init_params=both.params,
-        progress=False,
-    )
+    svi = SVI(model, half.guide, optax.adam(training.rate_of(0.01, online).schedule), OnlineELBO(half))
+    said = {"batch_size": min(500, len(late)), "natural": setting.natural, "init_params": both.params}
+    moved = fit(keys.export, svi, online, X[late], y[late], progress=False, **said)
     whole = trained("all", order, setting.num_inducing)
     models = {"first_half_nlpp": half, "nlpp": both, "moved_nlpp": moved, "all_nlpp": whole}
     found = {name: nlpp(predicted(keys.test, one, data.X_test, data.y_test)) for name, one in models.items()}
     found["elbo"] = float(training.last_bound(half.losses, len(old), setting)) - float(both.losses[-1])
     found["all_elbo"] = float(training.last_bound(whole.losses, len(X), setting))
-    return training.outcome_of(
-        run,
-        setting,
-        (X[late], y[late]),
-        inspected(both, data),
-        both,
-        metrics=found | {"difference": found["nlpp"] - found["all_nlpp"]},
-        settings=setting.described(len(late)) | {"rows_at_a_time": _ROWS, "steps_moving": online},
-        steps=2 * setting.steps + online,
-        seconds_training=sum(one.seconds for one in models.values()),
-        elbo=-half.losses,
-        data=raw,
-        selection=_BY_HAND,
-    )
+    found["difference"] = found["nlpp"] - found["all_nlpp"]
+    own = {"data": raw, "metrics": found, "elbo": -half.losses, "steps": 2 * setting.steps + online}
+    own |= {"settings": setting.described(len(late)) | {"rows_at_a_time": _ROWS, "steps_moving": online}}
+    own |= {"seconds_training": sum(one.seconds for one in models.values())}
+    return training.outcome_of(run, setting, (X[late], y[late]), inspected(both, data), both, **own)
 
 
 EXPERIMENTS = (halves,)

@@ -296,6 +296,7 @@ def outcome_of(
         "elbo": -trained.losses,
         "posterior": partial(exported, keys_of(run).export, trained, X, y, setting.num_draws, looked_at.keywords),
         "inspected": looked_at,
+        "selection": run.selection,
     }
     return Outcome(**(common | others))
 
