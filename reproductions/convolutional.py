@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpzoo import models
+import gpzoo.models as models
 from gpzoo.inducing.initialisers import blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, SitePrediction, Trained, plots

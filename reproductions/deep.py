@@ -132,6 +132,83 @@ def title_of(model: str) -> str:
     return re.sub(r"(GP)-?(\d)", r"\1 \2", shape.upper()) + (", natural gradients" if training else "")
 
 
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Test log likelihood of every model and data set, means and standard errors over folds (figure 1).
+
+    Args:
+        results: the content of the result files, by data set.
+
+    Returns:
+        A figure without a window.
+    """
+    figure, panels = _panels(len(results), 4, 5.5, (1.75, 2.2))
+    for axes, (name, result) in zip(panels, results.items(), strict=False):
+        metrics, end = result["metrics"], "_test_log_likelihood"
+        models = [key.removesuffix(end) for key in metrics if key.endswith(end)]
+        for row, model in enumerate(models):
+            value, error = metrics[model + end], metrics.get(f"{model}{end}_se", 0.0)
+            colour = {"sgp": "C1", SGPR: "C2"}.get(model, "C0")
+            axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
+            if model == "sgp":
+                axes.axvline(value, color="0.85", zorder=0)
+        axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
+        axes.tick_params(labelsize=8)
+        axes.locator_params(axis="x", nbins=3)
+        sizes = result["data"]["sizes"]
+        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
+    words = "test log likelihood per point (nats, original units), mean and standard error; grey: SGP"
+    figure.supxlabel(words, fontsize=9)
+    return figure
+
+
+def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Test log likelihood against steps, means and standard errors over folds; models without a curve as lines.
+
+    Args:
+        results: the content of the result files, by data set.
+
+    Returns:
+        A figure without a window.
+    """
+    figure, panels = _panels(len(results), math.ceil(len(results) ** 0.5), 5, (3.4, 3.4))
+    for axes, (title, result) in zip(panels, results.items(), strict=False):
+        _draw_curves(axes, result["settings"]["by_fold"])
+        axes.set_title(title)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=9, loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.supxlabel("optimisation step (logarithmic)", fontsize=10)
+    figure.supylabel("test log likelihood per point (nats)", fontsize=10)
+    return figure
+
+
+def _panels(number: int, most: int, narrowest: float, each: tuple[float, float]) -> tuple[Figure, list[Any]]:
+    """A figure with so many panels, at most ``most`` in a row, and at least so wide."""
+    columns, rows = min(most, number), -(-number // most)
+    figure = plots.blank(max(narrowest, each[0] * columns + (most == 4)), each[1] * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[number:]:
+        axes.set_axis_off()
+    return figure, list(panels)
+
+
+def _draw_curves(axes: Any, by_fold: Mapping[str, Mapping[str, Any]]) -> None:
+    metric, steps = "test_log_likelihood", set()
+    for name, scores in by_fold.items():
+        style: dict[str, Any] = {"color": {SGPR: "C0", "dgp2": "C1"}.get(name, "C2"), "label": title_of(name)}
+        if curve := scores.get("curve"):
+            at, values, errors = ([point.get(k, 0.0) for point in curve] for k in ("step", metric, f"{metric}_se"))
+            axes.errorbar(at, values, yerr=errors, marker=".", capsize=2, **style)
+            steps |= {int(step) for step in at}
+        else:
+            axes.axhline(np.mean(scores[metric]), linestyle="--", **style)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(steps), [f"{step:,}" for step in sorted(steps)], fontsize=7)
+    axes.set_xticks([], minor=True)
+
+
 # -- one training ------------------------------------------------------------------------------------------------------
 
 
@@ -405,83 +482,6 @@ def _on_folds(
         scores = scored(result.params)
     scores |= {"elbo": training.last_bound(result.losses, y.shape[1], setting).tolist(), "seconds": result.seconds}
     return scores | {"curve": curve.until(setting.steps) if watched else ()}, result
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
-
-
-def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Test log likelihood of every model and data set, means and standard errors over folds (figure 1).
-
-    Args:
-        results: the content of the result files, by data set.
-
-    Returns:
-        A figure without a window.
-    """
-    figure, panels = _panels(len(results), 4, 5.5, (1.75, 2.2))
-    for axes, (name, result) in zip(panels, results.items(), strict=False):
-        metrics, end = result["metrics"], "_test_log_likelihood"
-        models = [key.removesuffix(end) for key in metrics if key.endswith(end)]
-        for row, model in enumerate(models):
-            value, error = metrics[model + end], metrics.get(f"{model}{end}_se", 0.0)
-            colour = {"sgp": "C1", SGPR: "C2"}.get(model, "C0")
-            axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
-            if model == "sgp":
-                axes.axvline(value, color="0.85", zorder=0)
-        axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
-        axes.tick_params(labelsize=8)
-        axes.locator_params(axis="x", nbins=3)
-        sizes = result["data"]["sizes"]
-        axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
-    words = "test log likelihood per point (nats, original units), mean and standard error; grey: SGP"
-    figure.supxlabel(words, fontsize=9)
-    return figure
-
-
-def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Test log likelihood against steps, means and standard errors over folds; models without a curve as lines.
-
-    Args:
-        results: the content of the result files, by data set.
-
-    Returns:
-        A figure without a window.
-    """
-    figure, panels = _panels(len(results), math.ceil(len(results) ** 0.5), 5, (3.4, 3.4))
-    for axes, (title, result) in zip(panels, results.items(), strict=False):
-        _draw_curves(axes, result["settings"]["by_fold"])
-        axes.set_title(title)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=9, loc="outside upper center", ncols=len(labels), frameon=False)
-    figure.supxlabel("optimisation step (logarithmic)", fontsize=10)
-    figure.supylabel("test log likelihood per point (nats)", fontsize=10)
-    return figure
-
-
-def _panels(number: int, most: int, narrowest: float, each: tuple[float, float]) -> tuple[Figure, list[Any]]:
-    """A figure with so many panels, at most ``most`` in a row, and at least so wide."""
-    columns, rows = min(most, number), -(-number // most)
-    figure = plots.blank(max(narrowest, each[0] * columns + (most == 4)), each[1] * rows)
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in panels[number:]:
-        axes.set_axis_off()
-    return figure, list(panels)
-
-
-def _draw_curves(axes: Any, by_fold: Mapping[str, Mapping[str, Any]]) -> None:
-    metric, steps = "test_log_likelihood", set()
-    for name, scores in by_fold.items():
-        style: dict[str, Any] = {"color": {SGPR: "C0", "dgp2": "C1"}.get(name, "C2"), "label": title_of(name)}
-        if curve := scores.get("curve"):
-            at, values, errors = ([point.get(k, 0.0) for point in curve] for k in ("step", metric, f"{metric}_se"))
-            axes.errorbar(at, values, yerr=errors, marker=".", capsize=2, **style)
-            steps |= {int(step) for step in at}
-        else:
-            axes.axhline(np.mean(scores[metric]), linestyle="--", **style)
-    axes.set_xscale("log")
-    axes.set_xticks(sorted(steps), [f"{step:,}" for step in sorted(steps)], fontsize=7)
-    axes.set_xticks([], minor=True)
 
 
 EXPERIMENTS = (

@@ -22,7 +22,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import Array, random
+from jax import random
 from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo._extras import needs
@@ -221,9 +221,7 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     return Outcome(scores, settings, steps, seconds, **common)
 
 
-def _scores(
-    run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Network, seed: int
-) -> dict[str, float]:
+def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Network, seed: int) -> dict[str, float]:
     """Metrics of all models on a split, and seconds: the network's baselines are trained beside the deep kernel."""
     options, key, test = own.options(len(data.y_train)), random.key(seed), (data.X_test, data.y_test)
     alone = {"batch_size": options["batch_size"], "weight_decay": own.weight_decay, "learning_rate": own.rates[0]}

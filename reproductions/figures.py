@@ -19,6 +19,7 @@ from gpzoo.reproductions.judge import module_of
 from gpzoo.reproductions.printed import METRICS
 from gpzoo.reproductions.records import Records
 
+
 def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
     """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.plots.learning_curve`.
 

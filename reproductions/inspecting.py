@@ -89,15 +89,12 @@ def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tu
 
 def _metrics(result: Mapping[str, Any], printed: Mapping[str, float | None]) -> Section:
     note = " ".join(results.explained(result["metrics"]))
-    rows = results.beside_paper(result, printed)
-    if all(paper is None for _, _, paper, _ in rows):
-        return Section("This run", ("metric", "value"), tuple(result["metrics"].items()), note)
-    columns = ("metric", "this run", "paper", "verdict")
-    compared = [(name, ours, paper, None if said is None else str(said)) for name, ours, paper, said in rows]
-    if all(said is None for *_, said in compared):
-        note += " A small run checks the program: it is not meant to reach the paper's numbers."
-        columns, compared = columns[:3], [row[:3] for row in compared]
-    return Section("This run beside the paper", columns, tuple(compared), note)
+    columns, rows = results.beside_paper(result, printed)
+    if len(columns) == 2:
+        return Section("This run", ("metric", "value"), tuple(rows), note)
+    note += f" {results.SMALL}" if len(columns) == 3 else ""
+    said = tuple((*row[:3], *(each and str(each) for each in row[3:])) for row in rows)
+    return Section("This run beside the paper", ("metric", "this run", *columns[2:]), said, note)
 
 
 def _run(result: Mapping[str, Any]) -> Section:

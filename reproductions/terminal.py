@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, Verdict, limit_of, verdict
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, limit_of, verdict
 from gpzoo.reproductions.printed import METRICS, kind, number
 from gpzoo.reproductions.records import error_of
 
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 #: The paper's numbers by metric.
 Numbers = Mapping[str, float | None]
 
+#: What is said of a small run beside the paper's numbers.
+SMALL = "A small run checks the program: it is not meant to reach the paper's numbers."
+
 #: How a verdict is shown.
 _STYLES = {SHORT: "bold red", MATCHED: "green", EXCEEDED: "green"}
 
 
+def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Of every metric its name, our number, the paper's if it has any, and the verdict if there are any; and headings.
 
-def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str, float, float | None, Verdict | None]]:
-    """Of every metric its name, our number, the paper's, and the verdict; a small run has none.
+    A small run has no verdicts.
 
     Args:
         result: the content of a ``result.json``.
@@ -35,13 +39,12 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> list[tuple[str,
         if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
             found = verdict(metric, error_of(result, metric), paper, limit)
         rows.append((metric, ours, paper, found))
-    return rows
+    width = 2 + sum(any(row[place] is not None for row in rows) for place in (2, 3))
+    return ("metric", "ours", "paper", "verdict")[:width], [row[:width] for row in rows]
 
 
 def table(result: Mapping[str, Any], printed: Numbers) -> Group:
     """The table printed after a run, with explanations of its words; it fits into 60 columns.
-
-    Every metric has our number and, if the paper has one, the paper's and a verdict; a small run has no verdicts.
 
     Args:
         result: the content of a ``result.json``.
@@ -52,21 +55,19 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
 
     small = " (a small run)" if result["preset"] == "quick" else ""
     title = "{paper} {experiment}, variant {variant}, preset {preset}{small}, seed {seed}".format(small=small, **result)
-    rows = beside_paper(result, printed)
-    compared, judged = (any(row[i] is not None for row in rows) for i in (2, 3))
+    columns, rows = beside_paper(result, printed)
     view = _table()
     view.add_column("metric", overflow="fold", min_width=12)
-    for heading in ("ours", "paper") if compared else ("this run",):
+    for heading in columns[1:3] if len(columns) > 2 else ("this run",):
         view.add_column(heading, justify="right", no_wrap=True)
-    if judged:
-        view.add_column("verdict")
-    for metric, ours, paper, found in rows:
-        style = _STYLES.get(found.word, "") if found else ""
-        against = [number(paper)] if compared else []
-        view.add_row(metric, number(ours), *against, *([Text(str(found or ""), style=style)] if judged else []))
+    for heading in columns[3:]:
+        view.add_column(heading)
+    for metric, *numbers in rows:
+        said = [Text(str(each or ""), style=_STYLES.get(each.word, "") if each else "") for each in numbers[2:]]
+        view.add_row(metric, *map(number, numbers[:2]), *said)
     lines = [*explained(result["metrics"]), *sizes(result), *notes(result)]
-    if compared and result["preset"] == "quick":
-        lines.append("A small run checks the program: it is not meant to reach the paper's numbers.")
+    if len(columns) > 2 and small:
+        lines.append(SMALL)
     return Group(Text(title, style="bold"), view, *map(Text, lines))
 
 

@@ -124,8 +124,9 @@ class Setting:
                 which are left out.
             **changes: attributes that replace those.
         """
-        own = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
-        return cls(**own | {"batch_size": None if own["batch_size"] == "all" else own["batch_size"]})
+        own: dict[str, Any] = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
+        own["batch_size"] = None if own["batch_size"] == "all" else own["batch_size"]
+        return cls(**own)
 
     @property
     def learning_rate(self) -> Rate:

@@ -24,7 +24,7 @@ _CIFAR10_TRAIN = 50_000
 #: Its folder in the data folder, with ``train/<class>/`` and ``val/<class>/``.
 IMAGENET20 = "imagenet20"
 _IMAGENET_HOME = "https://www.image-net.org/download.php"
-_SUFFIXES = {".jpeg", ".jpg", ".png"}
+_SUFFIXES = [".jpeg", ".jpg", ".png", ".JPEG", ".JPG", ".PNG"]
 #: Largest numbers of bytes and pixels of a photograph.
 _MOST_BYTES, _MOST_PIXELS = 2**26, 2**26
 
@@ -150,38 +150,30 @@ def imagenet20(size: int = 64) -> Dataset:
             f"{IMAGENET20}/val/<class>/ there, or set the environment variable {VARIABLE} to the folder that holds "
             f"{IMAGENET20}; load '{IMAGENET20}-generated' for a small stand-in."
         )
-    files = {part: _files(folder / part) for part in ("train", "val")}
-    names = list(files["train"])
-    if len(names) < 2 or names != list(files["val"]):
+    from sklearn.datasets import load_files
+
+    options: dict[str, Any] = {"load_content": False, "shuffle": False, "allowed_extensions": _SUFFIXES}
+    try:
+        train, test = (load_files(str(folder / part), **options) for part in ("train", "val"))
+    except OSError as error:
+        raise unreadable(error.filename or folder, reason(error), "It must hold the folders of the classes") from error
+    names = train.target_names
+    if len(names) < 2 or names != test.target_names:
         raise DatasetError(
             f"{folder} must hold the same two or more folders of classes in train and in val: there are {names} and "
-            f"{list(files['val'])}."
+            f"{test.target_names}."
         )
     arrays: dict[str, Any] = {}
-    for part, key in (("train", "train"), ("val", "test")):
-        paths = [path for name in names for path in files[part][name]]
-        images = np.empty((len(paths), size, size, 3), np.float32)
+    for part, key, found in (("train", "train", train), ("val", "test", test)):
+        if empty := [name for k, name in enumerate(names) if k not in found.target]:
+            inside = folder / part / empty[0]
+            raise DatasetError(f"{inside} holds no images (.jpeg, .jpg, .png): add some, or remove it.")
+        images = np.empty((len(found.filenames), size, size, 3), np.float32)
         with ThreadPoolExecutor() as pool:
-            for place, image in enumerate(pool.map(partial(_photograph, size), paths)):
+            for place, image in enumerate(pool.map(partial(_photograph, size), map(Path, found.filenames))):
                 images[place] = image
-        labels = np.repeat(np.arange(len(names)), [len(files[part][name]) for name in names])
-        arrays |= {f"X_{key}": images, f"y_{key}": labels.astype(np.int32)}
+        arrays |= {f"X_{key}": images, f"y_{key}": found.target.astype(np.int32)}
     return Dataset(IMAGENET20, **arrays, source=f"files in {folder.parent}", sha256={IMAGENET20: fingerprint(arrays)})
-
-
-def _files(folder: Path) -> dict[str, list[Path]]:
-    """The images of every class; a class without images is an error."""
-    try:
-        found = {}
-        for inside in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
-            found[inside.name] = sorted(path for path in inside.iterdir() if path.suffix.lower() in _SUFFIXES)
-            if not found[inside.name]:
-                raise DatasetError(
-                    f"{inside} holds no images ({', '.join(sorted(_SUFFIXES))}): add some, or remove it."
-                )
-    except OSError as error:
-        raise unreadable(error.filename or folder, reason(error), "Correct its permissions, or remove it") from error
-    return found
 
 
 def _photograph(size: int, path: Path) -> np.ndarray:

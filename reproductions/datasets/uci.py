@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def table(files: Files, split: int = 0) -> dict[str, Any]:
             arrays = npz(path)
             categories = {key.removeprefix("cat_") for key in arrays if key.startswith("cat_")}
         else:
-            arrays, categories = _READERS[files.name](path, files.facts)
+            arrays, categories = (_of_texts if "members" in files.facts else _of_numbers)(path, files.facts)
         if "content" in files.facts:
             files.check(content_of(arrays, categories))
     columns = [str(column) for column in arrays["columns"]]
@@ -139,9 +139,19 @@ def _features(X: np.ndarray, columns: list[str], facts: Mapping[str, Any], categ
 # -- the published files -----------------------------------------------------------------------------------------------
 
 
-def _coded(rows: Iterable[list[str]], columns: list[str], label: Callable[[str], Any]) -> Table:
-    """Integer columns unchanged; others as indices into their sorted values, -1 for a missing value."""
-    cells = np.array(list(rows))
+def _of_texts(path: Path, facts: Mapping[str, Any]) -> Table:
+    """The texts in a zip archive: integer columns unchanged; others as indices into their sorted values.
+
+    A missing value is -1. The last column has the classes, in the words of ``labels``.
+    """
+    lines: list[str] = []
+    for name in facts["members"]:
+        with member(path, name) as stream:
+            lines += stream.read().decode("ascii").splitlines()
+    text = csv.reader(lines, skipinitialspace=True)
+    columns = facts.get("columns") or next(text)[:-1]
+    # A few lines are not rows of the table: the first one of the second text of adult, and empty ones.
+    cells = np.array([row for row in text if len(row) == len(columns) + 1])
     X, categories = np.empty((len(cells), len(columns)), np.int32), set()
     for i, (column, values) in enumerate(zip(columns, cells[:, :-1].T, strict=True)):
         try:
@@ -151,42 +161,15 @@ def _coded(rows: Iterable[list[str]], columns: list[str], label: Callable[[str],
             kinds, place = np.unique(values, return_inverse=True)
             present = kinds != _MISSING
             X[:, i] = np.where(present, np.cumsum(present) - 1, -1)[place]
-    y = np.array([label(word) for word in cells[:, -1]], np.uint8)
+    y = np.array([facts["labels"].index(word.rstrip(".")) for word in cells[:, -1]], np.uint8)
     return {"X": X, "y": y, "columns": np.array(columns)}, categories
 
 
-def _read_adult(path: Path, facts: Mapping[str, Any]) -> Table:
-    columns = facts["columns"]
-    with member(path, "adult.data") as train, member(path, "adult.test") as test:
-        text = csv.reader((line.decode("ascii") for stream in (train, test) for line in stream), skipinitialspace=True)
-        # A few lines are not rows of the table: the first one of the second text, and empty ones.
-        rows = (row for row in text if len(row) == len(columns) + 1)
-        return _coded(rows, columns, lambda word: word.rstrip(".") == ">50K")
-
-
-def _read_diabetes(path: Path, facts: Mapping[str, Any]) -> Table:
-    with member(path, "diabetic_data.csv") as stream:
-        text = csv.reader(line.decode("ascii") for line in stream)
-        columns = next(text)[:-1]
-        return _coded(text, columns, ("NO", "<30", ">30").index)
-
-
-def _read_connect4(path: Path, facts: Mapping[str, Any]) -> Table:
-    columns = facts["codes"]
+def _of_numbers(path: Path, facts: Mapping[str, Any]) -> Table:
+    """The numbers of a packed text, where the last column, or the one that a heading names, has the classes."""
     with gzip.open(path) as stream:
-        # The digest of the file is unknown, so that no more is unpacked than the table has.
-        text = stream.read(4 * facts["rows"] * (len(columns) + 1)).splitlines()
-    target = text[0].decode().split("\t").index("target")
-    values = numbers(text[1:], facts["rows"], len(columns) + 1, "\t").astype(np.int32)
-    X, y = np.delete(values, target, axis=1), values[:, target].astype(np.uint8)
-    return {"X": X, "y": y, "columns": np.array(columns)}, ()
-
-
-def _read_covtype(path: Path, facts: Mapping[str, Any]) -> Table:
-    with gzip.open(path) as stream:
-        values = numbers(stream, facts["rows"], 55).astype(np.int32)
-    columns = np.array([f"column {i}" for i in range(values.shape[1] - 1)])
-    return {"X": values[:, :-1], "y": (values[:, -1] - 1).astype(np.uint8), "columns": columns}, ()
-
-
-_READERS = {"adult": _read_adult, "connect4": _read_connect4, "diabetes": _read_diabetes, "covtype": _read_covtype}
+        target = stream.readline().decode().split().index("target") if "codes" in facts else facts["width"] - 1
+        values = numbers(stream, facts["rows"], facts["width"], "\t" if "codes" in facts else ",").astype(np.int32)
+    y = (values[:, target] - facts.get("first", 0)).astype(np.uint8)
+    columns = facts.get("codes") or [f"column {i}" for i in range(facts["width"] - 1)]
+    return {"X": np.delete(values, target, axis=1), "y": y, "columns": np.array(columns)}, ()

@@ -36,7 +36,7 @@ def run(run: Run) -> Outcome:
     data = datasets.load("waves").standardised()
     setting = Setting.of(run.options, num_inducing=int(run.variant))
     model = partial(gp_regression, **setting.start)
-    guide = InducingGuide(model, kmeans(setting.inducing))
+    guide = InducingGuide(model, kmeans(setting.num_inducing))
     return train(run, data, model, guide, setting, selection=by_hand("steps, learning rate"))
 
 

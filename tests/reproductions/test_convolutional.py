@@ -10,7 +10,7 @@ from gpzoo.reproductions import convolutional as paper
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
-from gpzoo.reproductions.training import Setting, staircase
+from gpzoo.reproductions.training import Setting, rate_of
 
 EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 #: Inducing points of the paper.
@@ -60,7 +60,7 @@ def test_every_variant_and_preset_comes_as_far_as_its_training(name, variant, pr
 
 
 def test_the_schedule_of_the_authors():
-    rate = staircase(0.001, 30_000)
+    rate = rate_of({"staircase": 0.001, "every": 30_000}, 90_000)
     for step in (0, 29_999, 30_000, 89_999, 90_000):
         np.testing.assert_allclose(float(rate.schedule(step)), 0.001 * 10 ** -(step // 30_000 / 3), rtol=1e-5)
     assert "30000" in rate.name

@@ -8,7 +8,6 @@ import pytest
 
 from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions import deep as paper
-from gpzoo.reproductions import deep_models as models
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
 from gpzoo.reproductions.training import Setting
@@ -29,8 +28,8 @@ def tiny(name, split=0, rows=40):
 @pytest.fixture
 def short(monkeypatch, standard_promotion):
     """Three steps, five inducing points, at most two layers; nothing is exported."""
-    for name, (depth, _) in list(models.MODELS.items()):
-        monkeypatch.setitem(models.MODELS, name, (min(depth, 2), 5))
+    for name, (depth, _) in list(paper.MODELS.items()):
+        monkeypatch.setitem(paper.MODELS, name, (min(depth, 2), 5))
     of = Setting.of
 
     def three_steps(options, **changes):
@@ -40,8 +39,7 @@ def short(monkeypatch, standard_promotion):
 
     monkeypatch.setattr(Setting, "of", three_steps)
     monkeypatch.setattr(datasets, "load", tiny)
-    for module in (paper, training):
-        monkeypatch.setattr(module, "exported", nothing_exported)
+    monkeypatch.setattr(training, "exported", nothing_exported)
 
 
 def run_of(name, variant, tmp_path, preset="quick"):
@@ -56,12 +54,12 @@ def test_the_preset_paper_has_the_settings_of_the_authors(name, tmp_path):
         rate = setting.learning_rate
         assert rate.name == "Adam, 0.01" and float(rate.schedule(19_999)) == 0.01
         starts = {"lengthscale": 2.0, "variance": 2.0} if name == "mnist" else {"lengthscale": 1.0, "variance": 1.0}
-        assert models.described(setting)["start"] == starts
+        assert paper.described(setting)["start"] == starts
 
 
 def test_models_are_those_of_the_paper():
-    assert models.MODELS["sgp-500"] == (1, 500)
-    assert [models.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
+    assert paper.MODELS["sgp-500"] == (1, 500)
+    assert [paper.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
 
 
 @pytest.mark.slow
@@ -83,7 +81,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     assert again["metrics"] == metrics and again["resumed_from"] == [6]
     assert again["folds"] == {"count": 3, "of": 20, "seeds": [0, 1, 2]}
     # A report reads the model of one split.
-    monkeypatch.setattr(paper, "optimise", None)
+    monkeypatch.setattr(training, "optimise", None)
     found = EXPERIMENTS["uci"].run(replace(run, finished=True)).inspected
     assert found.which == "DGP 3, split 1 of 3" and len(found.args[1]) == 10
     assert found.trained.losses.shape == (3,) and found.trained.params["f_mean"].shape == (5,)

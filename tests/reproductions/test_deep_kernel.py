@@ -9,8 +9,7 @@ import pytest
 from gpzoo.inference.plots import blank
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions import deep_kernel as paper
-from gpzoo.reproductions import deep_kernel_models as models
-from gpzoo.reproductions.deep_kernel_models import Phases
+from gpzoo.reproductions.deep_kernel import Phases
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Outcome, Run
 from tests.programs import nothing_exported
@@ -51,25 +50,25 @@ def few(monkeypatch, standard_promotion):
     monkeypatch.setattr(Phases, "of", lambda options: replace(of(options), epochs=(0.5, 0.5, 0.5), batch_size=10))
     monkeypatch.setattr(datasets, "load", load)
     monkeypatch.setattr(datasets.Dataset, "subset", lambda self, *counts, seed: self)
-    monkeypatch.setattr(models, "module", narrow)
-    monkeypatch.setattr(models, "exported", nothing_exported)
-    monkeypatch.setattr(models, "figure_3", lambda fit, data: blank(1, 1))
+    monkeypatch.setattr(paper, "module", narrow)
+    monkeypatch.setattr(paper, "exported", nothing_exported)
+    monkeypatch.setattr(paper, "figure_3", lambda fit, data: blank(1, 1))
 
 
 @pytest.mark.slow
 def test_all_models_are_trained_and_recorded(few, monkeypatch, tmp_path):
-    trained, inner, drawn = [], models.fit_deep_kernel, tmp_path / "digits"
-    monkeypatch.setattr(models, "fit_deep_kernel", lambda *a, **k: trained.append(inner(*a, **k)) or trained[0])
+    trained, inner, drawn = [], paper.fit_deep_kernel, tmp_path / "digits"
+    monkeypatch.setattr(paper, "fit_deep_kernel", lambda *a, **k: trained.append(inner(*a, **k)) or trained[0])
     result = execute(EXPERIMENTS["digits"], run_of("digits", tmp_path))
-    assert {f"{model}_{metric}" for model in models.MODELS for metric in ("accuracy", "nlpp")} == set(result["metrics"])
+    assert {f"{model}_{metric}" for model in paper.MODELS for metric in ("accuracy", "nlpp")} == set(result["metrics"])
     assert result["steps"] == (2 + 2 + 2) + 2 + 4 and result["settings"]["steps_network_features_joint"] == [2, 2, 2]
     assert {"figure_3.png", "posterior.nc", "split-0.json"} <= {path.name for path in drawn.iterdir()}
     assert result["selection"]["data"].endswith("put aside")
     # Once more: nothing is evaluated again, and no network trained for it.
-    monkeypatch.setattr(models, "fit_network", None)
+    monkeypatch.setattr(paper, "fit_network", None)
     assert execute(EXPERIMENTS["digits"], run_of("digits", tmp_path))["metrics"] == result["metrics"]
     # A report reads the model, and asks for no training at all.
-    monkeypatch.setattr(models, "fit_deep_kernel", None)
+    monkeypatch.setattr(paper, "fit_deep_kernel", None)
     found = EXPERIMENTS["digits"].run(replace(run_of("digits", tmp_path), finished=True)).inspected
     assert found.which == "svdkl, split 1 of 1"
     np.testing.assert_array_equal(found.trained.params["mixing"], trained[0].joint.params["mixing"])
@@ -105,9 +104,9 @@ def test_settings_are_chosen_on_whole_groups_of_training_rows(few, monkeypatch, 
     data = replace(data, X_test=np.full_like(data.X_test, np.nan), groups=np.arange(40) // 4)
     judged, run, setting = [], run_of("adult", tmp_path), Phases((0.5, 0.5, 0.5), 10)
     run.output.mkdir()
-    predicted = models.of_network_alone
-    monkeypatch.setattr(models, "of_network_alone", lambda *a: judged.append(a[2]) or predicted(*a))
-    found = models.choose(run, data, setting, "connected")
+    predicted = paper.of_network_alone
+    monkeypatch.setattr(paper, "of_network_alone", lambda *a: judged.append(a[2]) or predicted(*a))
+    found = paper.choose(run, data, setting)
     rows = [int(np.flatnonzero((data.X_train == row).all(1))[0]) for row in judged[0]]
     assert len(rows) == 4 and len({row // 4 for row in rows}) == 1 and len(found[1]) == 5
 
@@ -117,7 +116,7 @@ def loaded(monkeypatch, few):
     """The data that an experiment would train on."""
     found = []
 
-    def train(run, load, facts, of=None, **outcome):
+    def train(run, load, of=None, **outcome):
         found.append(load(replace(run, split=0)))
         return Outcome({}, {}, 0, 0.0, found[-1][0], "float32", np.zeros(1), **outcome)
 
@@ -159,7 +158,7 @@ def test_networks_have_a_feature_per_class(name, standard_promotion):
     X, y = np.zeros((3, *shape), np.float32), np.arange(3)
     data = datasets.Dataset(name, X, y, X, y, "generated", {})
     for units in (None, "rectified", "leaky", "linear"):
-        network = nnx.eval_shape(lambda units=units: models.module(name, data, 0, units))
+        network = nnx.eval_shape(lambda units=units: paper.module(name, data, 0, units))
         assert nnx.eval_shape(lambda network: network(X), network).shape == (3, 3)
 
 

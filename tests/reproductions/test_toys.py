@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gpzoo.reproductions import datasets, latent_inputs, observations, several_functions, streaming, toys, training
+from gpzoo.reproductions import datasets, latent_inputs, observations, several_functions, streaming, training
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
 from tests.programs import nothing_exported
@@ -39,8 +39,7 @@ def small(monkeypatch):
         (several_functions, "three_outputs", {"places": 12}),
     ):
         monkeypatch.setattr(module, made, partial(getattr(module, made), **size))
-    for module in (toys, training):
-        monkeypatch.setattr(module, "exported", nothing_exported)
+    monkeypatch.setattr(training, "exported", nothing_exported)
 
 
 @pytest.mark.slow
