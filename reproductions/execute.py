@@ -244,5 +244,6 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
         raise ReproductionError(said) from ExceptionGroup("pictures", list(failures.values()))
 
 
-def _draw(make: Callable[[], Figure], path: Path) -> None:
-    make().savefig(path, format="png", dpi=150, bbox_inches="tight")
+def _draw(figure: Figure | Callable[[], Figure], path: Path) -> None:
+    made = figure() if callable(figure) else figure
+    made.savefig(path, format="png", dpi=150, bbox_inches="tight")

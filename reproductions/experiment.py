@@ -159,7 +159,7 @@ class Outcome:
         elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
         curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training; a single
             point, at the end, is not recorded beside the metrics.
-        figures: file name without suffix to a function that makes a figure.
+        figures: file name without suffix to a figure, or to a function that makes one.
         posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
         inspected: the trained model, kept as ``model.gpzoo``, and what a report looks at; ``None`` without a report.
         stands_in: whether ``data`` are stand-ins for the paper's; the paper's numbers are then left out.
@@ -178,7 +178,7 @@ class Outcome:
     dtype: str
     elbo: ArrayLike | tuple[ArrayLike, ArrayLike]
     curve: Sequence[Mapping[str, float]] = ()
-    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+    figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     posterior: Callable[[], Any] | None = None
     inspected: Inspected | None = None
     stands_in: bool = False
