@@ -405,9 +405,7 @@ def _table(run: Run) -> Outcome:
     return train(run, one, of=5)
 
 
-airline, adult, connect4, diabetes, covtype = (
-    experiment(PAPER, name, _ALL)(_table) for name in ("airline", "adult", "connect4", "diabetes", "covtype")
-)
+_TABLES = [experiment(PAPER, name, _ALL)(_table) for name in ("airline", "adult", "connect4", "diabetes", "covtype")]
 
 
 def _images(run: Run) -> Outcome:
@@ -426,10 +424,8 @@ def _images(run: Run) -> Outcome:
     return train(run, lambda run: (data, part), selection=run.selection, **own)
 
 
-digits, mnist_binary, mnist, cifar10, resnet20, svhn, imagenet20 = (
-    experiment(PAPER, name, _ALL)(_images)
-    for name in ("digits", "mnist-binary", "mnist", "cifar10", "cifar10-resnet20", "svhn", "imagenet20")
-)
+_OF_IMAGES = ("digits", "mnist-binary", "mnist", "cifar10", "cifar10-resnet20", "svhn", "imagenet20")
+_PICTURES = [experiment(PAPER, name, _ALL)(_images) for name in _OF_IMAGES]
 
 
 # -- figure 2, the cost of rows and grid points ------------------------------------------------------------------------
@@ -451,14 +447,10 @@ def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
             panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
             panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
             panels[2].plot(points, [1000 * each[f"{model}_seconds"] for each in by_grid], style, label=label)
-        for axes, at, x, y in zip(
-            panels,
-            (rows, rows, points),
-            (f"training rows of {variant}", f"training rows of {variant}", "grid points of each GP"),
-            ("test accuracy", "seconds in training and compiling", "milliseconds of a step"),
-            strict=True,
-        ):
-            axes.set(xscale="log", xlabel=x, ylabel=y)
+        x = [f"training rows of {variant}"] * 2 + ["grid points of each GP"]
+        y = ("test accuracy", "seconds in training and compiling", "milliseconds of a step")
+        for axes, at, *labels in zip(panels, (rows, rows, points), x, y, strict=True):
+            axes.set(xscale="log", xlabel=labels[0], ylabel=labels[1])
             axes.set_xticks(at, [f"{value:,}" for value in at], fontsize=8)
             axes.tick_params(axis="y", labelsize=8)
             axes.minorticks_off()
@@ -549,10 +541,7 @@ def _by_grid(run: Run, data: Dataset, setting: Phases, batch: int, grids: Sequen
     return kept(run.output / "by_grid.json", run.made_by({"batch_size": batch, "grids": grids}, data), timed)
 
 
-EXPERIMENTS = (
-    airline, adult, connect4, diabetes, covtype,
-    digits, mnist_binary, mnist, cifar10, resnet20, svhn, imagenet20, scaling,
-)  # fmt: skip
+EXPERIMENTS = (*_TABLES, *_PICTURES, scaling)
 
 
 if __name__ == "__main__":

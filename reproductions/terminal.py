@@ -109,29 +109,20 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
 
     ranked = sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf))
     metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
+    names = [result["variant"] for result in ranked]
     columns = {metric: [number(result["metrics"].get(metric)) for result in ranked] for metric in metrics}
     columns["seconds"] = [number(result["seconds_training"]) for result in ranked]
-    names = [result["variant"] for result in ranked]
-    # Columns are three characters apart; headings are broken at their underscores.
-    first = max(map(len, ["variant", *names])) + 3
-    groups, room = [[]], width - first
-    for metric, values in columns.items():
-        taken = max(map(len, [*metric.split("_"), *values])) + 3
-        if groups[-1] and taken > room:
-            groups.append([])
-            room = width - first
-        groups[-1].append(metric)
-        room -= taken
-    tables = []
-    for group in groups:
-        view = _table()
+    # Columns are three characters apart, and headings are broken at their underscores.
+    wide = max(len(word) for name, values in columns.items() for word in (*name.split("_"), *values))
+    fit = max(1, (width - max(map(len, ["variant", *names]))) // (wide + 3))
+    tables = [_table() for _ in range(0, len(columns), fit)]
+    for place, view in enumerate(tables):
         view.add_column("variant", no_wrap=True)
+        group = list(columns)[place * fit : (place + 1) * fit]
         for metric in group:
-            shortest = max(map(len, [*metric.split("_"), *columns[metric]]))
-            view.add_column(metric.replace("_", " "), justify="right", min_width=shortest)
+            view.add_column(metric.replace("_", " "), justify="right", min_width=wide)
         for row, name in enumerate(names):
             view.add_row(name, *(columns[metric][row] for metric in group))
-        tables.append(view)
     title = "{paper} {experiment}, preset {preset}, seed {seed}".format(**results[0])
     return Group(Text(title, style="bold"), *tables, *map(Text, explained(metrics)))
 
