@@ -16,10 +16,10 @@ import gpzoo
 from gpzoo._extras import MissingExtraError, needs
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.reproductions import terminal as report
+from gpzoo.reproductions.claims import number
 from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
 from gpzoo.reproductions.kept import write_text
 from gpzoo.reproductions.many_runs import LOG, sweep
-from gpzoo.reproductions.printed import number
 
 with needs("reproductions", "The command line"):
     import click
@@ -422,9 +422,8 @@ def results_command(folder: Path, output: Path, checks: bool) -> None:
     A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
     with the experiment that answers it.
     """
-    from gpzoo.reproductions.checking import check
     from gpzoo.reproductions.figures import draw_figures
-    from gpzoo.reproductions.pages import pages
+    from gpzoo.reproductions.pages import check, pages
     from gpzoo.reproductions.papers import PAPERS
 
     experiments = all_experiments()

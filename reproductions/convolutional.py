@@ -26,6 +26,8 @@ from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, experiment, subset
+from gpzoo.reproductions.judge import Found, Judged, Value
+from gpzoo.reproductions.records import Ours
 from gpzoo.reproductions.training import Setting, train
 
 PAPER = load("convolutional")
@@ -192,6 +194,21 @@ def cifar10(run: Run) -> Outcome:
     data = whole.subset(num_test=run.options.get("num_test"))
     part = subset(whole, data, "random, seed 0")
     return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run), subset=part)
+
+
+def rank(found: Found, images: int, most: int) -> Judged:
+    """The rank of the kernel matrix of images of 7 x 7 with one pixel on, by patches of 3 x 3 (appendix B)."""
+    import jax
+    import jax.numpy as jnp
+
+    from gpzoo.kernels import RBF, Convolutional
+
+    rng = np.random.RandomState(0)
+    with jax.enable_x64(True):
+        single = np.eye(49)[rng.permutation(49)[:images]].reshape(-1, 7, 7, 1)
+        kernel = Convolutional(RBF(1.0, 1.0), (7, 7, 1), (3, 3), jnp.asarray(rng.standard_normal(25)))
+        number = int(np.linalg.matrix_rank(np.asarray(kernel.gram(jnp.asarray(single))), hermitian=True))
+    return Judged(number <= most, [Value("rank", Ours(number)), Value("images", Ours(images))])
 
 
 EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_study, cifar10)

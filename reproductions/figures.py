@@ -13,10 +13,9 @@ from jax.typing import ArrayLike
 from gpzoo.inference import plots
 from gpzoo.inference.plots._axes import curve
 from gpzoo.inference.programs.files import replacing
-from gpzoo.reproductions.claims import Paper
+from gpzoo.reproductions.claims import METRICS, Paper
 from gpzoo.reproductions.experiment import Experiment, Figure
 from gpzoo.reproductions.judge import module_of
-from gpzoo.reproductions.printed import METRICS
 from gpzoo.reproductions.records import Records
 
 

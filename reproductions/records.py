@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpzoo.reproductions.claims import kind, toward
 from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, ReproductionError
 from gpzoo.reproductions.kept import read_json
-from gpzoo.reproductions.printed import kind, toward
 
 #: Presets whose results are compared with the paper's, the paper's own settings first. ``quick`` runs are checks of the
 #: program.

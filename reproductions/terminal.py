@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpzoo.reproductions.claims import METRICS, kind, number
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, limit_of, verdict
-from gpzoo.reproductions.printed import METRICS, kind, number
 from gpzoo.reproductions.records import error_of
 
 if TYPE_CHECKING:

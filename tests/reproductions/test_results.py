@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 
 from gpzoo.reproductions import kept
-from gpzoo.reproductions.checking import check
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.experiment import ReproductionError, Run, all_experiments
-from gpzoo.reproductions.pages import pages
+from gpzoo.reproductions.pages import check, pages
 from gpzoo.reproductions.papers import PAPERS
 from gpzoo.reproductions.records import Records, result_path
 from tests.conftest import ROOT

@@ -4,13 +4,11 @@ import copy
 
 import pytest
 
-from gpzoo.reproductions import judge
-from gpzoo.reproductions.answers import Answers
+from gpzoo.reproductions import deep, deep_kernel, judge
 from gpzoo.reproductions.claims import load
+from gpzoo.reproductions.convolutional import rank
 from gpzoo.reproductions.experiment import all_experiments
-from gpzoo.reproductions.judge import Found, holding
-from gpzoo.reproductions.papers import deep, deep_kernel
-from gpzoo.reproductions.papers.convolutional import rank
+from gpzoo.reproductions.judge import Answers, Found, holding
 from gpzoo.reproductions.records import Ours, Records
 from tests.conftest import ROOT
 from tests.reproductions.test_verdicts import recorded as runs_of

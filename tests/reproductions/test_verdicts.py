@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from gpzoo.reproductions.answers import training
-from gpzoo.reproductions.judge import FEWER_FOLDS, READING, STAND_IN, SUBSET, limit_of, verdict
-from gpzoo.reproductions.printed import Printed, as_printed, beside
+from gpzoo.reproductions.claims import Printed, as_printed, beside
+from gpzoo.reproductions.judge import FEWER_FOLDS, READING, STAND_IN, SUBSET, limit_of, training, verdict
 from gpzoo.reproductions.records import Key, Ours, Recorded, error_of
 
 
