@@ -34,7 +34,7 @@ from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Run, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, subset
 from gpzoo.reproductions.judge import MATCHED, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import kept, read_json
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of, splits_of
@@ -137,7 +137,7 @@ def title_of(model: str) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_1(results: Results) -> Figure:
     """Test log likelihood of every model and data set, means and standard errors over folds (figure 1).
 
     Args:
@@ -166,7 +166,7 @@ def figure_1(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def figure_curves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_curves(results: Results) -> Figure:
     """Test log likelihood against steps, means and standard errors over folds; models without a curve as lines.
 
     Args:

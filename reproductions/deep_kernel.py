@@ -38,7 +38,7 @@ from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, ReproductionError, Run, experiment, subset
+from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, ReproductionError, Results, Run, experiment, subset
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, Answered, Found, Judged, Value, holding, pairs, verdict
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.records import Ours, Recorded, Records, lead
@@ -434,7 +434,7 @@ _PICTURES = [experiment(PAPER, name, _ALL)(_images) for name in _OF_IMAGES]
 # -- figure 2, the cost of rows and grid points ------------------------------------------------------------------------
 
 
-def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_2(results: Results) -> Figure:
     """Accuracy and training time against rows, and time of a step against grid points; a line per variant.
 
     The legend has the epochs of each: the paper's comparison gives the network fewer.
@@ -603,9 +603,7 @@ def facts(records: Records) -> dict[str, Any]:
     lists of sets are by nlpp after as many steps; ``lengths`` has the epochs of each phase.
     """
     gain, lengths = [], []
-    told: dict[str, list[Any]] = {
-        name: [] for name in ("better", "worse", "level", "close", "ahead", "behind", "accurate")
-    }
+    told: dict[str, list[Any]] = {name: [] for name in "better worse level close ahead behind accurate".split()}
     for name, run in _first(records).items():
         each = {
             f"{other} {metric}": run.lead(metric, "svdkl", other)
@@ -621,7 +619,10 @@ def facts(records: Records) -> dict[str, Any]:
             told[word].append(name)
         if nlpp.error is not None and holding([accuracy]):
             told["accurate"].append(name)
-        gain.append({"set": name, "dead": _dead(run.result["metrics"]), **each})
+        metrics = run.result["metrics"]
+        # DNN+ lost what the network had, as with units that are zero on all rows.
+        dead = metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
+        gain.append({"set": name, "dead": dead, **each})
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
@@ -647,11 +648,6 @@ def as_well(records: Records, each: Answered) -> list[Value]:
     found = [Value(name, ours, metric) for other, name in names.items() if (ours := run.ours(f"{other}_{metric}"))]
     words = (EXCEEDED,) if each.verdict.word == EXCEEDED else (MATCHED, EXCEEDED)
     return [value for value in found if verdict(metric, value.ours, claim.printed).word in words]
-
-
-def _dead(metrics: Mapping[str, float]) -> bool:
-    """Whether DNN+ lost what the network had, as with units that are zero on all rows."""
-    return metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
 
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:

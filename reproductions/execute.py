@@ -20,7 +20,16 @@ import jax
 import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference.programs.files import alone_in, replacing
-from gpzoo.reproductions.experiment import SCHEMA, Experiment, Figure, Outcome, ReproductionError, Run, data_record
+from gpzoo.reproductions.experiment import (
+    SCHEMA,
+    Experiment,
+    Figure,
+    Numbers,
+    Outcome,
+    ReproductionError,
+    Run,
+    data_record,
+)
 from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 
 
@@ -64,10 +73,7 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
 
 
 def make_result(
-    outcome: Outcome,
-    run: Run,
-    paper_metrics: Mapping[str, float | None],
-    starts: Sequence[Mapping[str, Any]] | None = None,
+    outcome: Outcome, run: Run, paper_metrics: Numbers, starts: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """The content of ``result.json``, with the fields of :data:`~gpzoo.reproductions.experiment.FIELDS`.
 

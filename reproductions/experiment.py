@@ -192,6 +192,14 @@ class Outcome:
         return cast("Inspected", self.inspected).trained
 
 
+#: The paper's numbers by metric, ``None`` where it prints none.
+Numbers = Mapping[str, float | None]
+
+#: Recorded results by variant, and what draws them in one figure.
+Results = Mapping[str, Mapping[str, Any]]
+Draw = Callable[[Results], Figure]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """An experiment of a paper.
@@ -200,7 +208,7 @@ class Experiment:
         paper: the paper's name, that of its model file.
         name: the experiment's name on the command line.
         description: one line for ``gpzoo list``.
-        variants: variant to the paper's numbers (metric to number, ``None`` where the paper prints none).
+        variants: variant to the paper's numbers.
         run: trains and evaluates one variant.
         default_variant: the variant that runs if none is named.
         presets: its presets, from :data:`PRESETS`.
@@ -215,11 +223,11 @@ class Experiment:
     paper: str
     name: str
     description: str
-    variants: Mapping[str, Mapping[str, float | None]]
+    variants: Mapping[str, Numbers]
     run: Callable[[Run], Outcome]
     default_variant: str
     presets: Sequence[str] = ("quick", "paper")
-    figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None
+    figure: Draw | None = None
     curves: bool = False
     caption: str = ""
 
@@ -234,12 +242,7 @@ class Experiment:
 
 
 def experiment(
-    paper: Paper,
-    name: str,
-    variants: Iterable[str],
-    *,
-    figure: Callable[[Mapping[str, Mapping[str, Any]]], Figure] | None = None,
-    curves: bool = False,
+    paper: Paper, name: str, variants: Iterable[str], *, figure: Draw | None = None, curves: bool = False
 ) -> Callable[[Callable[[Run], Outcome]], Experiment]:
     """Make an experiment of a function that trains and evaluates one variant; its facts stand in the paper's TOML.
 
@@ -251,20 +254,12 @@ def experiment(
         curves: whether that figure needs the results' curves.
     """
     facts = paper.experiments[name]
+    given: dict[str, Any] = {name: facts[name] for name in ("description", "presets", "caption") if name in facts}
+    given |= {"default_variant": facts["default"], "variants": paper.numbers(name, variants)}
 
     def made(run: Callable[[Run], Outcome]) -> Experiment:
-        return Experiment(
-            paper=paper.key,
-            name=name,
-            description=facts["description"],
-            variants=paper.numbers(name, variants),
-            run=lambda own: run(replace(own, source=paper)),
-            default_variant=facts["default"],
-            presets=facts["presets"],
-            figure=figure,
-            curves=curves,
-            caption=facts.get("caption", ""),
-        )
+        own = {"run": lambda own: run(replace(own, source=paper)), "figure": figure, "curves": curves}
+        return Experiment(paper.key, name, **given, **own)
 
     return made
 

@@ -57,9 +57,7 @@ def test_curves(
     """
     points = [point for each in curves.values() for point in each]
     longest = max(point["seconds"] for point in points)
-    unit, name = next(
-        (u, n) for u, n in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 3 * u or u == 1
-    )
+    unit, name = (3600, "hours") if longest >= 3 * 3600 else (60, "minutes") if longest >= 180 else (1, "seconds")
     passed, unit, words = ("step", 1, "steps") if longest < 60 else ("seconds", unit, f"time in training ({name})")
     metrics = [metric for metric in metrics if any(metric in point for point in points)]
     columns = min(2, len(metrics))
@@ -78,9 +76,8 @@ def test_curves(
             time = [point[passed] / unit for point in each]
             curve(axes, time, [scale * point[metric] for point in each], variant, ".-", color=colour)
             if variant in levels:
-                axes.axhline(
-                    levels[variant], color=colour, linestyle="--", linewidth=1, label=f"{variant}, the paper's"
-                )
+                style = {"color": colour, "linestyle": "--", "linewidth": 1}
+                axes.axhline(levels[variant], label=f"{variant}, the paper's", **style)
         # The axes fit the later evaluations, because the first ones are far off.
         later = [scale * point[metric] for _, each in own.values() for point in each[len(each) // 5 :]]
         low, high = min([*later, *levels.values()]), max([*later, *levels.values()])

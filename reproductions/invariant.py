@@ -9,7 +9,7 @@ is not public: ``paper`` has the paper's full data, and our settings; so has ``t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -26,7 +26,7 @@ from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
-from gpzoo.reproductions.experiment import Figure, Outcome, Run, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Outcome, Results, Run, experiment, subset
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.judge import Found, Judged, Value, holding
 from gpzoo.reproductions.metrics import Score
@@ -113,7 +113,7 @@ def toy_data(seed: int = 0) -> Dataset:
     return Dataset("symmetric-toy", **arrays, source="generated", sha256={})
 
 
-def figure_2(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_2(results: Results) -> Figure:
     """Figure 2: the symmetric function with the data, and the solution of every model, far from the data too."""
     data = toy_data(next(iter(results.values()))["seed"])
     panels: dict[str, Any] = {"truth": data.y_test}
@@ -160,7 +160,7 @@ def toy(run: Run) -> Outcome:
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
-def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_3(results: Results) -> Figure:
     """Figure 3: the learned angle from its start, test error and bound over time; dashed, the true angles."""
     figure = _over_time(results, "learned_angle_degrees", "error", "bound_per_point")
     angle, drawn = figure.axes[0], {str(line.get_label()): line for line in figure.axes[0].lines}
@@ -175,7 +175,7 @@ def figure_3(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_4(results: Results) -> Figure:
     """Figure 4: test error and bound over time; the bounds of the Gaussian likelihood only, which has other targets."""
     figure = _over_time(results, "error", "bound_per_point")
     error, bound = figure.axes
@@ -196,12 +196,12 @@ def figure_4(results: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def figure_5(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_5(results: Results) -> Figure:
     """Figure 5: test error and bound over time."""
     return _over_time(results, "error", "bound_per_point")
 
 
-def _over_time(results: Mapping[str, Mapping[str, Any]], *names: str) -> Figure:
+def _over_time(results: Results, *names: str) -> Figure:
     return test_curves({variant: result["curve"] for variant, result in results.items()}, metrics=names)
 
 

@@ -92,16 +92,14 @@ def limit_of(result: Mapping[str, Any], facts: Mapping[str, Any] | None = None) 
     """
     facts = facts or {}
     sizes, own = result["data"]["sizes"], result.get("folds") or {}
-    used = sizes.get("train", 0) + sizes.get("test", 0) if isinstance(sizes, Mapping) else 0
-    part, stands_in = result.get("subset"), facts.get("stands_in", result.get("stands_in"))
-    count, of = splits_of(result), own.get("of") or facts.get("folds") or 0
+    stands_in = facts.get("stands_in", result.get("stands_in"))
     if isinstance(stands_in, list):
         stands_in = result["variant"] in stands_in
     if stands_in or result.get("preset") == "quick":
         return STAND_IN
-    if part or used < facts.get("rows", 0):
+    if result.get("subset") or sizes["train"] + sizes["test"] < facts.get("rows", 0):
         return SUBSET
-    return FEWER_FOLDS if count < of else None
+    return FEWER_FOLDS if splits_of(result) < (own.get("of") or facts.get("folds") or 0) else None
 
 
 # -- statements --------------------------------------------------------------------------------------------------------

@@ -188,12 +188,8 @@ def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]
         headings = ["variant", *map(_worded, metrics)]
         if len(metrics) > 8:
             headings, *rows = zip(headings, *rows, strict=True)
-        worse = [
-            name
-            for name, run in runs.items()
-            if isinstance(sizes := run.result["data"]["sizes"], Mapping)
-            and run.result["metrics"].get("nlpp", 0.0) > math.log(sizes.get("classes") or math.inf)
-        ]
+        classes = {name: run.result["data"]["sizes"].get("classes") or math.inf for name, run in runs.items()}
+        worse = [name for name in runs if runs[name].result["metrics"].get("nlpp", 0.0) > math.log(classes[name])]
         if runs:
             yield {"preset": preset, "headings": headings, "rows": rows, "worse": worse, "experiment": experiment}
 

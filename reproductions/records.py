@@ -104,16 +104,13 @@ class Recorded:
 
     def lead(self, metric: str, model: str, other: str) -> Ours:
         """By how much one model of the run is better than another, over the same splits where there are several."""
-        metrics, by = self.result["metrics"], self.result["settings"]
-        name, sign = f"{model}_{metric}", toward(metric)
+        name, sign, by = f"{model}_{metric}", toward(metric), self.result["settings"]
         if splits_of(self.result) == 1:
             return lead(error_of(self.result, name), error_of(self.result, f"{other}_{metric}"), metric)
         if "by_split" in by:
             ours, theirs = ([split[f"{each}_{metric}"] for split in by["by_split"]] for each in (model, other))
-        elif "by_fold" in by:
-            ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
         else:
-            return Ours(sign * (metrics[name] - metrics[f"{other}_{metric}"]))
+            ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
         return mean_of([sign * (a - b) for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -127,8 +124,7 @@ def lead(ours: Ours, other: Ours, metric: str) -> Ours:
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str, seed: int = 0) -> Path:
     """The path of the result file of a printed number; further seeds have names of their own."""
-    end = f"-seed{seed}" if seed else ""
-    return folder / paper / f"{experiment}-{variant}-{preset}{end}.json"
+    return folder / paper / f"{experiment}-{variant}-{preset}{f'-seed{seed}' if seed else ''}.json"
 
 
 class Records:
@@ -186,9 +182,8 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
     value, error = metrics[metric], metrics.get(f"{metric}_se")
     if error is not None:
         return Ours(value, error, f"{splits} splits", splits - 1) if splits > 1 else Ours(value, error, "test rows")
-    tests = sizes.get("test") if isinstance(sizes, Mapping) else None
-    if kind(metric) in ("error", "accuracy") and tests and 0 <= value <= 1 and splits == 1:
-        return Ours(value, math.sqrt(value * (1 - value) / tests), "binomial")
+    if kind(metric) in ("error", "accuracy") and 0 <= value <= 1 and splits == 1:
+        return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial")
     return Ours(value)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpyro
@@ -17,7 +16,7 @@ from gpzoo.inference import InducingGuide, OnlineELBO, Trained, fit, load, plots
 from gpzoo.models import gp_classification, gp_regression, positive, rbf
 from gpzoo.reproductions import datasets, training
 from gpzoo.reproductions.claims import load as paper_of
-from gpzoo.reproductions.experiment import Figure, Outcome, Run, experiment
+from gpzoo.reproductions.experiment import Figure, Outcome, Results, Run, experiment
 from gpzoo.reproductions.metrics import nlpp
 from gpzoo.reproductions.training import Setting, inspected, keys_of, optimise, predicted
 
@@ -53,7 +52,7 @@ KINDS: dict[str, tuple[str, Callable[..., None]]] = {
 }
 
 
-def figure_of_halves(results: Mapping[str, Mapping[str, Any]]) -> Figure:
+def figure_of_halves(results: Results) -> Figure:
     """How far from a training on all data: the first half alone, and with the second half taken in, for each split.
 
     Args:

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpzoo.reproductions.claims import METRICS, kind, number
+from gpzoo.reproductions.experiment import Numbers
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, limit_of, verdict
 from gpzoo.reproductions.records import error_of
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
-
-#: The paper's numbers by metric.
-Numbers = Mapping[str, float | None]
 
 #: What is said of a small run beside the paper's numbers.
 SMALL = "A small run checks the program: it is not meant to reach the paper's numbers."
@@ -73,11 +71,10 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
 
 def sizes(result: Mapping[str, Any]) -> list[str]:
     """The numbers of training and test rows of a run, if all of the data were used."""
-    data = result["data"]
-    rows = [data["sizes"].get(part) for part in ("train", "test")] if isinstance(data["sizes"], Mapping) else []
-    if result.get("subset") or not all(isinstance(count, int) for count in rows) or not rows:
+    data, rows = result["data"], result["data"]["sizes"]
+    if result.get("subset"):
         return []
-    return [f"Data: {data['name']}, {rows[0]:,} rows to train on and {rows[1]:,} to test."]
+    return [f"Data: {data['name']}, {rows['train']:,} rows to train on and {rows['test']:,} to test."]
 
 
 def explained(metrics: Iterable[str]) -> list[str]:
