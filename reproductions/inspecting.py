@@ -52,8 +52,9 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     said = f"Preset {run.preset}, seed {run.seed}, finished {ended}. {looked_at}"
     numbers = _metrics(result, experiment.variants.get(run.variant, {}))
     first = Part("Result", [numbers, *results.sizes(result), *results.notes(result), *([reason] if reason else [])])
-    pictures = [] if of_model else list(_curve(folder, "Bound"))
-    figures = Part("Figures of the experiment", [*pictures, *_figures(folder, result, numbers)])
+    # Curves of the training are drawn anew.
+    others = ("test_curves", "learning_curve") if of_model else ("test_curves",)
+    figures = Part("Figures of the experiment", [*_figures(folder, result, numbers, others)])
     run_of = Part("The run", [_settings([result]), _run(result)])
     last = () if of_model else (Part("How to make it again", [Code(result["command"])]),)
     write_text(path, page(title, said, [first, *of_model[:-2], figures, run_of, *of_model[-2:], *last]))
@@ -131,33 +132,16 @@ def _flat(at: str, value: Any) -> Iterator[tuple[str, str]]:
         yield at, text if len(text) <= 200 else text[:197] + "..."
 
 
-def _curve(folder: Path, title: str) -> Iterator[Picture]:
-    """The learning curve, from the exported posterior."""
-    path = folder / "posterior.nc"
-    if not path.is_file():
-        return
-    import xarray
-
-    with xarray.open_dataset(path, group="constant_data", engine="h5netcdf") as constants:
-        if "elbo" not in constants:
-            return
-        values = np.asarray(constants["elbo"], float)
-    yield picture(title, BOUND, plots.learning_curve(values))
-
-
-def _figures(folder: Path, result: Mapping[str, Any], numbers: Section) -> Iterator[Picture]:
-    """What the experiment drew, with the numbers of the run; curves of the training are drawn anew."""
-    for path in sorted(folder.glob("*.png")):
-        if path.stem in ("learning_curve", "test_curves"):
-            continue
+def _figures(folder: Path, result: Mapping[str, Any], numbers: Section, others: Sequence[str]) -> Iterator[Picture]:
+    """What the experiment drew but for some, with the numbers of the run, and test metrics during the training."""
+    for path in sorted(path for path in folder.glob("*.png") if path.stem not in others):
         name = path.stem.replace("_", " ")
         words = "A figure of the experiment, as the run drew it."
         title = name[:1].upper() + name[1:]
         alt = f"{title}, a figure of {result['paper']} {result['experiment']}. The metrics of the run are in the table "
         alt += "below."
         yield Picture(title, words, address(path.read_bytes(), "image/png"), alt, (numbers,))
-    if result.get("curve"):
-        yield from _test_curves([result])
+    yield from _test_curves([result])
 
 
 def _test_curves(found: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
@@ -197,7 +181,7 @@ def report_of_runs(folders: Sequence[Path], path: Path) -> None:
     said = dict.fromkeys(line for result in ranked for line in (*results.sizes(result), *results.notes(result)))
     pictures = [*_test_curves(ranked)]
     for result, folder in found:
-        pictures += _curve(folder, f"Bound of {result['variant']}")
+        pictures += _bound(folder / "model.gpzoo", f"Bound of {result['variant']}")
     first, again = ranked[0], "The report of a variant alone, with its model:"
     commands = "\n".join(f"{result['command']} --output {folder}" for result, folder in found)
     of_one = "\n".join(f"gpzoo inspect {folder}" for _, folder in found)
@@ -236,18 +220,27 @@ def report_of_model(model: Path, program: str | None, data: Path | None, path: P
         args, keywords = _arguments(found, data)
         report(random.key(0), trained, *args, path=path, model_kwargs=keywords)
         return
-    trained = load(model, lambda *args, **kwargs: None)
+    trained = load(model, _absent)
     missing = "The file holds neither the program nor data. With both this report has findings, sites with their "
     missing += "priors, and pictures:"
     command = f"gpzoo inspect {model} --program MODULE:NAME --data FILE.npz"
-    bound = [picture("Bound", BOUND, plots.elbo(trained))] if trained.losses.size else []
     made = [
         Part("What to know", [missing, Code(command)]),
         Part("Parameters", [values(trained)]),
-        Part("The bound", bound),
+        Part("The bound", _bound(model, "Bound")),
         Part("Environment", [environment(trained), *data_of_training(trained)]),
     ]
     write_text(path, page(f"Report: {model.name}", "A trained model, as its file has it.", made))
+
+
+def _absent(*args: Any, **kwargs: Any) -> None:
+    """Stands for a program that is not known."""
+
+
+def _bound(model: Path, title: str) -> list[Picture]:
+    """The bound during the training of a saved model, if there is one."""
+    trained = load(model, _absent) if model.is_file() else None
+    return [picture(title, BOUND, plots.elbo(trained))] if trained is not None and trained.losses.size else []
 
 
 def _imported(program: str) -> Callable:
