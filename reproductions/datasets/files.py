@@ -86,16 +86,15 @@ class Files:
         Raises:
             DatasetError: if a file is missing, damaged, or cannot be parsed by the block.
         """
-        files = self.facts.get("at_hand", [])
-        if not files or not all(find(file["path"]) for file in files):
+        files = self.facts.get("at_hand") or self.facts["files"]
+        if not all(find(file["path"]) for file in files):
             files = self.facts["files"]
-        paths, origins, self.sha256 = [], [], {}
+        paths, origins, self.sha256 = [], {}, {}
         for file in files:
             path, origin = _obtained(file, self.facts.get("advice", ""))
-            self.sha256[file["path"]] = _sha256(file, path)
+            self.sha256[file["path"]], origins[origin] = _sha256(file, path), None
             paths.append(path)
-            origins.append(origin)
-        self.source = ", ".join(dict.fromkeys(origins))
+        self.source = ", ".join(origins)
         self._place = paths[0] if len(paths) == 1 else paths[0].parent
         try:
             yield paths
@@ -115,11 +114,7 @@ class Files:
         """The table that ``parse`` makes of the files, kept in the cache folder and mapped from there."""
         kept = folders()[-1] / self.facts["kept"]
         with contextlib.suppress(Exception):  # Whatever is wrong with it, it can be made again.
-            content = self.facts.get("content")
-            if content is not None:
-                note = {"sha256": content, "origin": {kept.name: content}}
-            else:
-                note = json.loads(_note(kept).read_text(encoding="utf-8"))
+            note = json.loads(_note(kept).read_text(encoding="utf-8"))
             table, sha256 = np.load(kept, mmap_mode="r", allow_pickle=False), dict(note["origin"])
             if hashlib.sha256(table).hexdigest() == note["sha256"]:
                 self.source, self.sha256 = "kept in the cache folder", sha256
@@ -134,10 +129,9 @@ class Files:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as unfinished, unfinished.open("wb") as out:
                 np.save(out, table)
-            if "content" not in self.facts:
-                note = {"sha256": hashlib.sha256(table).hexdigest(), "origin": self.sha256}
-                with replacing(_note(kept)) as unfinished:
-                    unfinished.write_text(json.dumps(note), encoding="utf-8")
+            note = {"sha256": hashlib.sha256(table).hexdigest(), "origin": self.sha256}
+            with replacing(_note(kept)) as unfinished:
+                unfinished.write_text(json.dumps(note), encoding="utf-8")
         except OSError as error:
             message = f"cannot keep {kept} ({reason(error)}): it will be made again at the next start."
             warnings.warn(plain(message), RuntimeWarning, stacklevel=3)
