@@ -247,10 +247,6 @@ class Printed(float):
         self.rounding = 0.5 * 10.0**-decimals / scale
         return self
 
-    def __getnewargs__(self) -> tuple[str]:
-        """What a copy is made of."""
-        return (self.text,)
-
 
 def as_printed(value: float) -> Printed:
     """A number with its last digit: a plain number has those that Python shows."""

@@ -20,16 +20,7 @@ import jax
 import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference.programs.files import alone_in, replacing
-from gpzoo.reproductions.experiment import (
-    SCHEMA,
-    Experiment,
-    Figure,
-    Numbers,
-    Outcome,
-    ReproductionError,
-    Run,
-    data_record,
-)
+from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, data_record
 from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 
 
@@ -73,7 +64,7 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
 
 
 def make_result(
-    outcome: Outcome, run: Run, paper_metrics: Numbers, starts: Sequence[Mapping[str, Any]] | None = None
+    outcome: Outcome, run: Run, paper_metrics: Mapping[str, float | None], starts: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """The content of ``result.json``, with the fields of :data:`~gpzoo.reproductions.experiment.FIELDS`.
 
@@ -100,28 +91,16 @@ def make_result(
     if not outcome.settings:
         raise ReproductionError(f"{named} its settings; nothing was recorded.")
     trees = [start["clean"] for start in starts]
-    found = {
-        "schema": SCHEMA,
-        **run.identity,
-        # The commit in which training began: later starts only continue, or evaluate again.
-        "commit": starts[0]["commit"],
-        "clean": False if False in trees else None if None in trees else True,
-        "commits": list(dict.fromkeys(start["commit"] for start in starts)),
-        "command": run.command,
-        "resumed_from": [start["steps"] for start in starts[1:]],
-        "metrics": metrics,
-        "paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics},
-        **{name: getattr(outcome, name) for name in ("stands_in", "subset", "folds", "selection")},
-        "curve": outcome.curve if len(outcome.curve) > 1 else [],
-        **{name: getattr(outcome, name) for name in ("settings", "steps", "seconds_training")},
-        "seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None,
-        "peak_memory_bytes": peak_memory_bytes(),
-        "device": device(),
-        "dtype": outcome.dtype,
-        "versions": versions(),
-        "data": data_record(outcome.data),
-        "finished": _now(),
-    }
+    found: dict[str, Any] = {name: getattr(outcome, name, None) for name in FIELDS} | run.identity
+    found |= {"schema": SCHEMA, "command": run.command, "metrics": metrics, "data": data_record(outcome.data)}
+    # The commit in which training began: later starts only continue, or evaluate again.
+    found |= {"commit": starts[0]["commit"], "commits": list(dict.fromkeys(start["commit"] for start in starts))}
+    found |= {"clean": False if False in trees else None if None in trees else True}
+    found |= {"resumed_from": [start["steps"] for start in starts[1:]]}
+    found |= {"paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics}}
+    found |= {"curve": outcome.curve if len(outcome.curve) > 1 else []}
+    found |= {"seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None}
+    found |= {"peak_memory_bytes": peak_memory_bytes(), "device": device(), "versions": versions(), "finished": _now()}
     try:
         return as_json(found)
     except (TypeError, ValueError) as error:
@@ -250,6 +229,6 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
         raise ReproductionError(said) from ExceptionGroup("pictures", list(failures.values()))
 
 
-def _draw(figure: Figure | Callable[[], Figure], path: Path) -> None:
-    made = figure() if callable(figure) else figure
+def _draw(figure: Any, path: Path) -> None:
+    made: Any = figure() if callable(figure) else figure
     made.savefig(path, format="png", dpi=150, bbox_inches="tight")

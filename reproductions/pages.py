@@ -13,19 +13,7 @@ from gpzoo.reproductions import judge
 from gpzoo.reproductions.claims import Answer, Paper, Printed, beside, kind, number
 from gpzoo.reproductions.experiment import NOT_RECORDED, PRESETS, Experiment, ReproductionError
 from gpzoo.reproductions.figures import drawable, figure_name
-from gpzoo.reproductions.judge import (
-    EXCEEDED,
-    MATCHED,
-    NO_EXPERIMENT,
-    NOT_RUN,
-    Answered,
-    Answers,
-    judge_of,
-    limit_of,
-    module_of,
-    rows_of,
-    settings_of,
-)
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, Answered, Answers
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
 from gpzoo.reproductions.terminal import duration
 
@@ -78,7 +66,12 @@ def _environment(records: Records) -> Any:
     env.globals |= {name: word for name, word in vars(judge).items() if name.isupper()}
     env.globals["NOT_RECORDED"] = NOT_RECORDED
     env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide, "figure_name": figure_name}
-    env.globals |= {"rows_of": rows_of, "settings_of": settings_of, "splits_of": splits_of, "limit_of": limit_of}
+    env.globals |= {
+        "rows_of": judge.rows_of,
+        "settings_of": judge.settings_of,
+        "splits_of": splits_of,
+        "limit_of": judge.limit_of,
+    }
     env.globals |= {
         "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
         "runs_of": records.of,
@@ -144,7 +137,7 @@ def _of(answers: Answers, answer: Answer) -> str:
 
 def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, Any]:
     """The facts of a paper's page."""
-    paper, records, module = answers.paper, answers.records, module_of(answers.paper.key)
+    paper, records, module = answers.paper, answers.records, judge.module_of(answers.paper.key)
     claimed = {key for each in answers.all for key in each.runs}
     left = {key[1:4:2] for key, _ in records.of(paper.key) if key not in claimed}
     groups: dict[str, dict[str, list[Answered]]] = {}
@@ -279,5 +272,5 @@ def _unanswerable(answers: Answers, experiments: Sequence[Experiment]) -> Iterat
         for experiment, variant in claim.runs:
             if variant not in variants.get(experiment, {}):
                 yield f"'{claim.what}' is answered by {experiment} {variant}, which is not there"
-        if claim.judge and judge_of(claim, answers.paper) is None:
+        if claim.judge and judge.judge_of(claim, answers.paper) is None:
             yield f"'{claim.what}' is judged by {claim.judge}, which is not there"

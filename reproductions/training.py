@@ -16,17 +16,8 @@ import optax
 from jax import Array, random
 from numpyro.infer import SVI
 
-from gpzoo.inference import (
-    CollapsedELBO,
-    GaussianProcessELBO,
-    ImportanceWeightedELBO,
-    InducingGuide,
-    SitePrediction,
-    Trained,
-    fit,
-    lbfgs,
-    load,
-)
+import gpzoo.inference as inference
+from gpzoo.inference import InducingGuide, SitePrediction, Trained, fit, load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Inspected, Outcome, Run
 from gpzoo.reproductions.kept import keep_content, kept_content, read_json
@@ -174,12 +165,16 @@ class Setting:
     def svi(self, model: Callable, guide: InducingGuide) -> SVI:
         """NumPyro's object for a program."""
         if self.collapsed:
-            return SVI(model, guide, lbfgs(), CollapsedELBO())
-        bound = GaussianProcessELBO() if self.weighted is None else ImportanceWeightedELBO(self.weighted)
+            return SVI(model, guide, inference.lbfgs(), inference.CollapsedELBO())
+        bound = (
+            inference.GaussianProcessELBO()
+            if self.weighted is None
+            else inference.ImportanceWeightedELBO(self.weighted)
+        )
         adam = optax.adam(self.learning_rate.schedule, b2=self.decay)
         if self.factors:
             adam = optax.chain(adam, optax.stateless(self._scaled))
-        return SVI(model, guide, adam if self.by_adam else lbfgs(), bound)
+        return SVI(model, guide, adam if self.by_adam else inference.lbfgs(), bound)
 
     def _scaled(self, updates: Any, params: Any) -> Any:
         """Adam's updates by parameter, times their factors."""
@@ -253,21 +248,11 @@ def train(
 
     every, evaluated = setting.evaluated()
     curve = Curve(run.curve, run.made_by(settings | {"steps": setting.steps}, data), evaluate, evaluated)
-    result = optimise(
-        keys.train,
-        model,
-        guide,
-        setting,
-        *((X, y) if table is None else (table,)),
-        num_data=num_data,
-        checkpoint=run.checkpoint,
-        # A finished training need not be evaluated again.
-        callback=None if setting.steps in curve.points else curve,
-        callback_steps=every,
-        init_params=init_params,
-        progress=run.title,
-        model_kwargs=keywords,
-    )
+    # A finished training need not be evaluated again.
+    options = {"callback": None if setting.steps in curve.points else curve, "callback_steps": every}
+    options |= {"checkpoint": run.checkpoint, "init_params": init_params, "progress": run.title}
+    rows = (X, y) if table is None else (table,)
+    result = optimise(keys.train, model, guide, setting, *rows, num_data=num_data, model_kwargs=keywords, **options)
     points = curve.until(setting.steps)
     last = {name: x for name, x in points[-1].items() if name not in ("step", "seconds")}
     own = {"data": data, "curve": points, "settings": settings}
@@ -333,14 +318,13 @@ def over_splits(
         # One split's arrays are held at a time.
         every.append(replace(found, data=None, elbo=(), figures={}, posterior=None, inspected=None))
     assert kept is not None
-    if kept.inspected is not None:
-        which = ", ".join(filter(None, (kept.inspected.which, f"split {shown + 1} of {count}")))
-        kept = replace(kept, inspected=kept.inspected._replace(which=which))
+    if (seen := kept.inspected) is not None:
+        which = ", ".join(filter(None, (seen.which, f"split {shown + 1} of {count}")))
+        kept = replace(kept, inspected=seen._replace(which=which))
     if run.finished:
         return kept
     names = [name for name in kept.metrics if not name.endswith("_se")]
-    selection = kept.selection
-    if selection and selection.get("candidates"):
+    if (selection := kept.selection) and selection.get("candidates"):
         selection = {**selection, "candidates": [each for found in every for each in found.selection["candidates"]]}
     return replace(
         kept,
@@ -382,13 +366,9 @@ def optimise(
         model_kwargs: keyword arguments of the program, without ``num_data``.
         **options: further arguments of :func:`gpzoo.inference.fit`.
     """
-    svi = setting.svi(model, guide)
-    rows = setting.rows(num_data)
-    batch_size = None if rows == num_data else rows
-    program = {"num_data": num_data, **(model_kwargs or {})}
-    return fit(
-        key, svi, setting.steps, *data, batch_size=batch_size, natural=setting.natural, model_kwargs=program, **options
-    )
+    svi, rows = setting.svi(model, guide), setting.rows(num_data)
+    options |= {"batch_size": None if rows == num_data else rows, "natural": setting.natural}
+    return fit(key, svi, setting.steps, *data, model_kwargs={"num_data": num_data, **(model_kwargs or {})}, **options)
 
 
 def predicted(
@@ -433,10 +413,9 @@ def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
         found: the model that it left, and what a report looks at.
     """
     result = read_json(run.output / "result.json")
-    names = ("metrics", "settings", "steps", "seconds_training", "dtype")
-    last = {"step": result["steps"], "seconds": result["seconds_training"], **result["metrics"]}
-    own = {"data": data, "elbo": -np.asarray(found.trained.losses), "curve": result["curve"] or [last]}
-    return Outcome(**{name: result[name] for name in names}, **own, inspected=found)
+    own = {name: result[name] for name in ("metrics", "settings", "steps", "seconds_training", "dtype", "curve")}
+    own["curve"] = own["curve"] or [{"step": own["steps"], "seconds": own["seconds_training"], **own["metrics"]}]
+    return Outcome(**own, data=data, elbo=-np.asarray(found.trained.losses), inspected=found)
 
 
 def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = "") -> Inspected:
