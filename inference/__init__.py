@@ -23,8 +23,8 @@ from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.bounds.online import OnlineELBO
 from gpzoo.inference.diagnosis.check import check
 from gpzoo.inference.diagnosis.diagnose import diagnose
-from gpzoo.inference.diagnosis.laplace import check_laplace
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding
+from gpzoo.inference.diagnosis.laplace import check_laplace
 from gpzoo.inference.diagnosis.vsbc import vsbc
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import WhitenReparam, whitened

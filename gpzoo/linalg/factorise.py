@@ -144,6 +144,7 @@ def cholesky_or_failed(
 
 @jax.custom_jvp
 def guarded_cholesky(K: Float[Array, "*batch M M"]) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
+    """The factor, the identity where none exists, and 1 where one does; see :func:`cholesky_or_failed`."""
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     factorised = jnp.isfinite(L).all(axis=(-2, -1))
     return _identity_unless(factorised, L), factorised.astype(L.dtype)

@@ -19,7 +19,8 @@ class AffineMap(Fields):
 
     Attributes:
         weights: ``[N, K]`` where output ``k`` of the value is one of output ``k`` of the site alone, else
-            ``[N, K, J]``; an axis ``N`` is 1 where all rows have the same, and ``K`` of ``[N, K]`` where all outputs do.
+            ``[N, K, J]``. The axis ``N`` is 1 where all rows have the same, and ``K`` of ``[N, K]`` where all outputs
+            have.
         numbers: rows of the site, one for each row of the value.
         site: its name.
         outputs: their number ``J``.

@@ -37,7 +37,7 @@ def nuts(
     num_warmup: int = 500,
     num_samples: int = 500,
     num_chains: int = 4,
-    target_accept_prob: float = 0.9,
+    target_accept_prob: float = 0.8,
     progress: bool = True,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> MCMC:

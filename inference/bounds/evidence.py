@@ -1,7 +1,8 @@
 """What is the density of data once GP sites are integrated out: exactly, collapsed, or by Laplace's approximation?
 
-Every GP site is white noise ``v ~ N(0, I)``: ``f = mean + A^T v``, where ``A^T`` is a root of the prior's covariance, or
-``A = L^-1 Kuf`` with inducing variables, which leave a residual variance. What data sites see is affine in ``v``, so that
+Every GP site is made of white noise ``v ~ N(0, I)``: ``f = mean + A^T v``. Here ``A^T`` is a root of the prior's
+covariance, or ``A = L^-1 Kuf`` with inducing variables, which leave a residual variance. What data sites see is affine
+in ``v``, so that
 
 ``log p(y) = log p(y | v) - v^T v / 2 - log |H| / 2``, ``H = I - d^2 log p(y | v) / dv^2``, at the best ``v``:
 
@@ -11,7 +12,7 @@ exact where noise is Gaussian, else Laplace's approximation. With inducing varia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -21,7 +22,6 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 from numpyro.distributions.distribution import MaskedDistribution
 
-from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._numpyro import mask_of
 from gpzoo._pytree import Fields, static
@@ -35,7 +35,7 @@ from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, VarianceParts
-from gpzoo.processes.process import GaussianProcess, rows_first
+from gpzoo.processes.process import rows_first
 
 #: Newton steps of the search for the best ``v``, after which the density is zero; most searches take five to ten.
 MOST_STEPS = 100
@@ -188,35 +188,59 @@ class Draws(NamedTuple):
         return self.mean + linalg.solve_lower(self.L, noise[..., None], transpose=True)[..., 0]
 
 
-class Latents:
+class Latents(Fields):
     """``v`` of sites that data connect, and the data as a function of it.
 
     Where one site has outputs that no data see together, ``v`` is ``[D, M]`` and outputs are independent; else it is
     ``[1, R]``.
 
-    Args:
-        sites: of the program.
-        terms: data that depend on them.
-        sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``.
+    Attributes:
+        roots: ``A`` of each site by name, see :meth:`Site.root`.
+        terms: data that depend on the sites.
+        factorised: whether all roots were found.
+        outputs: their numbers, of each site.
+        sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``; ``"exact"`` where no site has inducing variables.
+        apart: see :func:`are_apart`.
     """
 
-    def __init__(self, sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> None:
-        self.sites, self.terms = sites, terms
-        self.sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
-        roots = [site.root() for site in sites]
-        self.roots = {site.name: A for site, (A, _) in zip(sites, roots, strict=True)}
-        self.factorised = jnp.all(jnp.stack([factorised for _, factorised in roots]))
-        self.apart = are_apart(sites, terms)
-        self.shapes = {site.name: (site.outputs, self.roots[site.name].shape[1]) for site in sites}
-        self.gaussian = all(term.gaussian for term in terms)
-        size = sum(J * M for J, M in self.shapes.values())
-        first = next(iter(self.shapes.values()))
-        self.zero = jnp.zeros(first if self.apart else (1, size), next(iter(self.roots.values())).dtype)
+    roots: Mapping[str, Float[Array, "_ M N"]]
+    terms: tuple[Term, ...]
+    factorised: Bool[Array, ""]
+    outputs: tuple[int, ...] = static()
+    sparse: str = static()
+    apart: bool = static()
+
+    @classmethod
+    def of(cls, sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Latents:
+        """Those of sites of a program and data that depend on them."""
+        sites = sorted(sites, key=lambda site: site.name)  # the order of the keys of a pytree
+        sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
+        roots, factorised = zip(*(site.root() for site in sites), strict=True)
+        named = {site.name: A for site, A in zip(sites, roots, strict=True)}
+        outputs = tuple(site.outputs for site in sites)
+        good = jnp.all(jnp.stack(factorised))
+        return cls(named, tuple(terms), good, outputs, sparse, are_apart(sites, terms))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """``J`` and ``M`` of each site."""
+        return {name: (J, A.shape[1]) for J, (name, A) in zip(self.outputs, self.roots.items(), strict=True)}
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether noise is Gaussian."""
+        return all(term.gaussian for term in self.terms)
+
+    @property
+    def zero(self) -> Float[Array, "B R"]:
+        """Where the search for the best ``v`` begins."""
+        shapes, dtype = list(self.shapes.values()), next(iter(self.roots.values())).dtype
+        return jnp.zeros(shapes[0] if self.apart else (1, sum(J * M for J, M in shapes)), dtype)
 
     def split(self, v: Float[Array, "B R"]) -> dict[str, Float[Array, "J M"]]:
         """``v`` of each site."""
         if self.apart:
-            return {self.sites[0].name: v}
+            return {next(iter(self.roots)): v}
         found, first = {}, 0
         for name, (J, M) in self.shapes.items():
             found[name], first = v[0, first : first + J * M].reshape(J, M), first + J * M
@@ -243,6 +267,10 @@ class Latents:
     def objective(self, v: Float[Array, "B R"]) -> Float[Array, ""]:
         """``-log p(y, v)``, without the constant of the normal density."""
         return jnp.sum(v * v) / 2 - self.log_density(self.at(v))
+
+    def slope(self, v: Float[Array, "B R"]) -> Float[Array, "B R"]:
+        """The gradient of :meth:`objective`."""
+        return jax.grad(self.objective)(v)
 
     def hessian(self, v: Float[Array, "B R"]) -> Float[Array, "B R R"]:
         """Of :meth:`objective`."""
@@ -287,17 +315,18 @@ class Latents:
         rows = row((each[0][0], between[0]))[None] if J == 1 else lax.map(row, each)
         return rows.transpose(0, 2, 1, 3).reshape(J * M, K * L)
 
-    # -- the best v ------------------------------------------------------------------------------------------------------
+    # -- the best v --------------------------------------------------------------------------------------------------
 
     def law(self) -> tuple[Draws, Bool[Array, ""]]:
         """The law of ``v`` given data, exact or approximate, and whether it was found."""
         if self.gaussian:
             v, found = self.zero, jnp.asarray(True)
         else:
-            v, found = self._mode()
+            v, good = best(self)
+            found = good == 1
         L, factorised = guarded_factor(self.hessian(v), "the precision of GP sites given data", 0.0)
         if self.gaussian:  # one step ends there, since the objective is quadratic
-            v = _solve(L, -jax.grad(self.objective)(v))
+            v = -_solve(L, self.slope(v))
         return Draws(v, L), found & factorised & self.factorised
 
     def log_evidence(self) -> Float[Array, ""]:
@@ -306,40 +335,24 @@ class Latents:
         log_det = jnp.sum(jnp.log(linalg.diagonal(law.L)))
         return jnp.where(found, -self.objective(law.mean) - log_det, -jnp.inf)
 
-    def _mode(self) -> tuple[Float[Array, "B R"], Bool[Array, ""]]:
-        """The least point of the objective, whose derivatives are those of the implicit function."""
-        shape = self.zero.shape
-
-        def slope(v: Array) -> Array:
-            return jax.grad(self.objective)(v)
-
-        def solve(_: Callable, start: Array) -> tuple[Array, Array]:
-            return self._newton(start)
-
-        def tangent(of: Callable, y: Array) -> Array:
-            H = jax.jacobian(lambda x: of(x.reshape(shape)).reshape(-1))(jnp.zeros_like(y).reshape(-1))
-            return jnp.linalg.solve(H, y.reshape(-1)).reshape(shape)
-
-        v, found = lax.custom_root(slope, self.zero, solve, tangent, has_aux=True)
-        return v, found == 1
-
-    def _newton(self, start: Float[Array, "B R"]) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
+    def newton(self, start: Float[Array, "B R"]) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
         """Newton steps with a damping that grows where they fail to lower the objective (Levenberg and Marquardt)."""
-        tolerance = jnp.finfo(start.dtype).eps
+        rounding = float(jnp.finfo(start.dtype).eps)
+        enough = rounding**0.6  # of which the next step, were it taken, would leave the square
         eye = jnp.eye(start.shape[1], dtype=start.dtype)
 
         def going(state: tuple) -> Array:
             *_, decrement, count = state
-            return (decrement > tolerance) & (count < MOST_STEPS)
+            return (decrement > enough) & (count < MOST_STEPS)
 
         def step(state: tuple) -> tuple:
             v, value, damping, _, count = state
-            slope = jax.grad(self.objective)(v)
+            slope = self.slope(v)
             L = jnp.linalg.cholesky(self.hessian(v) + damping * eye, symmetrize_input=False)
             move = -_solve(L, slope)
             decrement = -jnp.sum(move * slope)
             there = self.objective(v + move)
-            slack = 10 * tolerance * (1 + jnp.abs(value))
+            slack = 10 * rounding * (1 + jnp.abs(value))
             good = jnp.isfinite(there) & (there <= value + slack)
             v, value = jnp.where(good, v + move, v), jnp.where(good, there, value)
             less = jnp.where(damping > 1e-2, damping / 10, 0)
@@ -350,7 +363,7 @@ class Latents:
         zero = jnp.zeros((), start.dtype)
         state = lax.while_loop(going, step, (start, self.objective(start), zero, zero + jnp.inf, 0))
         v, *_, decrement, _ = state
-        return v, (decrement <= jnp.sqrt(tolerance)).astype(start.dtype)
+        return v, (decrement <= enough).astype(start.dtype)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
         """Log importance weights of draws of the law, whose mean is ``p(y)`` over its approximation."""
@@ -363,13 +376,28 @@ class Latents:
 
         return jnp.where(found, lax.map(one, noise), jnp.nan)
 
-    def values(self, key: PRNGKeyArray) -> tuple[dict[str, Array], Bool[Array, ""]]:
+    def values(self, sites: Sequence[Site], key: PRNGKeyArray) -> tuple[dict[str, Array], Bool[Array, ""]]:
         """A draw of every site given data, and whether their law was found; see :meth:`Site.values`."""
         law, found = self.law()
         own, values = self.split(law.draw(key)), {}
-        for site in self.sites:
+        for site in sites:
             values |= site.values(own[site.name], self.roots[site.name])
         return values, found
+
+
+@jax.custom_jvp
+def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
+    """The least point of the objective, with the derivatives of the implicit function; and 1 where it was found."""
+    return latents.newton(latents.zero)
+
+
+@best.defjvp
+def _best_jvp(primals: tuple[Latents], tangents: tuple[Any]) -> tuple[tuple, tuple]:
+    (latents,) = primals
+    v, found = best(latents)
+    _, change = jax.jvp(lambda latents: latents.slope(v), (latents,), tangents)
+    L, _ = guarded_factor(latents.hessian(v), "the precision of GP sites given data", 0.0)
+    return (v, found), (-_solve(L, change), jnp.zeros_like(found))
 
 
 def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Float[Array, ""]:
@@ -378,7 +406,7 @@ def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> F
         return jnp.zeros(())
     if all(term.gaussian for term in terms) and all(site.conditional is None for site in sites):
         return _gaussian(sites, terms)
-    return Latents(sites, terms, sparse).log_evidence()
+    return Latents.of(sites, terms, sparse).log_evidence()
 
 
 def connected(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:

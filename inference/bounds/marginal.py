@@ -133,8 +133,8 @@ class marginal(whitened):
         name, kind = msg["name"], type(likelihood).__name__
         checks.refuse(
             msg["scale"] not in (None, 1),
-            f"Data site {name!r} has a part of the rows of its plate, but its density is that of all data together. Run "
-            "the program on all rows (no subsample_size, no handlers.scale).",
+            f"Data site {name!r} has a part of the rows of its plate, but its density is that of all data together. "
+            "Run the program on all rows (no subsample_size, no handlers.scale).",
         )
         if self._sparse == "vfe":
             return
@@ -165,14 +165,20 @@ class marginal(whitened):
             model_kwargs: keyword arguments of the program, by name.
 
         Returns:
-            ``posterior_samples``, with ``f`` ``[S, N]`` or ``[S, N, D]`` of every GP site without inducing variables, and
-            ``<site>_u`` ``[S, M]`` or ``[S, M, D]`` of every other.
+            ``posterior_samples``, with ``f`` ``[S, N]`` or ``[S, N, D]`` of every GP site without inducing variables,
+            and ``<site>_u`` ``[S, M]`` or ``[S, M, D]`` of every other.
 
         Raises:
             FactorisationError: if the law of a site is not found at some draw.
         """
         samples, (found, good) = self._at_draws(
-            rng_key, posterior_samples, args, params, model_kwargs, num_draws, lambda latents, key: latents.values(key)
+            rng_key,
+            posterior_samples,
+            args,
+            params,
+            model_kwargs,
+            num_draws,
+            lambda sites, latents, key: latents.values(sites, key),
         )
         if not np.all(good):
             first = int(np.argmin(np.asarray(good)))
@@ -196,7 +202,7 @@ class marginal(whitened):
 
         Their mean is the density of the data over that of Laplace's approximation; see :meth:`with_sites`.
         """
-        weigh = lambda latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
+        weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
         _, (found, _) = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
         return sum(found.values(), jnp.zeros(()))
 
@@ -208,7 +214,7 @@ class marginal(whitened):
         params: Mapping[str, Any] | None,
         model_kwargs: Mapping[str, Any] | None,
         num_draws: int,
-        ask: Callable[[Latents, PRNGKeyArray], tuple[dict[str, Array], Any]],
+        ask: Callable[[list[Site], Latents, PRNGKeyArray], tuple[dict[str, Array], Any]],
     ) -> tuple[dict[str, Array], tuple[dict[str, Array], Array]]:
         """What is asked of each group of connected sites, at each draw; and the draws themselves."""
         samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
@@ -228,7 +234,7 @@ class marginal(whitened):
             rest = frozenset(site.name for site in self._sites)
             while rest:
                 sites, terms = connected(self._sites, self._terms, frozenset({min(rest)}))
-                values, known = ask(Latents(sites, terms, self._sparse), random.fold_in(key, len(rest)))
+                values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
                 found, good, rest = found | values, good & known, rest - {site.name for site in sites}
             self._sites, self._terms = [], []
             return found, good
@@ -278,9 +284,9 @@ class Evidence(Distribution):
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
         """Draws of ``y``, given the data before."""
         here = Term(self.fn, None)
-        latents = Latents(self.sites, self.before, self.sparse)
+        latents = Latents.of(self.sites, self.before, self.sparse)
         law, _ = latents.law()
-        seen = Latents(self.sites, (here,), self.sparse)
+        seen = Latents.of(self.sites, (here,), self.sparse)
 
         def draw(key: PRNGKeyArray) -> Array:
             key_v, key_y = random.split(key)

@@ -56,6 +56,7 @@ def random_case(seed):
     data = []
     for number in range(rng.integers(1, 3)):
         rows = None if number == 0 else rng.integers(0, N, int(rng.integers(2, 5)))
+        n = N if rows is None else len(rows)
         whole = (n, K) if K else (n,)
         noise = np.exp(rng.standard_normal([(), whole, (K,) if K else ()][rng.integers(3)]))
         mask = [None, rng.random(n) < 0.7, rng.random(whole) < 0.7][rng.integers(3)]
