@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -94,32 +95,37 @@ def nuts(
         )
         flat, unravel = ravel_pytree(start.param_info.z)
         potential = lambda x: start.potential_fn(unravel(x))  # noqa: E731
-        mode, spread = jax.jit(lambda x: _mode(potential, x))(flat)
-        if not np.all(np.isfinite(np.asarray(mode))):
-            raise NonFiniteError(
-                "No start with a finite density was found: check the priors and the data, or take float64 "
-                "(numpyro.enable_x64())."
-            )
-        noise = random.normal(named_key(key, "chains"), (num_chains, len(flat)), flat.dtype)
-        points = mode + 2 * noise @ spread.T
-        finite = jnp.isfinite(jax.jit(lambda xs: lax.map(potential, xs))(points))
-        points = jnp.where(finite[:, None], points, mode)
+        noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)
+        points, spread = jax.jit(partial(_starts, potential))(flat, noise)
+        checks.refuse(
+            not np.all(np.isfinite(np.asarray(points))),
+            "No start with a finite density was found: check the priors and the data, or take float64 "
+            "(numpyro.enable_x64()).",
+            NonFiniteError,
+        )
         kernel = NUTS(
             program,
             dense_mass=True,
             inverse_mass_matrix=np.asarray(spread @ spread.T),
             target_accept_prob=target_accept_prob,
         )
-        mcmc = MCMC(kernel, **counts, chain_method="vectorized", progress_bar=progress)
-        first = jax.vmap(unravel)(points)
-        mcmc.run(named_key(key, "nuts"), *given, init_params=first if num_chains > 1 else unravel(points[0]), **kwargs)
+        mcmc = MCMC(
+            kernel,
+            num_warmup=counts["num_warmup"],
+            num_samples=counts["num_samples"],
+            num_chains=counts["num_chains"],
+            chain_method="vectorized",
+            progress_bar=progress,
+        )
+        first = jax.vmap(unravel)(points) if len(points) > 1 else unravel(points[0])
+        mcmc.run(named_key(key, "nuts"), *given, init_params=first, **kwargs)
     return mcmc
 
 
-def _mode(
-    potential: Callable[[Array], Array], start: Float[Array, " D"]
-) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
-    """The mode of a density, and a root of the inverse Hessian there."""
+def _starts(
+    potential: Callable[[Array], Array], start: Float[Array, " D"], noise: Float[Array, "C D"]
+) -> tuple[Float[Array, "C D"], Float[Array, "D D"]]:
+    """Where chains start around the mode of a density, and a root of the inverse Hessian there."""
     optimizer = optax.lbfgs()
     both = optax.value_and_grad_from_state(potential)
 
@@ -127,7 +133,7 @@ def _mode(
         x, value, inner, _, count = state
         _, slope = both(x, state=inner)
         updates, inner = optimizer.update(slope, inner, x, value=value, grad=slope, value_fn=potential)
-        there = optax.apply_updates(x, updates)
+        there: Any = optax.apply_updates(x, updates)
         new = potential(there)
         return there, new, inner, value - new, count + 1
 
@@ -143,4 +149,7 @@ def _mode(
     H = (slopes(1) - slopes(-1)) / (2 * size)
     H = jnp.where(jnp.isfinite(H), (H + H.T) / 2, jnp.eye(len(start), dtype=start.dtype))
     values, vectors = jnp.linalg.eigh(H)
-    return mode, vectors / jnp.sqrt(jnp.clip(values, 1 / _MOST**2, 1 / _LEAST**2))
+    spread = vectors / jnp.sqrt(jnp.clip(values, 1 / _MOST**2, 1 / _LEAST**2))
+    points = mode + 2 * noise @ spread.T
+    finite = jnp.isfinite(lax.map(potential, points))
+    return jnp.where(finite[:, None], points, mode), spread

@@ -114,7 +114,7 @@ class Term(Fields):
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood, which knows of masks of single entries."""
-        fn = self.fn
+        fn: Any = self.fn
         while isinstance(fn, MaskedDistribution):
             fn = fn.of_entries() if isinstance(fn, MaskedLikelihood) and fn.entries is not None else fn.base_dist
         return fn
@@ -171,7 +171,7 @@ class Term(Fields):
         return (VarianceParts(jnp.zeros_like(left), left, loading=m.loading),)
 
 
-class Draws(NamedTuple):
+class Law(NamedTuple):
     """The law of ``v`` given data, ``N(mean, (L L^T)^-1)``, by groups that are independent.
 
     Attributes:
@@ -317,7 +317,7 @@ class Latents(Fields):
 
     # -- the best v --------------------------------------------------------------------------------------------------
 
-    def law(self) -> tuple[Draws, Bool[Array, ""]]:
+    def law(self) -> tuple[Law, Bool[Array, ""]]:
         """The law of ``v`` given data, exact or approximate, and whether it was found."""
         if self.gaussian:
             v, found = self.zero, jnp.asarray(True)
@@ -327,7 +327,7 @@ class Latents(Fields):
         L, factorised = guarded_factor(self.hessian(v), "the precision of GP sites given data", 0.0)
         if self.gaussian:  # one step ends there, since the objective is quadratic
             v = -_solve(L, self.slope(v))
-        return Draws(v, L), found & factorised & self.factorised
+        return Law(v, L), found & factorised & self.factorised
 
     def log_evidence(self) -> Float[Array, ""]:
         """``log p(y)``; minus infinity where it was not found."""

@@ -40,6 +40,21 @@ def check_laplace(
     whether that mean is known, and its logarithm how many nats are missing. Only what *changes* between hyperparameters
     changes their posterior. With inducing variables ``p(y | v)`` is ``E_p(f|u) log p(y | f)``, as in the program.
 
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+        >>> from gpzoo import GaussianProcess, kernels
+        >>> from gpzoo.inference import check_laplace, marginal
+        >>> from gpzoo.likelihoods import Expected
+        >>> def counts(X, y=None):
+        ...     lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+        ...     f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.0, lengthscale), X))
+        ...     numpyro.sample("y", Expected(lambda f: dist.Poisson(jnp.exp(f)), f), obs=y)
+        >>> X, y = np.linspace(0, 3, 8, dtype=np.float32)[:, None], np.array([1, 0, 2, 4, 7, 5, 3, 6])
+        >>> draws = {"lengthscale": np.array([0.5, 1.0, 2.0], np.float32)}
+        >>> found = check_laplace(jax.random.key(0), marginal(counts), X, y, posterior_samples=draws)
+        >>> found.findings, bool(np.all(np.abs(found.arrays["log_ratio"]) < 0.1))
+        ((), True)
+
     Args:
         rng_key: key of the draws.
         program: the marginal program.
@@ -64,8 +79,7 @@ def check_laplace(
     samples = {name: value[chosen] for name, value in samples.items()}
     num_draws = checks.positive_int("num_draws", num_draws)
     weights = np.asarray(program.log_weights(rng_key, samples, args, num_draws, params, model_kwargs), np.float64)
-    finite = np.isfinite(weights).all(axis=1)
-    k = np.array([pareto(each)[1] if good else np.inf for each, good in zip(weights, finite, strict=True)])
+    k = np.array([pareto(each)[1] if np.all(np.isfinite(each)) else np.inf for each in weights])
     ratio = np.asarray(logsumexp(jnp.asarray(weights), axis=1)) - np.log(num_draws)
     most = largest_k(num_draws)
     rows = ((len(k), float(k.max()), float(np.median(k)), float(ratio.mean()), float(ratio.std())),)
