@@ -83,5 +83,5 @@ def check_laplace(
     ratio = np.asarray(logsumexp(jnp.asarray(weights), axis=1)) - np.log(num_draws)
     most = largest_k(num_draws)
     rows = ((len(k), float(k.max()), float(np.median(k)), float(ratio.mean()), float(ratio.std())),)
-    found = (finding("Laplace not trusted", None, k=float(k.max()), most=most),) if k.max() > most else ()
+    found = (finding("laplace not trusted", None, k=float(k.max()), most=most),) if k.max() > most else ()
     return Diagnosis(found, table(TITLE, rows, draws=num_draws, most=most), {"log_ratio": ratio, "k": k})
