@@ -3,10 +3,10 @@
     python benchmarks/marginal.py [--cases exact collapsed laplace] [--pairs 1] [--draws 500] [--dtype float32]
         [--output benchmarks/results/marginal.json]
 
-Four chains of 500 + 500 draws: 200 rows exactly, 2,000 rows with 100 inducing inputs, 1,000 counts by Laplace's
-approximation with 100. By hand is the program that NumPyro's own documentation teaches, a multivariate normal density, with
-NumPyro's own starting values and four chains in sequence; it has no collapsed or Laplace form, so that it takes part in
-the first case alone. Each run is a process of its own, compilation and start included.
+Four chains of 500 + 500 draws: 200 rows exactly, 2,000 rows with 100 inducing inputs, and 1,000 counts by Laplace's
+approximation with 100. By hand is the program that NumPyro's own documentation teaches, a multivariate normal density,
+with NumPyro's own starting values and four chains in sequence. It has no collapsed or Laplace form, so that it takes part
+in the first case alone. Each run is a process of its own, compilation and start included.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def main() -> None:
         return
     runs = []
     for _ in range(arguments.pairs):
-        for case, library in ((case, library) for case in arguments.cases for library in CASES[case]):
+        for case, library in [(one, library) for one in arguments.cases for library in CASES[one]]:
             command = [sys.executable, __file__, *options, "--one", case, library]
             ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             runs.append(json.loads(ended.stdout.splitlines()[-1]))
