@@ -5,8 +5,8 @@
 
 Four chains of 500 + 500 draws: 200 rows exactly, 2,000 rows with 100 inducing inputs, and 1,000 counts by Laplace's
 approximation with 100. By hand is the program that NumPyro's own documentation teaches, a multivariate normal density,
-with NumPyro's own starting values and four chains in sequence. It has no collapsed or Laplace form, so that it takes part
-in the first case alone. Each run is a process of its own, compilation and start included.
+with NumPyro's own starting values and four chains in sequence. It has no collapsed or Laplace form, so that it takes
+part in the first case alone. Each run is a process of its own, compilation and start included.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def nuts(
         ``mcmc.sampler.model``.
 
     Raises:
-        ValueError: for counts below one.
+        ValueError: for counts below one, or a program without latent sites.
         NonFiniteError: if no start with a finite density is found.
     """
     key = checks.rng_key(rng_key)
@@ -93,6 +93,7 @@ def nuts(
             model_kwargs=kwargs,
             init_strategy=init_to_median(num_samples=15),
         )
+        checks.refuse(not start.param_info.z, "The program has no latent sites for NUTS to move: give it priors.")
         flat, unravel = ravel_pytree(start.param_info.z)
         potential = lambda x: start.potential_fn(unravel(x))  # noqa: E731
         noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)

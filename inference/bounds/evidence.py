@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
+from jax.core import eval_jaxpr
 from jaxtyping import Bool, Float, PRNGKeyArray
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import linalg
 from gpzoo._numpyro import mask_of
 from gpzoo._pytree import Fields, static
-from gpzoo.inference.guides.reparam import guarded_factor
+from gpzoo.errors import FactorisationError
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.base import MaskedLikelihood
@@ -39,6 +40,8 @@ from gpzoo.processes.process import rows_first
 
 #: Newton steps of the search for the best ``v``, after which the density is zero; most searches take five to ten.
 MOST_STEPS = 100
+
+_PRECISION = "the precision of GP sites given data"
 
 
 class Site(Fields):
@@ -84,7 +87,7 @@ class Site(Fields):
         """``A``, for each output that has one of its own, and whether the prior's covariance has a factor."""
         if self.conditional is None:
             name = f"the covariance of GP site {self.name!r}"
-            L, factorised = guarded_factor(self.covariance(), name, self.prior.jitter)
+            L, factorised = factor(self.covariance(), name, self.prior.jitter)
             return L.mT, factorised
         A, _ = self.conditional._projections(self.prior.X)
         A = jnp.where(self.conditional.factorised, A, jnp.zeros_like(A))
@@ -130,10 +133,10 @@ class Term(Fields):
         return self.likelihood.noise is not None and self.likelihood.quadratic
 
     @property
-    def by_entry(self) -> bool:
-        """Whether each output of ``f`` has a term of its own."""
-        f = self.marginals
-        return f.ndim == 1 or f.shape[1] == 1 or bool(self.likelihood.by_entry)
+    def apart(self) -> bool:
+        """Whether each output of ``f`` has a term of its own, and is one of one output of a site."""
+        f, own = self.marginals, self.likelihood.own_columns
+        return (f.ndim == 1 or f.shape[1] == 1 or own) and all(part.apart for part in f.parts)
 
     def seen(self) -> Bool[Array, "_ _"] | None:
         """Which entries were observed, ``[N, K]`` or ``[N, 1]``; ``None`` if all were."""
@@ -324,7 +327,7 @@ class Latents(Fields):
         else:
             v, good = best(self)
             found = good == 1
-        L, factorised = guarded_factor(self.hessian(v), "the precision of GP sites given data", 0.0)
+        L, factorised = factor(self.hessian(v), _PRECISION, 0.0)
         if self.gaussian:  # one step ends there, since the objective is quadratic
             v = -_solve(L, self.slope(v))
         return Law(v, L), found & factorised & self.factorised
@@ -334,36 +337,6 @@ class Latents(Fields):
         law, found = self.law()
         log_det = jnp.sum(jnp.log(linalg.diagonal(law.L)))
         return jnp.where(found, -self.objective(law.mean) - log_det, -jnp.inf)
-
-    def newton(self, start: Float[Array, "B R"]) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
-        """Newton steps with a damping that grows where they fail to lower the objective (Levenberg and Marquardt)."""
-        rounding = float(jnp.finfo(start.dtype).eps)
-        enough = rounding**0.6  # of which the next step, were it taken, would leave the square
-        eye = jnp.eye(start.shape[1], dtype=start.dtype)
-
-        def going(state: tuple) -> Array:
-            *_, decrement, count = state
-            return (decrement > enough) & (count < MOST_STEPS)
-
-        def step(state: tuple) -> tuple:
-            v, value, damping, _, count = state
-            slope = self.slope(v)
-            L = jnp.linalg.cholesky(self.hessian(v) + damping * eye, symmetrize_input=False)
-            move = -_solve(L, slope)
-            decrement = -jnp.sum(move * slope)
-            there = self.objective(v + move)
-            slack = 10 * rounding * (1 + jnp.abs(value))
-            good = jnp.isfinite(there) & (there <= value + slack)
-            v, value = jnp.where(good, v + move, v), jnp.where(good, there, value)
-            less = jnp.where(damping > 1e-2, damping / 10, 0)
-            damping = jnp.where(good, less, jnp.maximum(10 * damping, 1))
-            decrement = jnp.where(good & (damping <= 1), decrement, jnp.inf)
-            return v, value, damping, decrement, count + 1
-
-        zero = jnp.zeros((), start.dtype)
-        state = lax.while_loop(going, step, (start, self.objective(start), zero, zero + jnp.inf, 0))
-        v, *_, decrement, _ = state
-        return v, (decrement <= enough).astype(start.dtype)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
         """Log importance weights of draws of the law, whose mean is ``p(y)`` over its approximation."""
@@ -385,19 +358,79 @@ class Latents(Fields):
         return values, found
 
 
-@jax.custom_jvp
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     """The least point of the objective, with the derivatives of the implicit function; and 1 where it was found."""
-    return latents.newton(latents.zero)
+    objective, given = _hoisted(latents.objective, latents.zero)
+    hessian, also = _hoisted(latents.hessian, latents.zero)
+
+    @jax.custom_jvp
+    def found(given: tuple, also: tuple) -> tuple[Array, Array]:
+        # A fixed start that no symmetry has: at v = 0 a product of two outputs has no slope.
+        start = jnp.sin(1 + jnp.arange(latents.zero.size, dtype=latents.zero.dtype)).reshape(latents.zero.shape) / 100
+        return _newton(lambda v: objective(v, given), lambda v: hessian(v, also), start)
+
+    @found.defjvp
+    def implicit(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+        v, good = found(*primals)
+        _, change = jax.jvp(lambda given: jax.grad(objective)(v, given), primals[:1], tangents[:1])
+        L, _ = factor(hessian(v, primals[1]), _PRECISION, 0.0)
+        return (v, good), (-_solve(L, change), jnp.zeros_like(good))
+
+    return found(given, also)
 
 
-@best.defjvp
-def _best_jvp(primals: tuple[Latents], tangents: tuple[Any]) -> tuple[tuple, tuple]:
-    (latents,) = primals
-    v, found = best(latents)
-    _, change = jax.jvp(lambda latents: latents.slope(v), (latents,), tangents)
-    L, _ = guarded_factor(latents.hessian(v), "the precision of GP sites given data", 0.0)
-    return (v, found), (-_solve(L, change), jnp.zeros_like(found))
+def _hoisted(function: Callable[[Array], Array], x: Array) -> tuple[Callable[[Array, tuple], Array], tuple]:
+    """A function of ``x`` and of all that it was made of, none of which is in a closure then; and these."""
+    traced: Any = jax.make_jaxpr(function)(x)
+    return lambda x, given: eval_jaxpr(traced.jaxpr, given, x)[0], tuple(map(jnp.asarray, traced.consts))
+
+
+def _newton(
+    objective: Callable[[Array], Array], hessian: Callable[[Array], Array], start: Float[Array, "B R"]
+) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
+    """Newton's steps with a damping that grows where they fail (Levenberg and Marquardt), and 1 where they ended.
+
+    A step is good if it lowers the objective. Near the end its change is lost in rounding where terms are large: a
+    short step is good there if the next one would be shorter.
+    """
+    rounding = float(jnp.finfo(start.dtype).eps)
+    enough = rounding**0.6  # of the squared length of a step, after which the next would have the square of that
+    eye, both = jnp.eye(start.shape[1], dtype=start.dtype), jax.value_and_grad(objective)
+
+    def going(state: tuple) -> Array:
+        *_, left, count = state
+        return (left > enough) & (count < MOST_STEPS)
+
+    def step(state: tuple) -> tuple:
+        v, value, slope, damping, _, count = state
+        L = jnp.linalg.cholesky(hessian(v) + damping * eye, symmetrize_input=False)
+        move = -_solve(L, slope)
+        left = -jnp.sum(move * slope)
+        there, next_slope = both(v + move)
+        lower = there <= value + 10 * rounding * (1 + jnp.abs(value))
+        next_left = jnp.sum(next_slope * _solve(L, next_slope))
+        short = (left < 1e-4 * (1 + jnp.abs(value))) & (next_left <= left)
+        good = jnp.isfinite(there) & jnp.all(jnp.isfinite(next_slope)) & (lower | short)
+        v, value, slope = (jnp.where(good, x, y) for x, y in ((v + move, v), (there, value), (next_slope, slope)))
+        ended = good & (damping <= 1)
+        less = jnp.where(damping > 1e-2, damping / 10, 0)
+        damping = jnp.where(good, less, jnp.maximum(10 * damping, 1))
+        return v, value, slope, damping, jnp.where(ended, left, jnp.inf), count + 1
+
+    zero = jnp.zeros((), start.dtype)
+    v, *_, left, _ = lax.while_loop(going, step, (start, *both(start), zero, zero + jnp.inf, 0))
+    return v, (left <= enough).astype(start.dtype)
+
+
+def factor(
+    K: Float[Array, "*D N N"], name: str, jitter: Array | float | None
+) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
+    """A Cholesky factor of ``K`` plus jitter, and whether there is one; the identity where there is none."""
+    try:
+        L, factorised = linalg.cholesky_or_failed(K, name, jitter)
+    except FactorisationError:  # outside jit, where the density is zero all the same
+        return jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), jnp.asarray(False)
+    return L, jnp.all(factorised == 1)
 
 
 def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Float[Array, ""]:
@@ -421,8 +454,7 @@ def connected(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str
 
 def are_apart(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
     """Whether data see the outputs of one site one by one."""
-    parts = [part for term in terms for part in term.marginals.parts]
-    return len(sites) == 1 and all(part.apart for part in parts) and all(term.by_entry for term in terms)
+    return len(sites) == 1 and all(term.apart for term in terms)
 
 
 def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:

@@ -14,6 +14,7 @@ from numpyro import handlers
 from numpyro.distributions import Distribution, constraints
 
 from gpzoo import _checks as checks
+from gpzoo._numpyro import given_outside
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import FactorisationError
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected, log_evidence
@@ -22,7 +23,7 @@ from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, w
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.runs import ParameterNames, sampled, unmasked
+from gpzoo.inference.programs.runs import ParameterNames, check_value, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
@@ -51,8 +52,8 @@ class marginal(whitened):
     sites, ``f * c``, ``f + c``, ``f @ A``, ``f[rows]``. Masks, missing entries, noise by row and several data sites are
     allowed. Outputs that no data see together, and sites that no data connect, are computed apart. Laplace's
     approximation (Williams and Barber 1998) has the curvature at the mode, which damped Newton steps find; its
-    derivatives are those of the implicit function. Where a covariance does not factorise, or the mode is not found,
-    the density is zero: a divergence for NUTS.
+    derivatives are those of the implicit function. The steps begin near ``v = 0``, so that of several modes one is
+    found. Where a covariance does not factorise, or the mode is not found, the density is zero: a divergence for NUTS.
 
     Draws of hyperparameters become draws of ``f``, or of ``<site>_u``, by :meth:`with_sites`, as
     :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` do by themselves, with this program.
@@ -71,14 +72,16 @@ class marginal(whitened):
     Args:
         fn: a NumPyro program.
         inducing: see :class:`~gpzoo.inference.WhitenReparam`; for all GP sites, or by site name, where the sites not
-            named have none.
+            named have none. As there, an initialiser looks at the first inputs that the program sees: take a new
+            marginal program for other data.
         sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9); ``"tight"`` for its tighter form
             (Titsias 2025, see :class:`~gpzoo.likelihoods.Gaussian`), or ``"fitc"`` for FITC (Snelson and Ghahramani
             2006), which is no bound. The latter two are for Gaussian noise.
 
     Raises:
-        ValueError: for another ``sparse``; when the program runs, for minibatches, ``"tight"`` and ``"fitc"`` with
-            other noise or with outputs that the program mixes (``f @ A``), and as :class:`~gpzoo.inference.whitened`.
+        ValueError: for another ``sparse``; when the program runs, for minibatches, a GP site that a handler outside
+            gives a value, ``"tight"`` and ``"fitc"`` with other noise, ``"fitc"`` with outputs that the program mixes
+            (``f @ A``), robust-max without inducing variables, and as :class:`~gpzoo.inference.whitened`.
         TypeError: when the program runs, for a GP site that is drawn (:func:`~gpzoo.draws`, deep GPs), discrete latent
             sites that are summed out, kernels that sample views, grids of inducing variables.
     """
@@ -88,6 +91,7 @@ class marginal(whitened):
         self._sparse = checks.one_of("sparse", sparse, ("vfe", "tight", "fitc"))
         self._sites: list[Site] = []
         self._terms: list[Term] = []
+        self._asking = False
 
     def __enter__(self) -> Any:
         self._sites, self._terms = [], []
@@ -95,12 +99,12 @@ class marginal(whitened):
 
     def process_message(self, msg: Any) -> None:
         """Takes GP sites out, and gives data sites the density without them."""
+        if msg["type"] == "deterministic" and isinstance(msg["value"], GaussianMarginals):
+            msg["stop"] = True  # the handlers outside record numbers, and marginals are none
         if stands_as_it_is() or msg["type"] != "sample":
             return super().process_message(msg)
         if isinstance(msg["fn"], GaussianProcess) and msg["value"] is None:
             return self._take_out(msg)
-        if msg["infer"].get("enumerate") and msg["value"] is None:
-            raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
         likelihood: Any = unmasked(msg["fn"])
         if isinstance(likelihood, Likelihood) and likelihood.is_marginal and _maps(likelihood.f):
             self._check_data(msg, likelihood)
@@ -109,9 +113,16 @@ class marginal(whitened):
 
     def postprocess_message(self, msg: Any) -> None:
         """Remembers data, on which those of later sites are conditioned."""
-        fn = unmasked(msg["fn"]) if msg["type"] == "sample" else None  # Predictive masks all sites
+        if msg["type"] != "sample" or isinstance(msg["value"], GaussianMarginals) or stands_as_it_is():
+            return
+        fn = unmasked(msg["fn"])  # Predictive masks all sites
         if isinstance(fn, Evidence):
             self._terms.append(Term(fn.fn, msg["value"]))
+        elif not msg["is_observed"]:
+            if msg["infer"].get("enumerate"):  # MCMC says so by a handler outside
+                raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
+            if self._asking and not msg["cond_indep_stack"]:
+                check_value(msg["name"], msg["value"], tuple(fn.shape()))
 
     def _take_out(self, msg: Any) -> None:
         name, prior = msg["name"], msg["fn"]
@@ -122,6 +133,11 @@ class marginal(whitened):
             TypeError,
         )
         checks.refuse(msg["scale"] is not None, f"GP site {name!r} stands inside handlers.scale. Take it out.")
+        checks.refuse(
+            not self._asking and given_outside(self, name),
+            f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
+            "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out.",
+        )
         reparam, conditional = self._named.get(name, self._others), None
         if reparam.inducing is not None:
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
@@ -135,6 +151,13 @@ class marginal(whitened):
             msg["scale"] not in (None, 1),
             f"Data site {name!r} has a part of the rows of its plate, but its density is that of all data together. "
             "Run the program on all rows (no subsample_size, no handlers.scale).",
+        )
+        sparse = any(site.conditional is not None for site in self._sites if site.name in likelihood.f.sites)
+        checks.refuse(
+            not (likelihood.smooth or sparse),
+            f"Data site {name!r} has the likelihood {kind}, whose density is piecewise constant in f, so that "
+            "Laplace's approximation sees nothing. Give its GP sites inducing variables, marginal(program, "
+            "kmeans(50)), or use likelihoods.Softmax.",
         )
         if self._sparse == "vfe":
             return
@@ -224,9 +247,12 @@ class marginal(whitened):
 
         def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Array], Array]:
             key, values = draw
-            seen = ParameterNames()
-            with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
-                handlers.substitute(self, data=values | params)(*args, **arrays, **static)
+            seen, self._asking = ParameterNames(), True
+            try:
+                with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
+                    handlers.substitute(self, data=values | params)(*args, **arrays, **static)
+            finally:
+                self._asking = False
             latent = {name for name, site in sampled(trace).items() if not site["is_observed"]}
             missing = sorted((latent | seen.loose("param", "mutable")) - values.keys() - params.keys())
             checks.refuse(missing, f"posterior_samples (or params) has no values of {missing}.")
@@ -239,7 +265,11 @@ class marginal(whitened):
             self._sites, self._terms = [], []
             return found, good
 
-        count = len(next(iter(samples.values()))) if samples else checks.positive_int("num_draws", num_draws)
+        counts = {name: len(value) for name, value in samples.items()} or {
+            "": checks.positive_int("num_draws", num_draws)
+        }
+        checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
+        (count,) = set(counts.values())
         keys = random.split(checks.rng_key(rng_key), count)
         each = lambda *of: lax.map(lambda draw: one(draw, *of[1:]), of[0])  # noqa: E731
         one((keys[0], {name: value[0] for name, value in samples.items()}), args, arrays)  # initialisers look at inputs
@@ -273,9 +303,10 @@ class Evidence(Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, ""]:
         """``log p(y)``, in nats, given the data before."""
-        here = (*self.before, Term(self.fn, value))
-        first = log_evidence(*self._of(self.before)) if self.before else 0
-        return log_evidence(self.sites, here, self.sparse) - first
+        total = log_evidence(self.sites, (*self.before, Term(self.fn, value)), self.sparse)
+        if not self.before:
+            return total
+        return jnp.where(jnp.isfinite(total), total - log_evidence(*self._of(self.before)), -jnp.inf)
 
     def _of(self, terms: tuple[Term, ...]) -> tuple[list[Site], tuple[Term, ...], str]:
         names = frozenset().union(*(term.marginals.sites for term in terms))

@@ -271,6 +271,13 @@ def latent(X, y=None, variance=1.0, lengthscale=1.0, *, noise, num_outputs):
         numpyro.sample("y", noise(f), obs=y)
 
 
+NOISES["columns mixed"] = (
+    lambda f: Expected(lambda f: dist.Poisson(jnp.exp(f @ jnp.array([[1.0, 0.5], [0.0, 1.0]]))).to_event(1), f),
+    np.stack([COUNTS, LABELS], axis=1),
+    2,
+)
+
+
 def of_noise(name):
     noise, data, outputs = NOISES[name]
     return partial(latent, noise=noise, num_outputs=outputs), data
@@ -325,6 +332,25 @@ def test_laplace_and_its_derivatives_are_those_of_dense_matrices(name):
         four = [ours(logs + k * move) for k in (-2, -1, 1, 2)]
         difference = float(four[0] - 8 * four[1] + 8 * four[2] - four[3]) / 12e-4
         assert float(found) == pytest.approx(difference, rel=1e-6, abs=1e-6)
+
+
+def test_hyperparameters_in_the_closure_of_a_likelihood_have_derivatives():
+    def closed(scale):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Expected(lambda f: dist.StudentT(3.0, f, scale), f), obs=y)
+
+    ours = jax.jit(lambda scale: density(marginal(closed), scale))
+    difference = (8 * (ours(0.301) - ours(0.299)) - ours(0.302) + ours(0.298)) / 0.012
+    assert float(jax.grad(ours)(0.3)) == pytest.approx(float(difference), rel=1e-6)
+
+
+def test_large_counts_have_a_mode():
+    """Terms of a million, whose sum is some hundred nats."""
+    many = np.linspace(0, 6, 60)[:, None]
+    counts = np.random.default_rng(0).poisson(np.exp(np.sin(2 * many[:, 0]) + 7))
+    program = marginal(of_noise("counts")[0])
+    each = jax.jit(jax.vmap(lambda scale: density(program, many, counts, 10.0, scale)))(jnp.linspace(0.2, 1.5, 20))
+    assert np.all(np.isfinite(each))
 
 
 def test_second_derivatives_of_laplace_are_right():
@@ -500,6 +526,7 @@ def undrawn(X, y):
 
 def mixture(X, y):
     f = numpyro.sample("f", GaussianProcess(RBF(), X))
+    numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
     k = numpyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
     numpyro.sample("y", Gaussian(f * (1.0 + k), 0.1), obs=y)
 
@@ -514,7 +541,7 @@ REFUSED = {
         TypeError,
         "draws GP site 'layer_0'.*whitened",
     ),
-    "discrete": (lambda: density(marginal(mixture), X, y), TypeError, "Latent site 'k' is discrete"),
+    "discrete": (lambda: nuts(KEY, marginal(mixture), X, y), TypeError, "Latent site 'k' is discrete"),
     "sampled views": (
         lambda: density(marginal(partial(invariant_gp, view=rotation())), np.zeros((2, 8, 8, 1)), np.zeros(2)),
         TypeError,
@@ -522,6 +549,31 @@ REFUSED = {
     ),
     "a grid": (lambda: marginal(regression, InducingGrid(8)), TypeError, "no grid"),
     "another bound": (lambda: marginal(regression, sparse="dtc"), ValueError, "sparse"),
+    "robust-max": (
+        lambda: density(marginal(partial(latent, noise=likelihoods.RobustMax, num_outputs=3)), X, LABELS),
+        ValueError,
+        "RobustMax, whose density is piecewise constant.*kmeans",
+    ),
+    "a value from outside": (
+        lambda: density(handlers.condition(marginal(regression), {"f": np.zeros(12)}), X, y, params=VALUES),
+        ValueError,
+        "GP site 'f' has a value from a handler outside",
+    ),
+    "nothing to move": (
+        lambda: nuts(KEY, marginal(shared), X, np.zeros((12, 3))),
+        ValueError,
+        "no latent sites for NUTS",
+    ),
+    "draws by chain": (
+        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones((2, 3)), "lengthscale": np.ones((2, 3))}, X, y),
+        ValueError,
+        "'lengthscale' has shape",
+    ),
+    "draws of two lengths": (
+        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones(3), "lengthscale": np.ones(2)}, X, y),
+        ValueError,
+        "one number of draws",
+    ),
     "names": (
         lambda: density(marginal(regression, {"g": kmeans(3)}), X, y, params=VALUES),
         ValueError,
@@ -569,6 +621,16 @@ def test_a_covariance_without_a_factor_has_no_density():
     at = lambda noise: density(marginal(with_jitter), np.zeros((3, 1)), np.arange(3.0), noise, 0.0)  # noqa: E731
     assert jax.jit(at)(1e-30) == -np.inf
     assert np.isfinite(jax.jit(at)(0.1)) and np.isfinite(jax.jit(jax.grad(at))(0.1))
+
+
+def test_two_data_sites_without_a_density_have_none_together():
+    def twice(noise):
+        f = numpyro.sample("f", GaussianProcess(RBF(), np.zeros((3, 1)), jitter=0.0))
+        numpyro.sample("y", Gaussian(f, noise), obs=np.arange(3.0))
+        numpyro.deterministic("twice", 2 * f)
+        numpyro.sample("z", Gaussian(f, noise), obs=np.arange(3.0))
+
+    assert density(marginal(twice), 1e-30) == -np.inf
 
 
 def test_a_kernel_with_white_noise_is_noise_of_the_site():
