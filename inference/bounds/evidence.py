@@ -12,7 +12,7 @@ exact where noise is Gaussian, else Laplace's approximation. With inducing varia
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
