@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions import deep_kernel_models as models
 from gpzoo.reproductions.deep_kernel_models import Phases
 from gpzoo.reproductions.execute import execute
-from gpzoo.reproductions.experiment import Outcome, Run
+from gpzoo.reproductions.experiment import Run
 
 nnx = pytest.importorskip("flax.nnx")
 networks = pytest.importorskip("gpzoo.models.networks")
@@ -94,30 +95,25 @@ def test_settings_are_chosen_on_whole_groups_of_training_rows(short, monkeypatch
 
 
 def test_data_are_those_at_hand_and_scaled(small, monkeypatch, tmp_path):
-    found = []
-
     def train(run, load, facts, of=None, **outcome):
-        found.append(load(replace(run, split=0)))
-        return Outcome({}, {}, 0, 0.0, found[-1][0], "float32", np.zeros(1), **outcome)
+        data, part = load(replace(run, split=0))
+        return SimpleNamespace(data=data, part=part, **outcome)
 
     def loaded(name, preset="quick"):
-        stands_in = EXPERIMENTS[name].run(run_of(name, tmp_path, preset)).stands_in
-        return *found[-1], stands_in
+        return EXPERIMENTS[name].run(run_of(name, tmp_path, preset))
 
     monkeypatch.setattr(paper, "train", train)
-    assert loaded("covtype")[0].name == "covtype"
+    assert loaded("covtype").data.name == "covtype"
     monkeypatch.setattr(datasets, "available", lambda: [datasets.Entry("covtype-subset", "", True, "here")])
-    data, part, _ = loaded("covtype")
-    assert data.name == "covtype-subset" and part["of"] + 58_101 == 581_012
-    assert [loaded("airline", preset)[0].name for preset in ("quick", "paper")] == [
-        "airline-delayed-generated",
-        "airline-delayed",
-    ]
-    data, *_ = loaded("mnist-binary")
+    found = loaded("covtype")
+    assert found.data.name == "covtype-subset" and found.part["of"] + 58_101 == 581_012
+    assert loaded("airline").data.name == "airline-delayed-generated"
+    assert loaded("airline", "paper").data.name == "airline-delayed"
+    data = loaded("mnist-binary").data
     assert data.name == "mnist, odd or even" and np.array_equal(data.y_train, np.arange(60) % 2)
     # Classes of one's own are not the paper's.
-    data, _, stands_in = loaded("imagenet20")
-    assert stands_in and np.abs(data.X_train.mean(0)).max() < 1e-5
+    found = loaded("imagenet20")
+    assert found.stands_in and np.abs(found.data.X_train.mean(0)).max() < 1e-5
 
 
 def test_what_was_chosen_by_results_is_in_other_presets_than_the_papers(tmp_path):

@@ -54,16 +54,16 @@ LARGE = {"name": "squares", "sizes": {"train": 12, "test": 50_000}}
 def toy(tmp_path):
     """``toy(**changes)`` records a result of the toy paper, and returns all pages."""
 
-    def written(variant="plain", preset="paper", seed=0, **changes):
-        run = Run("toy", "squares", variant, preset, seed, tmp_path / "run")
-        record(tmp_path / "out", run, data=LARGE, **changes).rename(path_of(tmp_path, variant, preset, seed))
+    def written(variant="plain", preset="paper", **changes):
+        run = Run("toy", "squares", variant, preset, 0, tmp_path / "run")
+        record(tmp_path / "out", run, data=LARGE, **changes)
         return pages(tmp_path / "out", [experiment(presets=("quick", "tuned", "paper"))], [PAPER])
 
     return written
 
 
-def path_of(folder, variant="plain", preset="paper", seed=0):
-    return result_path(folder / "out", "toy", "squares", variant, preset, seed)
+def path_of(folder, seed=0):
+    return result_path(folder / "out", "toy", "squares", "plain", "paper", seed)
 
 
 def test_a_page_has_claims_tables_and_what_was_not_run(toy):
@@ -97,16 +97,6 @@ def test_runs_by_settings_of_ours_that_do_better_are_named(toy):
 def test_a_few_wrong_images_are_counted_and_small_runs_not_set_against_the_paper(toy):
     assert "| squares, plain" not in toy(preset="quick")["docs/results/toy.md"]
     assert "(binomial, 5 of 50,000)" in toy(metrics={"error": 0.0001, "nlpp": 0.1})["docs/results/toy.md"]
-
-
-def test_seeds_are_averaged_and_read_once(toy, tmp_path):
-    for seed, error in ((2, 0.04), (1, 0.03), (0, 0.02)):
-        toy(seed=seed, metrics={"error": error, "nlpp": 0.1})
-    (runs,) = Records(tmp_path / "out", [experiment()]).compared("toy", "squares", "plain", ("quick", "paper"))
-    assert runs.ours("error").value == pytest.approx(0.03) and len(runs.keys) == 3
-    path_of(tmp_path, seed=5).write_bytes(path_of(tmp_path).read_bytes())
-    with pytest.raises(ReproductionError, match="are both of seed 0"):
-        Records(tmp_path / "out", [experiment()])
 
 
 def test_a_check_finds_what_is_wrong(toy, tmp_path):
@@ -143,6 +133,10 @@ def test_files_that_cannot_be_placed_are_refused(toy, tmp_path):
         path.write_bytes(damage if isinstance(damage, bytes) else json.dumps(whole | damage).encode())
         with pytest.raises(ReproductionError, match=told):
             Records(tmp_path / "out", [experiment()])
+    path.write_text(json.dumps(whole))
+    path_of(tmp_path, seed=5).write_text(json.dumps(whole))
+    with pytest.raises(ReproductionError, match="are both of seed 0"):
+        Records(tmp_path / "out", [experiment()])
     path.rename(path.with_name("squares-plane-paper.json"))
     with pytest.raises(ReproductionError, match=r"squares-plane-paper\.json"):
         Records(tmp_path / "out", [experiment()])

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pooch
 import pytest
@@ -49,10 +50,10 @@ def folder(tmp_path, cache, monkeypatch, serve):
 
 @pytest.fixture
 def put(folder, monkeypatch):
-    """``put(name, contents, **facts)``: files of a data set, by path, whose digests are expected, and other facts."""
+    """``put(name, contents, facts, rows)``: files by path, whose digests are expected, and facts; returns the rows."""
 
-    def put(name: str, contents: dict[str, bytes], **facts) -> None:
-        known = copy.deepcopy(registry.FACTS[name] | facts)
+    def put(name: str, contents: dict[str, bytes], facts: dict | None = None, rows: Any = None) -> Any:
+        known = copy.deepcopy(registry.FACTS[name] | (facts or {}))
         for file in (*known.get("files", ()), *known.get("at_hand", ())):
             if file["path"] in contents and "hash" in file:
                 method = file["hash"].partition(":")[0]
@@ -62,5 +63,6 @@ def put(folder, monkeypatch):
         for path, content in contents.items():
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_bytes(content)
+        return rows
 
     return put

@@ -13,20 +13,11 @@ from gpzoo.reproductions.datasets.in_memory import Dataset
 # Generated data sets, and the digits
 
 
-def test_rectangles_are_the_same_on_every_machine_and_digits_split_alike_in_every_class():
+def test_rectangles_are_the_same_on_every_machine():
     data = datasets.load("rectangles")
-    assert data.sizes == {"train": 1200, "test": 50_000, "input_shape": [28, 28, 1], "classes": 2}
-    assert data.X_train.dtype == np.float32 and data.y_test.dtype == np.int32 and data.source == "generated"
+    # Of names, types, shapes and values.
     assert data.sha256 == {"rectangles": "8f7c03b5afe7933e6a105a56deaeed3f5a3535cc03b0f12cb97948ba7837c4ee"}
-    tall, wide = ((data.X_train[..., 0].any(axis)).sum(1) for axis in (2, 1))
-    np.testing.assert_array_equal(data.y_train, tall > wide)
-    assert np.any(datasets.load("rectangles", seed=1).X_train != data.X_train)
-    digits = datasets.load("digits")
-    assert digits.X_train.shape == (1437, 8, 8, 1) and digits.X_test.shape == (360, 8, 8, 1)
-    assert digits.X_train.dtype == np.float32 and digits.y_train.dtype == np.int32
-    assert digits.X_train.min() == 0.0 and digits.X_train.max() == 1.0
-    train, test = np.bincount(digits.y_train), np.bincount(digits.y_test)
-    assert np.all(np.abs(test - (train + test) / 5) <= 1)
+    assert data.source == "generated" and datasets.load("rectangles", seed=1).sha256 != data.sha256
 
 
 #: Of each stand-in: the shape of a row, the type of the targets, and between which score and 0.99 it can be learnt.

@@ -16,7 +16,7 @@ import requests
 from PIL import Image
 
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions.datasets import images, registry
+from gpzoo.reproductions.datasets import registry
 from tests.reproductions.datasets import made
 from tests.reproductions.datasets.made import refused
 
@@ -82,8 +82,7 @@ def test_a_download_that_fails_says_what_was_tried_and_what_to_put_where(folder,
 
 
 def test_a_cache_that_cannot_be_written_is_named(folder, put, monkeypatch):
-    contents, facts, _ = made.images("rectangles_images.zip")
-    put("rectangles-images", contents, **facts)
+    put("rectangles-images", *made.images("rectangles_images.zip"))
     (folder / "blocker").touch()
     monkeypatch.setattr(pooch, "os_cache", lambda project: folder / "blocker" / project)
     with pytest.warns(RuntimeWarning, match=r"cannot keep .*rectangles_images.npy \(Not a directory\)"):
@@ -142,8 +141,7 @@ def test_nothing_is_unpickled(put, folder, cache):
 
 @pytest.mark.parametrize("end, content", [("", b""), (".json", b"[]"), ("", None), (".json", None)])
 def test_a_damaged_cache_is_made_again(put, folder, cache, end, content):
-    contents, facts, _ = made.images("rectangles_images.zip")
-    put("rectangles-images", contents, **facts)
+    put("rectangles-images", *made.images("rectangles_images.zip"))
     data = datasets.load("rectangles-images")
     kept, damaged = {path: path.read_bytes() for path in cache.iterdir()}, cache / f"rectangles_images.npy{end}"
     # Without a content: one other byte at the end.
@@ -202,14 +200,10 @@ def test_a_folder_of_images_is_a_data_set(photographs):
     np.testing.assert_allclose(left, 200 / 255, atol=0.02)
 
 
-def test_photographs_of_too_many_pixels_are_refused(photographs, monkeypatch):
-    monkeypatch.setattr(images, "_MOST_PIXELS", 399)
-    refused("imagenet20", "cannot read the image", "it has more than 399 pixels")
-
-
 SPOILT = [
     # Pillow knows many formats by their contents: for EPS it would start Ghostscript.
     (lambda path: Image.new("RGB", (20, 20)).save(path, "EPS"), "cannot identify image file"),
+    (lambda path: Image.new("1", (9000, 9000)).save(path, "PNG"), "it has more than 67,108,864 pixels"),
     (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "cannot read the image"),
     (lambda path: [each.unlink() for each in path.parent.glob("0.*")], "n2 holds no images (.jpeg, .jpg, .png)"),
     (lambda path: shutil.rmtree(path.parent), "the same two or more folders"),

@@ -30,9 +30,8 @@ def few_flights(monkeypatch):
 @pytest.mark.parametrize("case", made.READERS)
 def test_files_give_the_arrays_that_they_hold(put, folder, case):
     name = case.split()[0]
-    contents, facts, rows = made.READERS[case]()
-    put(name, contents, **facts)
-    data = datasets.load(name)
+    contents, *_ = files_of = made.READERS[case]()
+    rows, data = put(name, *files_of), datasets.load(name)
     np.testing.assert_array_equal(rows_of(data), rows[np.lexsort(rows.T)])
     kind = np.float64 if name.startswith("uci") else np.float32
     assert data.X_train.dtype == kind and data.y_train.dtype in (kind, np.int32)
@@ -47,27 +46,25 @@ def test_files_give_the_arrays_that_they_hold(put, folder, case):
 
 
 def test_splits_are_those_that_are_asked_for(put, monkeypatch):
-    contents, facts, rows = made.yacht(True)
-    put("uci/yacht", contents, **facts)
+    rows = put("uci/yacht", *made.yacht(True))
     for split in (0, 2):
         data, test = datasets.load("uci/yacht", split=split), [2 * split + 1, split]
         np.testing.assert_array_equal(data.X_test, rows[test, :-1])
         np.testing.assert_array_equal(data.y_train, np.delete(rows[:, -1], test))
-    contents, facts, rows = made.READERS["year"]()
-    put("year", contents, **facts)
+    rows = put("year", *made.READERS["year"]())
     one, other = (datasets.load("year", seed=seed) for seed in (0, 1))
     assert one.sizes["train"] == 49 and one.sizes["test"] == 6 and np.any(one.X_test != other.X_test)
     monkeypatch.setattr(large, "YEAR_PUBLISHED_TRAIN", 40)
     published = datasets.load("year", split="published")
     np.testing.assert_array_equal(rows_of(published, ordered=True), rows)
     assert published.sizes["train"] == 40
-    put("airline", *made.airline()[:1], rows=[len(made.FLIGHTS) - 1])
+    put("airline", *made.airline())
     np.testing.assert_array_equal(rows_of(datasets.load("airline"), ordered=True), made.COMPLETE)
     assert np.any(rows_of(datasets.load("airline", seed=0), ordered=True) != made.COMPLETE)
 
 
 def test_digits_are_rotated_where_the_original_is_absent(put, monkeypatch):
-    put("mnist", made.mnist()[0])
+    put("mnist", *made.mnist())
     monkeypatch.setitem(registry.FACTS["mnist-rot"], "rows", [3, 5])
     one, same, other = (datasets.load("mnist-rot-generated", seed=seed) for seed in (0, 0, 1))
     assert one.sizes["train"] == 3 and one.sizes["test"] == 5 and one.X_train.max() <= 1
@@ -94,7 +91,7 @@ CLASSES = {
 @pytest.mark.parametrize("name", CLASSES)
 def test_tables_with_classes_from_their_published_files(put, monkeypatch, name):
     rows, contents, width, labels = CLASSES[name]
-    put(name, contents, rows=rows)
+    put(name, contents, {"rows": rows})
     if "content" in registry.FACTS[name]:
         refused(name, "is damaged or is another version", registry.FACTS[name]["content"], "Delete it")
     monkeypatch.setattr(files.Files, "check", lambda self, sha256: None)
@@ -145,8 +142,8 @@ DAMAGED = [
 @pytest.mark.parametrize("name, file, content, said", DAMAGED)
 def test_damaged_files_are_refused_and_nothing_is_left_behind(put, folder, monkeypatch, name, file, content, said):
     monkeypatch.setattr(files, "_MOST_TEXT", 50_000)
-    whole, facts, *_ = WHOLE[name]
-    put(name, whole | {file: content}, **facts)
+    whole, *facts = WHOLE[name]
+    put(name, whole | {file: content}, *facts)
     before, options = sorted(folder.parent.rglob("*")), {"months": [file[16:23]]} if name == "taxi" else {}
     refused(name, f"{file.split('/')[0]} is damaged", said, "Delete it", **options)
     if name == "taxi":
