@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpzoo.reproductions import deep as paper
-from gpzoo.reproductions import deep_models as models
+from gpzoo.reproductions import training
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run
 from gpzoo.reproductions.training import Setting
@@ -18,8 +18,8 @@ EXPERIMENTS = {experiment.name: experiment for experiment in paper.EXPERIMENTS}
 @pytest.fixture
 def short(monkeypatch, small, shortened):
     """Three steps, five inducing points, at most two layers."""
-    for name, (depth, _) in list(models.MODELS.items()):
-        monkeypatch.setitem(models.MODELS, name, (min(depth, 2), 5))
+    for name, (depth, _) in list(paper.MODELS.items()):
+        monkeypatch.setitem(paper.MODELS, name, (min(depth, 2), 5))
     shortened(steps=3, batch_size=20, watched=[2, 3, 500])
 
 
@@ -28,8 +28,8 @@ def run_of(name, variant, tmp_path, preset="quick"):
 
 
 def test_models_and_the_settings_of_the_preset_paper_are_those_of_the_authors(tmp_path):
-    assert models.MODELS["sgp-500"] == (1, 500)
-    assert [models.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
+    assert paper.MODELS["sgp-500"] == (1, 500)
+    assert [paper.MODELS[f"dgp{n}"] for n in (2, 3, 4, 5)] == [(n, 100) for n in (2, 3, 4, 5)]
     for name in ("rectangles-images", "mnist", "year", "airline", "higgs", "susy"):
         for variant in EXPERIMENTS[name].variants:
             setting = Setting.of(run_of(name, variant, tmp_path, "paper").options)
@@ -37,7 +37,7 @@ def test_models_and_the_settings_of_the_preset_paper_are_those_of_the_authors(tm
             rate = setting.learning_rate
             assert rate.name == "Adam, 0.01" and float(rate.schedule(19_999)) == 0.01
             at = 2.0 if name == "mnist" else 1.0
-            assert models.described(setting)["start"] == {"lengthscale": at, "variance": at}
+            assert paper.described(setting)["start"] == {"lengthscale": at, "variance": at}
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_fold_run_has_every_metric_and_resumes(short, monkeypatch, tmp_path):
     assert again["metrics"] == metrics and again["resumed_from"] == [6]
     assert again["folds"] == {"count": 3, "of": 20, "seeds": [0, 1, 2]}
     # A report reads the model of one split.
-    monkeypatch.setattr(paper, "optimise", None)
+    monkeypatch.setattr(training, "fit", None)
     found = EXPERIMENTS["uci"].run(replace(run, finished=True)).inspected
     assert found.which == "DGP 3, split 1 of 3" and len(found.args[1]) == 20
     assert found.trained.losses.shape == (3,) and found.trained.params["f_mean"].shape == (5,)

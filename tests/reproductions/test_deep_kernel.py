@@ -95,7 +95,7 @@ def test_settings_are_chosen_on_whole_groups_of_training_rows(short, monkeypatch
 
 
 def test_data_are_those_at_hand_and_scaled(small, monkeypatch, tmp_path):
-    def train(run, load, facts, of=None, **outcome):
+    def train(run, load, *facts, **outcome):
         data, part = load(replace(run, split=0))
         return SimpleNamespace(data=data, part=part, **outcome)
 

@@ -16,7 +16,7 @@ from gpzoo.models.invariant import invariant_classifier, invariant_gp
 from gpzoo.reproductions import cli, datasets, invariant, latent_inputs, several_functions, streaming, training
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run, all_experiments
-from gpzoo.reproductions.training import Setting, staircase
+from gpzoo.reproductions.training import Setting
 
 EXPERIMENTS = {(each.paper, each.name): each for each in all_experiments()}
 CASES = [
@@ -84,7 +84,7 @@ def test_every_variant_comes_as_far_as_its_training(paper, name, variant, preset
 
 
 def test_the_schedule_of_the_authors():
-    rate = staircase(0.001, 30_000)
+    rate = Setting.of({"steps": 90_000, "batch_size": 200, "rate": {"staircase": 0.001, "every": 30_000}}).learning_rate
     for step in (0, 29_999, 30_000, 89_999, 90_000):
         np.testing.assert_allclose(float(rate.schedule(step)), 0.001 * 10 ** -(step // 30_000 / 3), rtol=1e-5)
     assert "30000" in rate.name
