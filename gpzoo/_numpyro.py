@@ -31,6 +31,7 @@ __all__ = [
     "Messenger",
     "Optimizer",
     "enumerated_axes",
+    "given_outside",
     "handlers_around_mcmc",
     "in_chain",
     "markov_factors",
@@ -69,6 +70,12 @@ def outside(handler: Messenger) -> Iterator[None]:
         yield
     finally:
         _PYRO_STACK.extend(inner)
+
+
+def given_outside(handler: Messenger, name: str) -> bool:
+    """Whether a handler outside this one has a value for a site, as ``condition`` and ``substitute`` do."""
+    outer = _PYRO_STACK[: _PYRO_STACK.index(handler)]
+    return any(name in data for data in (getattr(each, "data", None) for each in outer) if isinstance(data, Mapping))
 
 
 def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:

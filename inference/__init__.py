@@ -12,16 +12,19 @@ The folder ``inference/`` is installed as ``gpzoo.inference``. From the lowest f
 from gpzoo.errors import CheckpointError, NonFiniteError
 from gpzoo.inference import plots, trackers
 from gpzoo.inference.asking.export import draws_to_arviz
+from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained, load
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.bounds.importance import ImportanceWeightedELBO
+from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.bounds.online import OnlineELBO
 from gpzoo.inference.diagnosis.check import check
 from gpzoo.inference.diagnosis.diagnose import diagnose
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding
+from gpzoo.inference.diagnosis.laplace import check_laplace
 from gpzoo.inference.diagnosis.vsbc import vsbc
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import WhitenReparam, whitened
@@ -54,6 +57,7 @@ __all__ = [
     "WhitenReparam",
     "all_devices",
     "check",
+    "check_laplace",
     "compare",
     "diagnose",
     "draws_to_arviz",
@@ -62,6 +66,8 @@ __all__ = [
     "infer_rows",
     "lbfgs",
     "load",
+    "marginal",
+    "nuts",
     "plots",
     "predict",
     "report",

@@ -23,6 +23,12 @@ class Answers:
     #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
     quadratic: ClassVar[bool] = False
 
+    #: Whether each entry of ``y`` depends on its own column of ``f`` alone.
+    own_columns: ClassVar[bool] = False
+
+    #: Whether ``log p(y | f)`` has derivatives that say where to go.
+    smooth: ClassVar[bool] = True
+
     #: Name of the axis of ``f``'s columns in exports: ``"class"`` where each column belongs to a class.
     column_axis: ClassVar[str] = "output"
 

@@ -36,7 +36,8 @@ class Likelihood(Answers, Distribution):
     writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
     :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
     are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; other
-    values are in ``pytree_aux_fields``. It declares ``quadratic``, ``takes_residual`` and ``by_entry`` where they hold.
+    values are in ``pytree_aux_fields``. It declares
+    ``quadratic``, ``takes_residual``, ``by_entry`` and ``own_columns`` where they hold.
     One of labels has ``num_classes`` and writes ``probs``, not moments. Predictions, diagnoses and exports ask the
     questions of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``: a likelihood
     overrides those that it has another answer to. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`

@@ -48,7 +48,7 @@ class Bernoulli(Likelihood):
         ValueError: for another link, a squash outside ``[0, 0.5)``, or a count below one.
     """
 
-    by_entry = True
+    by_entry = own_columns = True
     pytree_aux_fields = ("link", "squash", "num_points", "num_predictive_draws")
 
     def __init__(

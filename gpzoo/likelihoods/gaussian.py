@@ -55,7 +55,7 @@ class Gaussian(Likelihood):
 
     quadratic = True
     takes_residual = True
-    by_entry = True
+    by_entry = own_columns = True
 
     def __init__(
         self,

@@ -57,6 +57,7 @@ class RobustMax(ClassLikelihood):
         ValueError: if ``f`` is not ``[N, K]`` with at least two classes, or an argument is out of range.
     """
 
+    smooth = False
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "epsilon": constraints.unit_interval}
     pytree_aux_fields = ("squash", "num_points", "num_draws", "num_predictive_draws")
 

@@ -136,22 +136,23 @@ def cholesky_or_failed(
     Raises:
         FactorisationError: outside ``jit``, if a factor does not exist.
     """
-    L, factorised = _guarded_cholesky(add_jitter(K, jitter))
+    L, factorised = guarded_cholesky(add_jitter(K, jitter))
     if is_concrete(factorised) and not bool(jnp.all(factorised == 1)):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
     return L, factorised
 
 
 @jax.custom_jvp
-def _guarded_cholesky(K: Float[Array, "*batch M M"]) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
+def guarded_cholesky(K: Float[Array, "*batch M M"]) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
+    """The factor, the identity where none exists, and 1 where one does; see :func:`cholesky_or_failed`."""
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     factorised = jnp.isfinite(L).all(axis=(-2, -1))
     return _identity_unless(factorised, L), factorised.astype(L.dtype)
 
 
-@_guarded_cholesky.defjvp
+@guarded_cholesky.defjvp
 def _guarded_cholesky_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
-    L, factorised = _guarded_cholesky(*primals)
+    L, factorised = guarded_cholesky(*primals)
     return (L, factorised), (_cholesky_tangent(L, tangents[0]), jnp.zeros_like(factorised))
 
 
@@ -227,7 +228,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     # dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK: JAX 0.10 does not
     # transpose a choice under vmap.
     def lower() -> tuple[Array, ...]:
-        return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), _inverse_of_lower(L), eye
+        return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), inverse_of_lower(L), eye
 
     def symmetric() -> tuple[Array, ...]:
         R, vectors, values = _symmetric_root(K)
@@ -257,15 +258,15 @@ def _cholesky_and_inverse(
     K: Float[Array, "*batch M M"],
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch M M"]]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    return L, _inverse_of_lower(L)
+    return L, inverse_of_lower(L)
 
 
-def _inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     """``L^-1``; of a large one by halves, because products take both cores and a solve takes one."""
     half = L.shape[-1] // 2
     if half < SOLVED_WHOLE // 2:
         return solve_triangular(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape), lower=True)
-    first, last = _inverse_of_lower(L[..., :half, :half]), _inverse_of_lower(L[..., half:, half:])
+    first, last = inverse_of_lower(L[..., :half, :half]), inverse_of_lower(L[..., half:, half:])
     below = -matmul(matmul(last, L[..., half:, :half]), first)
     right = jnp.zeros_like(below).mT
     return jnp.concatenate([jnp.concatenate([first, right], -1), jnp.concatenate([below, last], -1)], -2)

@@ -201,7 +201,8 @@ class GaussianMarginals(Fields):
         sites: names of the GP sites these marginals come from.
         log: notes, or refuses, that a draw is taken.
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
-        parts: parts of the variance, one entry for each site; only the tighter bounds have them.
+        parts: one entry for each site: parts of the variance, which only the tighter bounds have, or the map from the
+            site's outputs, which only programs have whose sites are integrated out.
     """
 
     mean: Float[Array, "N *K"]
@@ -209,7 +210,7 @@ class GaussianMarginals(Fields):
     key: PRNGKeyArray | None
     loading: Float[Array, "J K"] | None
     rows: Integer[Array, " N"] | None
-    parts: tuple[VarianceParts, ...]
+    parts: tuple[Any, ...]
     sites: frozenset[str] = static()
     log: DrawLog | None = static()
 
@@ -222,7 +223,7 @@ class GaussianMarginals(Fields):
         sites: frozenset[str] = frozenset(),
         log: DrawLog | None = None,
         rows: Array | None = None,
-        parts: tuple[VarianceParts, ...] = (),
+        parts: tuple[Any, ...] = (),
     ) -> None:
         self.mean, self.source_variance, self.key, self.loading = mean, source_variance, key, loading
         self.sites, self.log, self.rows, self.parts = frozenset(sites), log, rows, parts
@@ -345,7 +346,7 @@ class GaussianMarginals(Fields):
         mean: Array,
         source_variance: Array,
         loading: Array | None,
-        change: Callable[[VarianceParts], VarianceParts] = lambda part: part,
+        change: Callable[[Any], Any] = lambda part: part,
     ) -> GaussianMarginals:
         parts = tuple(map(change, self.parts))
         return self._with_fields(mean=mean, source_variance=source_variance, loading=loading, parts=parts)
@@ -525,7 +526,7 @@ class GaussianMarginals(Fields):
             self.sites | other.sites,
             other.log if self.log is None else self.log,
             other.rows if self.rows is None else self.rows,
-            self.parts + other.parts,
+            self.parts + tuple(part.scaled(sign) for part in other.parts),
         )
 
 

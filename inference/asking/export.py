@@ -19,6 +19,7 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask, identity_of
 from gpzoo.inference.asking.container import Group, container
 from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
+from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple
 from gpzoo.inference.programs.calls import entry_point
@@ -192,6 +193,9 @@ def draws_to_arviz(
             f"shapes that begin with {shapes}."
         )
     flat = {name: jnp.reshape(value, (-1, *np.shape(value)[2:])) for name, value in samples.items()}
+    if isinstance(model, marginal):
+        flat = model.with_sites(named_key(rng_key, "sites"), flat, *args, params=params, model_kwargs=kwargs)
+        samples = flat
     with as_they_stand():
         values = {name: value[0] for name, value in flat.items()} | params
         seen = look(model, args, kwargs, values, arrays=True).trace

@@ -20,6 +20,7 @@ from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
+from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
@@ -54,7 +55,8 @@ def predict(
     are explained. GP sites are conditioned on their draws, or their data, at the training inputs, whose
     covariance is factorised once for each draw, as long as the factors of all draws take less than 1 GiB; else for
     every batch: take large ones. A program that is
-    :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse.
+    :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse; one that is
+    :class:`~gpzoo.inference.marginal` on a draw of these given each draw of hyperparameters.
 
     Example:
         >>> import jax, numpy as np, numpyro
@@ -95,10 +97,14 @@ def predict(
     """
     options = Predicting(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
     rng_key = checks.rng_key(rng_key)
+    posterior_samples = checks.named("posterior_samples", posterior_samples)
+    given = checks.parameters("params", {} if params is None else params)
+    if isinstance(model, marginal) and train_args is not None:
+        key = named_key(rng_key, "sites")
+        of_training = {"num_draws": num_draws, "params": given, "model_kwargs": train_kwargs}
+        posterior_samples = model.with_sites(key, posterior_samples, *train_args, **of_training)
     with as_they_stand():
         args, kwargs = arguments(model, new, model_kwargs, new=True)
-        posterior_samples = checks.named("posterior_samples", posterior_samples)
-        given = checks.parameters("params", {} if params is None else params)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
         counts = {name: len(value) for name, value in samples.items()}
         checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")

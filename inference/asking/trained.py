@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpyro import handlers
+from numpyro.infer import MCMC
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
@@ -20,12 +22,15 @@ from gpzoo.inference.asking import saved as _saved
 from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.asking.export import Exporting, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
+from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.updating import Updating, updated
+from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.handler import variable_of
 from gpzoo.inference.guides.more_inducing import extended
-from gpzoo.inference.guides.options import Inducing
+from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import arguments
@@ -282,6 +287,56 @@ class Trained:
         found = subject.compiled_for(Question("posterior", posteriors, at_once=0))(rng_key, subject.at())
         # Outside jit the site that is not finite is named.
         return found if all_finite(found) else posteriors(rng_key, subject.at())
+
+    @entry_point
+    def hyperparameters(
+        self,
+        rng_key: Array,
+        *args: Argument,
+        sparse: str = "vfe",
+        num_warmup: int = 500,
+        num_samples: int = 500,
+        num_chains: int = 4,
+        progress: bool = True,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> MCMC:
+        """The posterior of the program's hyperparameters by NUTS, GP sites integrated out at their inducing variables.
+
+        A guide's posterior of hyperparameters that is independent of the functions is too narrow, often several times;
+        this one is not. It is of ``marginal(program, inducing)``, where inducing variables, and ``numpyro.param`` sites
+        of the program such as networks, stay as they were trained.
+
+        Args:
+            rng_key: key of the draws.
+            *args: the model's positional arguments with all training data.
+            sparse: see :class:`~gpzoo.inference.marginal`.
+            num_warmup: see :func:`~gpzoo.inference.nuts`.
+            num_samples: likewise.
+            num_chains: likewise.
+            progress: likewise.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            The MCMC, which has run. Its program is ``mcmc.sampler.model``, for :func:`~gpzoo.inference.predict` and
+            :func:`~gpzoo.inference.draws_to_arviz` of ``mcmc.get_samples()``.
+
+        Raises:
+            ValueError: for a program without latent sites that are not GPs; as :func:`~gpzoo.inference.nuts` and
+                :class:`~gpzoo.inference.marginal`.
+            TypeError: as :class:`~gpzoo.inference.marginal`.
+        """
+        guide, params = self._usable_guide(seen=True), self.params
+        sites = guide.sites
+        others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
+        checks.refuse(not sites.latents - sites.processes, others)
+        inducing = {}
+        for name in sites.processes:
+            kind = for_site(guide.inducing, name)
+            inducing[name] = variable_of(kind, params[f"{name}_inducing"]) if f"{name}_inducing" in params else kind
+        fixed = {name: params[name] for name in sites.parameters if name in params}
+        program = marginal(handlers.substitute(self.model, data=fixed), inducing, sparse=sparse)
+        counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+        return nuts(rng_key, program, *args, **counts, progress=progress, model_kwargs=model_kwargs)
 
     @entry_point
     def add_inducing(

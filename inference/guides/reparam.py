@@ -99,20 +99,20 @@ class WhitenReparam(Reparam):
             raise TypeError(f"Site {name!r} is a {type(fn).__name__}: only a GaussianProcess is whitened.")
         if obs is not None:
             raise ValueError(f"GP site {name!r} has a value, so that there is nothing to whiten: leave it out.")
-        if _AS_THEY_STAND.get():
+        if stands_as_it_is():
             if self.inducing is not None:
-                numpyro.deterministic(f"{name}_inducing", self._variable(name, fn))
+                numpyro.deterministic(f"{name}_inducing", self.variable(name, fn))
             return fn, None
         return self._exact(name, fn) if self.inducing is None else self._sparse(name, fn)
 
     def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "N *D"]]:
         mean, covariance = prior.moments()
-        L, factorised = _factor(covariance, f"the covariance of GP site {name!r}", prior.jitter)
+        L, factorised = guarded_factor(covariance, f"the covariance of GP site {name!r}", prior.jitter)
         v = _noise(name, prior.event_shape, mean.dtype, factorised)
         return None, mean + jnp.einsum("ij,j...->i..." if L.ndim == 2 else "dij,jd->id", L, v)
 
     def _sparse(self, name: str, prior: GaussianProcess) -> tuple[Unit, GaussianMarginals]:
-        conditional = _Guarded(prior, self._variable(name, prior), site=name)
+        conditional = GuardedProjection(prior, self.variable(name, prior), site=name)
         shape = (conditional.num_inducing, *conditional.outputs)
         v = _noise(name, shape, conditional.dtype, conditional.factorised)
         given_u = InducingPosterior(conditional, v, Diagonal(jnp.zeros_like(v)))
@@ -123,7 +123,8 @@ class WhitenReparam(Reparam):
         key = named_key(random.key(0), name)
         return Unit(0.0), GaussianMarginals(mean, variance, key, sites=frozenset({name}), log=_NO_DRAWS)
 
-    def _variable(self, name: str, prior: GaussianProcess) -> InducingVariable:
+    def variable(self, name: str, prior: GaussianProcess) -> InducingVariable:
+        """The inducing variable of a site."""
         if not isinstance(self.inducing, Initialiser):
             return cast(InducingVariable, self.inducing)
         if name not in self._made:
@@ -221,6 +222,11 @@ class whitened(handlers.reparam):
 _AS_THEY_STAND: ContextVar[bool] = ContextVar("as they stand", default=False)
 
 
+def stands_as_it_is() -> bool:
+    """Whether no site is whitened now, see :func:`as_they_stand`."""
+    return _AS_THEY_STAND.get()
+
+
 @contextmanager
 def as_they_stand() -> Iterator[None]:
     """No site is whitened in this context: for code that conditions GP sites on draws itself.
@@ -296,7 +302,7 @@ def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array
     return v
 
 
-def _factor(K: Float[Array, "*D N N"], name: str, jitter: Any) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
+def guarded_factor(K: Float[Array, "*D N N"], name: str, jitter: Any) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
     """A factor of ``K`` plus jitter, and whether it is one; the identity where it is none."""
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)
@@ -306,7 +312,7 @@ def _factor(K: Float[Array, "*D N N"], name: str, jitter: Any) -> tuple[Float[Ar
     return L, jnp.all(factorised == 1)
 
 
-class _Guarded(Projection):
+class GuardedProjection(Projection):
     """A projection that stays finite, and says so, where ``Kuu`` does not factorise."""
 
     factorised: Bool[Array, ""]
@@ -316,7 +322,7 @@ class _Guarded(Projection):
         K = Kuu(inducing, prior.kernel)
         blocks = K.blocks if isinstance(K, BlockDiagonalMatrix) else (K,)
         # Parts of a kernel that share a block share its factor.
-        found = {id(block): _factor(block, f"Kuu of site {site!r}", prior.jitter) for block in blocks}
+        found = {id(block): guarded_factor(block, f"Kuu of site {site!r}", prior.jitter) for block in blocks}
         factors = [found[id(block)][0] for block in blocks]
         inverses = [
             linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)) for L in factors

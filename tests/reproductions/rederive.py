@@ -8,33 +8,53 @@ import math
 import re
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 PAPERS = ("convolutional", "deep", "deep_kernel", "invariant")
 LOWER, HIGHER = ("error", "nlpp", "rmse"), ("accuracy", "test_log_likelihood", "auc")
 CAPS = dict.fromkeys(("error", "accuracy", "auc"), 0.0015) | {"nlpp": 0.02, "test_log_likelihood": 0.02}
 SHARES = {"nlpp": 0.1, "rmse": 0.02}
+#: The probability that a normal variable is within two standard deviations, or below them.
+BELOW_TWO = 1 - 0.5 * math.erfc(2 / math.sqrt(2))
 
 
-def numbers(paper):
-    """Every printed number that has an answer: where, what, text, experiment, variant, metric, reading, baseline."""
+def papers(root):
+    """Every paper's name, its TOML, and the text of its page."""
+    for name in PAPERS:
+        paper = tomllib.loads((root / f"reproductions/papers/{name}.toml").read_text())
+        yield name, paper, (root / f"docs/results/{name}.md").read_text()
+
+
+def cells(paper):
+    """Every number in a table, with its row and its column."""
     for table in paper.get("tables", ()):
         for row in table["rows"]:
             row = row if isinstance(row, dict) else dict(zip(("title", "key", "numbers"), row, strict=True))
             for column, text in zip(table["columns"], row["numbers"].split(), strict=True):
-                if text != "-" and "key" in column:
-                    heading = "" if column.get("metric") else column["title"]
-                    parts = filter(None, (table.get("title"), row["title"], heading))
-                    what = f"{', '.join(parts)}: {column.get('metric') or table.get('metric', '')}"
-                    answer = table["answer"].format(row=row["key"], column=column["key"]).split()
-                    baseline = row.get("baseline") or column.get("baseline", False)
-                    yield table["where"], what, text + " %" * column.get("percent", False), answer, False, baseline
-    for claim in paper.get("claims", ()):
+                if text != "-":
+                    yield table, row, column, text
+
+
+def numbers(paper):
+    """Every printed number that has an answer: where, what, text, experiment, variant, metric, reading."""
+    for table, row, column, text in cells(paper):
+        if "key" in column:
+            parts = filter(None, (table.get("title"), row["title"], "" if column.get("metric") else column["title"]))
+            what = f"{', '.join(parts)}: {column.get('metric') or table.get('metric', '')}"
+            answer = table["answer"].format(row=row["key"], column=column["key"]).split()
+            yield table["where"], what, text + " %" * column.get("percent", False), answer, False
+    for claim in paper["claims"]:
         if "answer" in claim:
-            reading, baseline = claim.get("reading", False), claim.get("baseline", False)
-            yield claim["where"], claim["what"], claim["printed"], claim["answer"].split(), reading, baseline
+            yield claim["where"], claim["what"], claim["printed"], claim["answer"].split(), claim.get("reading", False)
+
+
+def splits_of(result):
+    """The number of splits that a result averages."""
+    settings = result.get("settings") or {}
+    return (result.get("folds") or {}).get("count") or settings.get("splits") or settings.get("folds") or 1
 
 
 def ours(results, metric):
@@ -44,36 +64,27 @@ def ours(results, metric):
         return first["seconds_training"] / 3600, None
     if values[0] is None:
         return None
-    settings, folds = first.get("settings") or {}, first.get("folds") or {}
-    splits = folds.get("count") or settings.get("splits") or settings.get("folds") or 1
-    error, degrees = first["metrics"].get(f"{metric}_se"), splits - 1 if splits > 1 else math.inf
+    splits, error = splits_of(first), first["metrics"].get(f"{metric}_se")
+    degrees, mean = splits - 1, math.fsum(values) / len(values)
     if error is None and splits == 1 and re.search("(^|_)(error|accuracy)$", metric):
         error = math.sqrt(values[0] * (1 - values[0]) / first["data"]["sizes"]["test"])
-    mean = math.fsum(values) / len(values)
     if len(values) > 1:
         seeds = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
         if seeds >= (error or 0):
             error, degrees = seeds, len(values) - 1
-    share = 1 - ndtri_of_two()
-    return mean, None if error is None else error * (ndtri(share) if degrees == math.inf else stdtrit(degrees, share))
+    return mean, None if error is None else error * (stdtrit(degrees, BELOW_TWO) if degrees else 2)
 
 
-def ndtri_of_two():
-    """The probability beyond two standard deviations."""
-    return 0.5 * math.erfc(2 / math.sqrt(2))
-
-
-def limit(result, facts, reading):
+def limit(result, facts):
     """What keeps a result from being scored."""
-    sizes, folds, settings = result["data"]["sizes"], result.get("folds") or {}, result.get("settings") or {}
-    part, stands_in = result.get("subset"), facts.get("stands_in", result.get("stands_in"))
-    count = folds.get("count") or settings.get("splits") or settings.get("folds") or 1
+    sizes, stands_in = result["data"]["sizes"], facts.get("stands_in", result.get("stands_in"))
     other = result["variant"] in stands_in if isinstance(stands_in, list) else stands_in
-    other = other or result["preset"] == "quick"
-    few = count < (folds.get("of") or facts.get("folds") or 0)
-    small = part or sizes["train"] + sizes["test"] < facts.get("rows", 0)
-    own = "stand-in" if other else "subset" if small else "fewer folds" if few else ""
-    return own, "reading" if reading else own
+    if other or result["preset"] == "quick":
+        return "stand-in"
+    if result.get("subset") or sizes["train"] + sizes["test"] < facts.get("rows", 0):
+        return "subset"
+    of = (result.get("folds") or {}).get("of") or facts.get("folds") or 0
+    return "fewer folds" if splits_of(result) < of else ""
 
 
 def verdict(metric, mean, wide, text, limited):
@@ -84,43 +95,39 @@ def verdict(metric, mean, wide, text, limited):
     scale, digits = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")[0]
     paper, rounding = float(digits) / scale, 0.5 * 10.0 ** -len(digits.partition(".")[2]) / scale
     better = (mean - paper) * (1 if kind in HIGHER else -1)
-    caps = [CAPS.get(kind, math.inf), SHARES.get(kind, math.inf) * abs(paper)]
-    word = "undecided"
+    cap = min(CAPS.get(kind, math.inf), SHARES.get(kind, math.inf) * abs(paper))
+    word = "matched" if wide is not None and wide <= 2 * cap else "undecided"
     if wide is not None and abs(better) > rounding + wide:
         word = "exceeded" if better > 0 else "short"
-    elif wide is not None and wide <= 2 * min(caps):
-        word = "matched"
     return f"{limited}, {word}" if limited else word
 
 
 def rederived(root):
-    """Of every number with a result: paper, where, what, its text, our mean, the words of the verdict, baseline."""
-    for name in PAPERS:
-        paper = tomllib.loads((root / f"reproductions/papers/{name}.toml").read_text())
-        for where, what, text, (experiment, variant, metric), reading, baseline in numbers(paper):
+    """Of every number with a result: paper, where, what, its text, our mean, the words of the verdict."""
+    for name, paper, _ in papers(root):
+        for where, what, text, (experiment, variant, metric), reading in numbers(paper):
             facts, found = paper["experiments"].get(experiment, {}), []
             for preset in ("paper", "tuned", "cpu") if facts["presets"] != ["quick"] else ("quick",):
-                folder = root / "reproductions/results" / name
-                paths = sorted(folder.glob(f"{experiment}-{variant}-{preset}.json"))
-                paths += sorted(folder.glob(f"{experiment}-{variant}-{preset}-seed*.json"))
+                first = root / f"reproductions/results/{name}/{experiment}-{variant}-{preset}.json"
+                paths = [
+                    path for path in (first, *sorted(first.parent.glob(f"{first.stem}-seed*.json"))) if path.exists()
+                ]
                 results = [json.loads(path.read_text()) for path in paths]
                 if results and (number := ours(results, metric)) is not None:
-                    own, limited = limit(results[0], facts, reading)
-                    words = verdict(metric, *number, text, limited)
+                    own = limit(results[0], facts)
+                    words = verdict(metric, *number, text, "reading" if reading else own)
+                    ranks = ["matched", "exceeded", "undecided", "short", last := words.split(", ")[-1]]
                     order = ("", "fewer folds", "subset", "stand-in").index(own)
-                    last = words.split(", ")[-1]
-                    ranks = ("matched", "exceeded", "undecided", "short", last)
                     found.append((order, ranks.index(last), number[0], words))
             if found:
-                _, _, mean, words = min(found, key=lambda each: each[:2])
-                yield name, where, what, text, mean, words, baseline
+                yield name, where, what, text, *min(found, key=lambda each: each[:2])[2:]
 
 
 def differences(root):
     """Every row of a page that says something else, and every row that is not there."""
-    for name, where, what, text, mean, words, _ in rederived(root):
-        lines = (root / f"docs/results/{name}.md").read_text().splitlines()
-        rows = [line.split(" | ") for line in lines if line.startswith(f"| {what} | {where} | ")]
+    pages = {name: page.splitlines() for name, _, page in papers(root)}
+    for name, where, what, text, mean, words in rederived(root):
+        rows = [line.split(" | ") for line in pages[name] if line.startswith(f"| {what} | {where} | ")]
         if len(rows) != 1:
             yield f"{name}: {len(rows)} rows of '{what}'"
             continue
@@ -134,27 +141,30 @@ def differences(root):
 
 
 def miscounted(root):
-    """Every page whose line of counts is not that of its rows and of its paper's TOML."""
-    for name in PAPERS:
-        page = (root / f"docs/results/{name}.md").read_text()
+    """Every page whose line of counts is not that of its rows and of its paper's TOML, or a lead that is not theirs."""
+    totals = Counter()
+    for name, paper, page in papers(root):
         total, counted = re.search(r"\*\*Of (\d+) claims: (.*?)\.\*\*", page).groups()
         counts = {word: int(number) for number, word in (part.split(" ", 1) for part in counted.split(", "))}
+        totals.update(counts)
         own = page.partition("## The paper's own methods")[2].partition("Standard errors are ours")[0]
-        cells = [line.split(" | ")[-1].strip("* |") for line in own.splitlines()[4:] if line.startswith("| ")]
-        for word, said in (("matched", "matched|it holds"), ("exceeded", "exceeded"),
-                           ("short", "short|it does not hold"), ("undecided", "undecided")):  # fmt: skip
-            rows = sum(bool(re.match(said, cell)) for cell in cells)
+        verdicts = [line.split(" | ")[-1].strip("* |") for line in own.splitlines()[4:] if line.startswith("| ")]
+        words = {"matched": "matched|it holds", "exceeded": "exceeded", "short": "short|it does not hold"}
+        for word, said in (words | {"undecided": "undecided"}).items():
+            rows = sum(bool(re.match(said, cell)) for cell in verdicts)
             if rows != counts.get(word, 0):
                 yield f"{name}: {rows} rows are {word}, and the page counts {counts.get(word, 0)}"
-        paper = tomllib.loads((root / f"reproductions/papers/{name}.toml").read_text())
-        claims = len(paper["claims"])
-        for table in paper["tables"] if "tables" in paper else ():
-            for row in table["rows"]:
-                texts = (row["numbers"] if isinstance(row, dict) else row[2]).split()
-                claims += sum(text != "-" and bool({"key", "why"} & {*column})
-                              for column, text in zip(table["columns"], texts, strict=True))  # fmt: skip
+        claims = len(paper["claims"]) + sum(bool({"key", "why"} & {*column}) for _, _, column, _ in cells(paper))
         if not int(total) == claims == sum(counts.values()):
             yield f"{name}: {claims} claims, the page has {total}, and its counts add up to {sum(counts.values())}"
+    good = totals["matched"] + totals["exceeded"]
+    said = (
+        f"**Of {good + totals['undecided'] + totals['short']} claims on the papers' own methods that could be scored, "
+    )
+    for page in ("RESULTS.md", "docs/results/index.md"):
+        text, ran = (root / page).read_text(), f"{totals['not run']} of all {sum(totals.values())} were not run"
+        if f"{said}{good} are matched or exceeded" not in text or ran not in text:
+            yield f"{page}: its lead is not that of the papers' pages, {good} matched or exceeded, and {ran}"
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Sweeps: every run in a process of its own, failures kept apart, and nothing left running or run again."""
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from gpzoo.reproductions import cli
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import ReproductionError, Run
-from gpzoo.reproductions.many_runs import Ended, arguments, sweep
+from gpzoo.reproductions.many_runs import sweep
 from tests.conftest import ROOT
 from tests.reproductions.test_execute import experiment, outcome
 
@@ -35,25 +36,25 @@ identity = {"paper": sys.argv[2], "experiment": sys.argv[3], "seed": int(given["
 """
 
 
-def runs(folder, seeds):
-    return [Run("toy", "squares", "plain", "quick", seed, folder / str(seed)) for seed in seeds]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_failure_stops_no_other_run_and_what_has_a_result_is_not_run_again(tmp_path, workers):
-    command = [sys.executable, "-c", CHILD]
-    wanted = runs(tmp_path, range(4))
-    found = {ended.run.seed: ended for ended in sweep(wanted, workers=workers, command=command)}
-    assert {seed: ended.status for seed, ended in found.items()} == {0: 0, 1: 1, 2: 0, 3: 0}
-    assert found[1].failed and found[1].said == "no data" and not found[0].said
-    assert (tmp_path / "1" / "log.txt").read_text().split("\n") == ["Training", "no data", ""]
-    again = {ended.run.seed: ended.status for ended in sweep(wanted, workers=workers, command=command)}
-    assert again == {0: None, 1: 1, 2: None, 3: None}
-    assert sorted((tmp_path / "starts").read_text()) == sorted("0123" + "1")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_failure_stops_no_other_run_and_what_has_a_result_is_not_run_again(workers, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "sweep", partial(sweep, command=[sys.executable, "-c", CHILD]))
+    monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(), experiment(name="rounds", presets=("paper",))))
+    given = ["sweep", "toy", "--seeds", "7,0-1", "--workers", workers, "--output", str(tmp_path)]
+    runs = [(variant, seed) for variant in ("plain", "fancy") for seed in (7, 0, 1)]
+    for how in ("done", "has a result"):
+        done = CliRunner().invoke(cli.main, given)
+        assert done.exit_code == 1 and done.stderr.startswith("gpzoo: 2 of 6 runs failed; log.txt")
+        counts, said = zip(*(line.split("  ") for line in done.stdout.splitlines()), strict=True)
+        assert counts == tuple(f"{i} of 6" for i in range(1, 7))
+        assert set(said) == {f"squares {v}, seed {s}: {'failed: no data' if s == 1 else how}" for v, s in runs}
+    log = tmp_path / "toy-squares-plain-quick-seed1" / "log.txt"
+    assert log.read_text().split("\n") == ["Training", "no data", ""]
+    assert sorted((tmp_path / "starts").read_text()) == sorted("770011" + "11")
 
 
 def test_a_result_of_another_run_is_none_and_no_folder_is_shared(tmp_path):
-    (run,) = runs(tmp_path, [5])
+    run = Run("toy", "squares", "plain", "quick", 5, tmp_path / "5")
     run.output.mkdir()
     for content in ("[1]", json.dumps(run.identity | {"seed": 6})):
         (run.output / "result.json").write_text(content)
@@ -99,7 +100,7 @@ def test_processes_stop_when_their_sweep_does(tmp_path, how):
 
 def test_the_second_process_in_a_folder_waits(tmp_path, monkeypatch):
     entered, may_end, order = threading.Event(), threading.Event(), []
-    (run,) = runs(tmp_path, [0])
+    run = Run("toy", "squares", "plain", "quick", 0, tmp_path / "0")
 
     def first(run):
         entered.set()
@@ -107,66 +108,16 @@ def test_the_second_process_in_a_folder_waits(tmp_path, monkeypatch):
         order.append("first")
         return outcome()
 
-    class Told(io.StringIO):
-        """Standard error, by which the second says that it waits."""
-
-        def write(self, text):
-            if "waiting until it ends" in text:
-                may_end.set()
-            return len(text)
-
     thread = threading.Thread(target=execute, args=(experiment(run=first), run))
     thread.start()
     assert entered.wait(60)
+    # The second says on standard error that it waits.
+    told = SimpleNamespace(write=lambda text: "waiting until it ends" in text and may_end.set(), flush=lambda: None)
     with monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", Told())
+        patched.setattr(sys, "stderr", told)
         execute(experiment(run=lambda run: order.append("second") or outcome()), run)
     thread.join()
     assert order == ["first", "second"]
-
-
-def test_the_command_makes_a_run_of_every_variant_and_seed(monkeypatch, tmp_path):
-    seen = []
-
-    def swept(given, **options):
-        seen.append((given, options))
-        return [Ended(given[0], None), Ended(given[1], 1, "no data"), *(Ended(run, 0) for run in given[2:])]
-
-    monkeypatch.setattr(cli, "sweep", swept)
-    others = experiment(name="rounds", presets=("paper",))
-    monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(), others))
-    result = CliRunner().invoke(
-        cli.main, ["sweep", "toy", "--seeds", "7,0-1", "--workers", "2", "--output", str(tmp_path)]
-    )
-    assert result.exit_code == 1 and result.stdout.splitlines() == [
-        "1 of 6  squares plain, seed 7: has a result",
-        "2 of 6  squares plain, seed 0: failed: no data",
-        "3 of 6  squares plain, seed 1: done",
-        *(f"{4 + i} of 6  squares fancy, seed {seed}: done" for i, seed in enumerate((7, 0, 1))),
-    ]
-    assert result.stderr.startswith("gpzoo: 1 of 6 runs failed; log.txt")
-    ((given, options),) = seen
-    assert options == {"workers": 2, "cluster": None}
-    assert given[0].output == tmp_path / "toy-squares-plain-quick-seed7"
-    assert arguments(given[0]) == [
-        *("reproduce", "toy", "squares", "--variant", "plain", "--preset", "quick", "--seed", "7"),
-        *("--output", str(given[0].output)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("--seeds", "1-0"), "'1-0' is no seed"),
-        (("--variants", "plane"), "unknown variant of toy 'plane', choose from: plain, fancy."),
-        (("--preset", "cpu"), "none of these experiments has the preset cpu"),
-        (("--workers", "0"), "workers"),
-    ],
-)
-def test_odd_options_are_refused_in_a_line(args, said, monkeypatch):
-    monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(presets=("quick",)),))
-    result = CliRunner().invoke(cli.main, ["sweep", "toy", *args])
-    assert result.exit_code == 2 and said in result.stderr and result.stderr.count("\n") == 1
 
 
 #: What differs between two runs of the same command.
@@ -174,42 +125,32 @@ OF_ITS_OWN = "finished seconds_training seconds_per_step peak_memory_bytes resum
 
 
 def numbers(folder: Path) -> dict:
-    found = {}
-    for path in sorted(folder.glob("*/result.json")):
-        content = json.loads(path.read_text())
-        found[path.parent.name] = {name: value for name, value in content.items() if name not in OF_ITS_OWN}
-    return found
+    found = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/result.json"))}
+    return {run: {name: x for name, x in result.items() if name not in OF_ITS_OWN} for run, result in found.items()}
 
 
 @pytest.mark.stress
-def test_forty_runs_killed_twice_are_the_forty_runs_alone(tmp_path):
+def test_forty_runs_killed_twice_are_the_forty_runs_of_a_cluster(tmp_path):
     if not os.environ.get("GPZOO_STRESS"):
         pytest.skip("make stress runs it")
     gpzoo = [sys.executable, "-m", "gpzoo.reproductions"]
-    given = ["sweep", "observations", "noisy-sine", "--seeds", "0-19"]
 
-    def swept(folder, *options, lines=None):
+    def swept(name, *options, lines=None):
         """The sweep's exit status; with ``lines``, it is killed when so many runs have ended."""
-        command = [*gpzoo, *given, "--output", str(folder), *options]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        given = ["sweep", "observations", "noisy-sine", "--seeds", "0-19", "--output", str(tmp_path / name)]
+        with subprocess.Popen([*gpzoo, *given, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             for count, _ in enumerate(process.stdout, 1):
                 if count == lines:
                     process.kill()
         return process.returncode
 
-    parts = tmp_path / "parts"
-    assert swept(parts, "--workers", "2", lines=9) and swept(parts, "--workers", "2", lines=25)
-    assert 9 <= len(numbers(parts)) < 40
-    assert swept(parts, "--workers", "2") == 0
-    whole = numbers(parts)
+    assert swept("parts", "--workers", "2", lines=9) and swept("parts", "--workers", "2", lines=25)
+    assert 9 <= len(numbers(tmp_path / "parts")) < 40
+    assert swept("parts", "--workers", "2") == 0
+    whole = numbers(tmp_path / "parts")
     assert len(whole) == 40
-    for name in list(whole)[::13]:  # alone
-        variant, seed = name.removeprefix("observations-noisy-sine-").split("-quick-seed")
-        command = [*("reproduce", "observations", "noisy-sine", "--variant", variant, "--seed", seed)]
-        subprocess.run([*gpzoo, *command, "--output", str(tmp_path / "alone" / name)], cwd=ROOT, check=True)
-    alone = numbers(tmp_path / "alone")
-    assert len(alone) == 4 and alone == {name: whole[name] for name in alone}
+    # In other processes, and never stopped.
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        assert swept(tmp_path / "dask", "--cluster", cluster.scheduler_address) == 0
+        assert swept("dask", "--cluster", cluster.scheduler_address) == 0
     assert numbers(tmp_path / "dask") == whole

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from gpzoo.inference import SitePrediction
 from gpzoo.reproductions import metrics
@@ -10,41 +11,31 @@ from gpzoo.reproductions.datasets import Dataset
 RNG = np.random.default_rng(0)
 
 
-def data(y, **changes):
+def scores(test, y, **units):
     X = np.zeros((len(y), 1))
-    return Dataset("some", X, y, X, y, "generated", {}, **changes)
+    return metrics.score_of(Dataset("some", X, y, X, y, "generated", {}, **units))(test, y)
 
 
 def test_numbers_are_scored_in_their_own_units():
-    y, mean, variance = RNG.normal(size=20), RNG.normal(size=20), RNG.gamma(2.0, size=20)
-
-    def scores(y, mean, variance, **units):
-        log_density = -0.5 * ((y - mean) ** 2 / variance + np.log(2 * np.pi * variance))
-        return metrics.score_of(data(y, **units))(SitePrediction(mean, variance, log_density), y)
-
-    original = scores(100 + 7 * y, 100 + 7 * mean, 49 * variance)
-    assert scores(y, mean, variance, y_mean=100.0, y_std=7.0) == pytest.approx(original)
-    assert scores(y, mean, variance)["test_log_likelihood_se"] == pytest.approx(original["test_log_likelihood_se"])
-    assert original["rmse"] == pytest.approx(7 * np.sqrt(np.mean((y - mean) ** 2)))
+    y, mean, scale = RNG.normal(size=20), RNG.normal(size=20), RNG.gamma(2.0, size=20)
+    own = norm.logpdf(100 + 7 * y, 100 + 7 * mean, 7 * scale)
+    expected = {"rmse": 7 * np.sqrt(np.mean((y - mean) ** 2)), "test_log_likelihood": own.mean()}
+    expected["test_log_likelihood_se"] = own.std(ddof=1) / np.sqrt(20)
+    test = SitePrediction(mean, scale**2, norm.logpdf(y, mean, scale))
+    assert scores(test, y, y_mean=100.0, y_std=7.0) == pytest.approx(expected)
 
 
 def test_classes_are_scored_by_their_probabilities():
     log_odds, y = RNG.normal(size=(30, 4)), RNG.integers(0, 4, 30)
     probs = np.exp(log_odds) / np.exp(log_odds).sum(axis=1, keepdims=True)
-    found = metrics.score_of(data(y))(metrics.softmax(log_odds, y), y)
-    wrong = np.mean(probs.argmax(axis=1) != y)
-    own = np.log(probs[np.arange(30), y])
-    spread = np.std(own, ddof=1) / np.sqrt(30)
-    assert found == pytest.approx({"error": wrong, "nlpp": -np.mean(own), "nlpp_se": spread})
+    wrong, own = np.mean(probs.argmax(axis=1) != y), np.log(probs[np.arange(30), y])
+    expected = {"error": wrong, "nlpp": -np.mean(own), "nlpp_se": np.std(own, ddof=1) / np.sqrt(30)}
+    assert scores(metrics.softmax(log_odds, y), y) == pytest.approx(expected)
     assert metrics.accuracy(metrics.softmax(log_odds, y), y) == pytest.approx(1 - wrong)
-
-
-def test_two_classes_are_told_apart_at_a_half():
+    # Two classes are told apart at a half; of four pairs of a one and a zero, one is in the wrong order.
     y, p = np.array([0, 1, 1, 0]), np.array([0.2, 0.9, 0.4, 0.6])
     test = SitePrediction(p, p * (1 - p), np.log(np.where(y == 1, p, 1 - p)))
-    assert metrics.error(test, y) == metrics.accuracy(test, y) == 0.5
-    # Of the four pairs of a one and a zero, one is in the wrong order.
-    assert metrics.auc(test, y) == 0.75
+    assert metrics.error(test, y) == metrics.accuracy(test, y) == 0.5 and metrics.auc(test, y) == 0.75
     assert metrics.nlpp(test) == pytest.approx(-np.log([0.8, 0.9, 0.4, 0.4]).mean())
 
 

@@ -1,7 +1,9 @@
 """A data folder, a cache folder, and a network that is down."""
 
+import copy
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pooch
 import pytest
@@ -17,16 +19,17 @@ def cache(tmp_path):
 
 @pytest.fixture
 def serve(monkeypatch):
-    """``serve(contents)``: let the network hold these addresses only; returns the list of the addresses asked for."""
+    """``serve(contents)``: let the network hold these addresses only, or fail so; the addresses that are asked for."""
 
-    def serve(contents: dict[str, bytes]) -> list[str]:
+    def serve(contents: dict[str, bytes | Exception]) -> list[str]:
         asked = []
 
         def get(self, url, output_file, pooch_, check_only=False):
             asked.append(url)
-            if url not in contents:
-                raise requests.ConnectionError(f"no route to {url}")
-            Path(output_file).write_bytes(contents[url])
+            found = contents.get(url, requests.ConnectionError(f"no route to {url}"))
+            if isinstance(found, Exception):
+                raise found
+            Path(output_file).write_bytes(found)
 
         monkeypatch.setattr(pooch.HTTPDownloader, "__call__", get)
         return asked
@@ -47,20 +50,19 @@ def folder(tmp_path, cache, monkeypatch, serve):
 
 @pytest.fixture
 def put(folder, monkeypatch):
-    """``put(name, contents, **facts)``: files of a data set, by path, whose digests are expected, and other facts."""
+    """``put(name, contents, facts, rows)``: files by path, whose digests are expected, and facts; returns the rows."""
 
-    def put(name: str, contents: dict[str, bytes], **facts) -> None:
-        known = registry.FACTS[name] | facts
-        for key in ("files", "at_hand"):
-            known[key] = [dict(file) for file in known.get(key, [])]
-            for file in known[key]:
-                if file["path"] in contents and "hash" in file:
-                    method = file["hash"].partition(":")[0]
-                    digest = hashlib.new(method, contents[file["path"]], usedforsecurity=False).hexdigest()
-                    file["hash"] = f"{method}:{digest}"
+    def put(name: str, contents: dict[str, bytes], facts: dict | None = None, rows: Any = None) -> Any:
+        known = copy.deepcopy(registry.FACTS[name] | (facts or {}))
+        for file in (*known.get("files", ()), *known.get("at_hand", ())):
+            if file["path"] in contents and "hash" in file:
+                method = file["hash"].partition(":")[0]
+                digest = hashlib.new(method, contents[file["path"]], usedforsecurity=False)
+                file["hash"] = f"{method}:{digest.hexdigest()}"
         monkeypatch.setitem(registry.FACTS, name, known)
-        for file, content in contents.items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            (folder / file).write_bytes(content)
+        for path, content in contents.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_bytes(content)
+        return rows
 
     return put

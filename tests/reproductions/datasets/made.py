@@ -7,6 +7,7 @@ import io
 import tarfile
 import zipfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,11 @@ def npz(**arrays) -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, **arrays)
     return stream.getvalue()
+
+
+def sample(name: str) -> list[str]:
+    """The lines of a file beside this one."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
 
 
 def zipped(members: dict[str, bytes]) -> bytes:
@@ -62,28 +68,25 @@ def pixels(count: int, *shape: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def mnist():
     """Four IDX files of 7 and 4 images."""
     X, y, rows = pixels(11, 28, 28)
-    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
-    def idx(array):
-        head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
-        return gzip.compress(head + array.tobytes(), mtime=0)
-
-    arrays = (X[:7], y[:7], X[7:], y[7:])
-    return {f"{name}.gz": idx(array) for name, array in zip(names, arrays, strict=True)}, {}, rows
+    contents = {}
+    for part, chosen in (("train", slice(7)), ("t10k", slice(7, None))):
+        for array, kind in ((X[chosen], "images-idx3"), (y[chosen], "labels-idx1")):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+            contents[f"{part}-{kind}-ubyte.gz"] = gzip.compress(head + array.tobytes(), mtime=0)
+    return contents, {}, rows
 
 
 def cifar10():
     """The published archive, of twelve images; the packed files are read where they are at hand."""
     X, y, rows = pixels(12, 32, 32, 3)
-    content = hashlib.sha256(np.concatenate([y[:, None], X.reshape(12, -1)], axis=1).tobytes()).hexdigest()
-    records = np.concatenate([y[:, None], np.moveaxis(X, -1, 1).reshape(12, -1)], axis=1)
+    content, records = (np.column_stack([y, Z.reshape(12, -1)]) for Z in (X, np.moveaxis(X, -1, 1)))
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             member.size = 2 * 3073
             archive.addfile(member, io.BytesIO(records[2 * i : 2 * i + 2].tobytes()))
-    return {"cifar-10-binary.tar.gz": stream.getvalue()}, {"content": content}, rows
+    return {"cifar-10-binary.tar.gz": stream.getvalue()}, {"content": hashlib.sha256(content).hexdigest()}, rows
 
 
 def svhn():
@@ -133,35 +136,18 @@ def yacht(as_text: bool):
     return contents if as_text else {"uci_yacht.npz": npz(**arrays)}, facts, data[:, [0, 1, 3, 2]]
 
 
-PLANES = {"N1": "1998", "N2": "2008", "N3": "None", "N4": "0000", "N5": "2009", "N6": ""}
-HEADER = "Year,Month,DayofMonth,DayOfWeek,DepTime,ArrTime,TailNum,AirTime,ArrDelay,Distance,Cancelled"
+#: Flights, and planes: some with values that are missing or make no sense; and what is complete.
+FLIGHTS, PLANES = sample("flights.csv"), sample("planes.csv")
+DAYS = [[1, day, 4, 388, 484, 76, 810, 10, day] for day in range(5, 11)]
+COMPLETE = np.float32([[1, 3, 4, 1203, 1331, 116, 810, 10, -14], [1, 4, 4, 1440, 5, 60, 810, 0, 300], *DAYS])
 
 
-def flight(day=3, departs="2003", arrives="2211", tail="N1", air="116", delay="-14"):
-    return f"2008,1,{day},4,{departs},{arrives},{tail},{air},{delay},810,0"
-
-
-FLIGHTS = [
-    flight(),
-    flight(delay="NA", arrives="NA", air="NA"),
-    flight(4, "2400", "5", "N2", "60", "300"),
-    flight(departs="NA"),
-    flight(air=""),
-    *(flight(tail=tail) for tail in ("N3", "N4", "N5", "N6", "N7", "N99", "")),
-    *(flight(day, "628", "804", "N1", "76", str(day)) for day in range(5, 11)),
-]
-COMPLETE = [[1, 3, 4, 1203, 1331, 116, 810, 10, -14], [1, 4, 4, 1440, 5, 60, 810, 0, 300]] + [
-    [1, day, 4, 388, 484, 76, 810, 10, day] for day in range(5, 11)
-]
-
-
-def airline(flights=FLIGHTS):
-    planes = ["tailnum,type,year", *(f"{tail},,{made}" for tail, made in PLANES.items()), "N7"]
+def airline(flights=FLIGHTS[1:]):
     contents = {
-        "airline/2008.csv.bz2": bz2.compress("\n".join([HEADER, *flights, ""]).encode()),
-        "airline/plane-data.csv": ("\r\n".join(planes) + "\r\n").encode(),
+        "airline/2008.csv.bz2": bz2.compress("\n".join([FLIGHTS[0], *flights, ""]).encode()),
+        "airline/plane-data.csv": "\r\n".join([*PLANES, ""]).encode(),
     }
-    return contents, {"rows": [len(FLIGHTS), 99]}, np.array(COMPLETE, np.float32)
+    return contents, {"rows": [len(FLIGHTS) - 1, 99]}, COMPLETE
 
 
 def airline_delayed():
@@ -169,42 +155,32 @@ def airline_delayed():
     return contents, facts, np.column_stack([rows[:, :-1], rows[:, -1] > 0])
 
 
-HOME = (40.75, -73.98)
-# Pick-up, drop-off, where from, where to, miles, and what is left of it: hour, day of the week, seconds.
-JOURNEYS = [
-    ("2009-01-04 02:52:00", "2009-01-04 03:02:00", HOME, (40.69, -73.92), 2.63, (2 + 52 / 60, 7, 600)),
-    ("2009-01-31 23:59:59", "2009-02-01 00:00:09", HOME, HOME, 0.0, (23 + 3599 / 3600, 6, 10)),
-    ("2009-01-05 00:00:00", "2009-01-05 05:00:00", HOME, HOME, 60.5, (0, 1, 18000)),
-    ("2009-01-05 12:00:00", "2009-01-05 12:05:00", (40.7128, -71.78), HOME, 9.0, (12, 1, 300)),
-    ("2009-01-05 12:00:00", "2009-01-05 12:00:09", HOME, HOME, 1.0, None),
-    ("2009-01-05 12:00:00", "2009-01-05 17:00:01", HOME, HOME, 1.0, None),
-    ("2009-01-05 12:00:00", "2009-01-05 11:00:00", HOME, HOME, 1.0, None),
-    ("2009-01-05 12:00:00", "2009-01-05 12:10:00", (0.0, 0.0), HOME, 1.0, None),
-    ("2009-01-05 12:00:00", "2009-01-05 12:10:00", HOME, (40.7128, -71.76), 1.0, None),
-    ("2009-01-05 12:00:00", "2009-01-05 12:10:00", HOME, HOME, None, None),
-    ("2009-01-05 12:00:00", "2009-01-05 12:10:00", (None, None), HOME, 1.0, None),
-    ("2009-01-05 12:00:00", None, HOME, HOME, 1.0, None),
-]
-LEFT = np.array(
+#: Journeys without a header, the last eight of which the filters drop; and what is left.
+JOURNEYS = sample("journeys.csv")
+LEFT = np.float32(
     [
-        [left[0], left[1], int(start[8:10]), int(start[5:7]), *origin, *end, miles, left[2]]
-        for start, _, origin, end, miles, left in JOURNEYS
-        if left is not None
-    ],
-    np.float32,
+        [2 + 52 / 60, 7, 4, 1, 40.75, -73.98, 40.69, -73.92, 2.63, 600],
+        [23 + 3599 / 3600, 6, 31, 1, 40.75, -73.98, 40.75, -73.98, 0, 10],
+        [0, 1, 5, 1, 40.75, -73.98, 40.75, -73.98, 60.5, 18000],
+        [12, 1, 5, 1, 40.7128, -71.78, 40.75, -73.98, 9, 300],
+    ]
 )
+PLACES = "pickup_latitude pickup_longitude dropoff_latitude dropoff_longitude trip_distance"
 NAMES = {
     2009: "Trip_Pickup_DateTime Trip_Dropoff_DateTime Start_Lat Start_Lon End_Lat End_Lon Trip_Distance",
-    2010: "pickup_datetime dropoff_datetime pickup_latitude pickup_longitude dropoff_latitude dropoff_longitude "
-    "trip_distance",
-    2015: "tpep_pickup_datetime tpep_dropoff_datetime pickup_latitude pickup_longitude dropoff_latitude "
-    "dropoff_longitude trip_distance",
+    2010: f"pickup_datetime dropoff_datetime {PLACES}",
+    2015: f"tpep_pickup_datetime tpep_dropoff_datetime {PLACES}",
 }
 
 
 def journeys(year: int) -> dict[str, list]:
-    values = zip(*((start, end, *a, *b, miles) for start, end, a, b, miles, _ in JOURNEYS), strict=True)
-    return {"vendor": ["VTS"] * len(JOURNEYS)} | dict(zip(NAMES[year].split(), map(list, values), strict=True))
+    """Their columns in a year: times as text, then numbers."""
+    columns = zip(*(line.split(",") for line in JOURNEYS), strict=True)
+    kinds = dict(zip(["vendor", *NAMES[year].split()], [str] * 3 + [float] * 5, strict=True))
+    return {
+        name: [kind(v) if v else None for v in column]
+        for (name, kind), column in zip(kinds.items(), columns, strict=True)
+    }
 
 
 def parquet(year: int = 2009, times: str = "text", repeat: int = 1, table: dict | None = None) -> bytes:
@@ -219,11 +195,9 @@ def parquet(year: int = 2009, times: str = "text", repeat: int = 1, table: dict 
 
 def csv(year: int, end: str = "\n", mark: bytes = b"") -> bytes:
     """Journeys as text, one of them on a line with too many fields, in the manner of a year."""
-    table = journeys(year)
     blank = " " if year == 2010 else ""
-    header = [",".join(blank + name for name in table)] + [""] * (year == 2010)
-    rows = [",".join("" if v is None else str(v) for v in row) for row in zip(*table.values(), strict=True)]
-    lines = [*header, *rows[:3], rows[-1] + ",too,many", *rows[3:], ""]
+    header = [",".join(blank + name for name in journeys(year)), *([""] if blank else [])]
+    lines = [*header, *JOURNEYS[:3], JOURNEYS[-1] + ",too,many", *JOURNEYS[3:], ""]
     # Letters that are no UTF-8, and the mark that some editors put in front, change nothing.
     return mark + end.join(lines).encode().replace(b"VTS", b"\x80" if mark else b"VTS")
 
@@ -244,10 +218,10 @@ READERS = {
     "higgs": partial(numbers, "HIGGS.csv.gz", 29),
     "airline": airline,
     "airline-delayed": airline_delayed,
-    "taxi in text of 2009": partial(taxi, "parquet", parquet(2009)),
-    "taxi in microseconds": partial(taxi, "parquet", parquet(2015, "us")),
-    "taxi in nanoseconds": partial(taxi, "parquet", parquet(2015, "ns")),
-    "taxi csv of 2009": partial(taxi, "csv", csv(2009)),
-    "taxi csv of 2010": partial(taxi, "csv", csv(2010, "\r\n")),
-    "taxi csv of 2015": partial(taxi, "csv", csv(2015, mark=b"\xef\xbb\xbf")),
+    "taxi in text of 2009": lambda: taxi("parquet", parquet(2009)),
+    "taxi in microseconds": lambda: taxi("parquet", parquet(2015, "us")),
+    "taxi in nanoseconds": lambda: taxi("parquet", parquet(2015, "ns")),
+    "taxi csv of 2009": lambda: taxi("csv", csv(2009)),
+    "taxi csv of 2010": lambda: taxi("csv", csv(2010, "\r\n")),
+    "taxi csv of 2015": lambda: taxi("csv", csv(2015, mark=b"\xef\xbb\xbf")),
 }

@@ -1,0 +1,83 @@
+"""How do marginals follow from the outputs of a GP site, row by row?"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Integer
+
+from gpzoo._pytree import Fields, static
+
+
+class AffineMap(Fields):
+    """The part of a value ``f`` that is linear in the outputs ``g`` ``[M, J]`` of one GP site.
+
+    ``f_nk = constant + sum_j weights_nkj g_j[numbers_n]``, summed over sites. It is carried by the ``parts`` of
+    :class:`~gpzoo.GaussianMarginals`, whose operations change it as they change the marginals.
+
+    Attributes:
+        weights: ``[N, K]`` where output ``k`` of the value is one of output ``k`` of the site alone, else
+            ``[N, K, J]``. The axis ``N`` is 1 where all rows have the same, and ``K`` of ``[N, K]`` where all outputs
+            have.
+        numbers: rows of the site, one for each row of the value.
+        site: its name.
+        outputs: their number ``J``.
+        all_rows: whether these are all rows of the site in their order.
+    """
+
+    weights: Float[Array, "_ _ *J"]
+    numbers: Integer[Array, " N"]
+    site: str = static()
+    outputs: int = static()
+    all_rows: bool = static()
+
+    def __init__(self, weights: Any, numbers: Any, site: str, outputs: int, all_rows: bool = True) -> None:
+        self.weights, self.numbers, self.site, self.outputs, self.all_rows = weights, numbers, site, outputs, all_rows
+
+    @classmethod
+    def identity(cls, site: str, num_rows: int, outputs: int, dtype: Any) -> Self:
+        """The map of a site's own value."""
+        return cls(jnp.ones((1, 1), dtype), jnp.arange(num_rows), site, outputs)
+
+    @property
+    def apart(self) -> bool:
+        """Whether each output of the value is one of one output of the site."""
+        return self.weights.ndim == 2
+
+    def dense(self) -> Float[Array, "_ K J"]:
+        """The weights, whatever their form."""
+        return (
+            self.weights[:, :, None] * jnp.eye(self.outputs, dtype=self.weights.dtype) if self.apart else self.weights
+        )
+
+    def taken(self, columns: Float[Array, "... M"]) -> Float[Array, "... N"]:
+        """Columns that the rows of the site have, at the rows of the value."""
+        return columns if self.all_rows else columns[..., self.numbers]
+
+    def __call__(self, outputs: Float[Array, "J M"]) -> Float[Array, "N K"]:
+        """This part of the value, at outputs of the site."""
+        rows = self.taken(outputs).T
+        return self.weights * rows if self.apart else jnp.sum(self.weights * rows[:, None, :], axis=-1)
+
+    # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
+
+    def scaled(self, c: Any) -> Self:
+        """The part of ``f * c``, of a number or rank two."""
+        c = jnp.asarray(c, self.weights.dtype)
+        return self._with_fields(weights=self.weights * (c[:, :, None] if c.ndim and not self.apart else c))
+
+    def mixed(self, A: Float[Array, "K L"]) -> Self:
+        """The part of ``f @ A``."""
+        return self._with_fields(weights=jnp.einsum("nkj,kl->nlj", self.dense(), A.astype(self.weights.dtype)))
+
+    def rows(self, index: Any) -> AffineMap:
+        """The part of ``f[index]``."""
+        same = self.weights.shape[0] == 1
+        weights = self.weights if same else self.weights[index]
+        return AffineMap(weights, self.numbers[index], self.site, self.outputs, all_rows=False)
+
+    def columns(self, index: Any) -> Self:
+        """The part of ``f[:, index]``, with an index that keeps the axis."""
+        return self._with_fields(weights=self.dense()[:, index])

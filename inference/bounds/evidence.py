@@ -1,0 +1,532 @@
+"""What is the density of data once GP sites are integrated out: exactly, collapsed, or by Laplace's approximation?
+
+Every GP site is made of white noise ``v ~ N(0, I)``: ``f = mean + A^T v``. Here ``A^T`` is a root of the prior's
+covariance, or ``A = L^-1 Kuf`` with inducing variables, which leave a residual variance. What data sites see is affine
+in ``v``, so that
+
+``log p(y) = log p(y | v) - v^T v / 2 - log |H| / 2``, ``H = I - d^2 log p(y | v) / dv^2``, at the best ``v``:
+
+exact where noise is Gaussian, else Laplace's approximation. With inducing variables ``log p(y | v)`` is
+``E_p(f|u) log p(y | f)``, so that Gaussian noise gives Titsias's bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax, random
+from jax.core import eval_jaxpr
+from jaxtyping import Bool, Float, PRNGKeyArray
+from numpyro.distributions.distribution import MaskedDistribution
+
+from gpzoo import linalg
+from gpzoo._numpyro import mask_of
+from gpzoo._pytree import Fields, static
+from gpzoo.errors import FactorisationError
+from gpzoo.inference.programs.keys import named_key
+from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.base import MaskedLikelihood
+from gpzoo.linalg.gaussian import log_normal
+from gpzoo.linalg.operators import LOG_2PI, matmul
+from gpzoo.posteriors.forms import Diagonal
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.affine import AffineMap
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals, VarianceParts
+from gpzoo.processes.process import rows_first
+
+#: Newton steps of the search for the best ``v``, after which the density is zero; most searches take five to ten.
+MOST_STEPS = 100
+
+_PRECISION = "the precision of GP sites given data"
+
+
+class Site(Fields):
+    """A GP site that is integrated out.
+
+    Attributes:
+        prior: of the site.
+        conditional: of ``f`` given its inducing variables; ``None`` without any.
+        name: of the site.
+    """
+
+    prior: Any
+    conditional: Any
+    name: str = static()
+
+    @property
+    def outputs(self) -> int:
+        """The number of its outputs, 1 where the site has no axis of them."""
+        return self.prior.num_outputs or 1
+
+    def marginals(self, log: DrawLog) -> GaussianMarginals:
+        """What the program sees: the prior's mean, the variance that is left once ``v`` is known, and the map."""
+        prior, shape = self.prior, self.prior.event_shape
+        variance = jnp.zeros(shape, prior.X.dtype)
+        if self.conditional is not None:
+            variance = rows_first(self.residual(), shape)
+        own = AffineMap.identity(self.name, shape[0], self.outputs, prior.X.dtype)
+        key = named_key(random.key(0), self.name)  # the same noise at every step
+        return GaussianMarginals(prior.mean, variance, key, sites=frozenset({self.name}), log=log, parts=(own,))
+
+    def residual(self) -> Float[Array, "*D N"]:
+        """``kff - diag(A^T A)``."""
+        A, kff = self.root()[0], self.prior.kernel.diag(self.prior.X)
+        left = jnp.maximum(kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff)
+        return left[0] if len(left) == 1 and self.prior.kernel.diag(self.prior.X).ndim == 1 else left
+
+    def covariance(self) -> Float[Array, "_ N N"]:
+        """The prior's, for each output that has one of its own."""
+        K = self.prior.moments()[1]
+        return K if K.ndim == 3 else K[None]
+
+    def root(self) -> tuple[Float[Array, "_ M N"], Bool[Array, ""]]:
+        """``A``, for each output that has one of its own, and whether the prior's covariance has a factor."""
+        if self.conditional is None:
+            name = f"the covariance of GP site {self.name!r}"
+            L, factorised = factor(self.covariance(), name, self.prior.jitter)
+            return L.mT, factorised
+        A, _ = self.conditional._projections(self.prior.X)
+        A = jnp.where(self.conditional.factorised, A, jnp.zeros_like(A))
+        return A if A.ndim == 3 else A[None], self.conditional.factorised
+
+    def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
+        """The values of the site, or of its inducing variables as ``<site>_u``, by name."""
+        if self.conditional is None:
+            rows = jnp.einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
+            return {self.name: self.prior.mean + rows.reshape(self.prior.event_shape)}
+        v = v.T.reshape(-1, *self.conditional.outputs)
+        posterior = InducingPosterior(self.conditional, v, Diagonal(jnp.zeros_like(v)))
+        return {f"{self.name}_u": posterior.inducing_moments()[0]}
+
+
+class Term(Fields):
+    """Data of a program.
+
+    Attributes:
+        fn: their likelihood, of marginals with a map from GP sites; in a mask or not.
+        value: the data.
+    """
+
+    fn: Any
+    value: Any
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood, which knows of masks of single entries."""
+        fn: Any = self.fn
+        while isinstance(fn, MaskedDistribution):
+            fn = fn.of_entries() if isinstance(fn, MaskedLikelihood) and fn.entries is not None else fn.base_dist
+        return fn
+
+    @property
+    def marginals(self) -> GaussianMarginals:
+        """What the likelihood sees."""
+        return self.likelihood.f
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether noise is Gaussian, so that the terms are quadratic in ``f``."""
+        return self.likelihood.noise is not None and self.likelihood.quadratic
+
+    @property
+    def apart(self) -> bool:
+        """Whether each output of ``f`` has a term of its own, and is one of one output of a site."""
+        f, own = self.marginals, self.likelihood.own_columns
+        return (f.ndim == 1 or f.shape[1] == 1 or own) and all(part.apart for part in f.parts)
+
+    def seen(self) -> Bool[Array, "_ _"] | None:
+        """Which entries were observed, ``[N, K]`` or ``[N, 1]``; ``None`` if all were."""
+        seen, fn = self.likelihood.seen(self.value), self.fn
+        found = [] if seen is None else [seen if seen.ndim == 2 else seen[:, None]]
+        while isinstance(fn, MaskedDistribution):
+            found.append(jnp.broadcast_to(mask_of(fn), fn.batch_shape)[:, None])
+            fn = fn.base_dist
+        return None if not found else jnp.all(jnp.stack(jnp.broadcast_arrays(*found)), axis=0)
+
+    def given(self, f: Float[Array, "N K"], sparse: str) -> Any:
+        """The likelihood where the mean of the marginals is ``f``: of an array, where nothing of ``f`` is left."""
+        m = self.marginals
+        f = jnp.reshape(f, m.shape)
+
+        def change(fn: Any) -> Any:
+            fn = copy(fn)
+            if isinstance(fn, MaskedDistribution):
+                fn.base_dist = change(fn.base_dist)
+                return fn
+            if sparse == "exact":
+                fn.f = f
+            elif sparse == "fitc":
+                fn.f, fn.noise_variance = f, fn.noise_variance + m.variance
+            else:
+                parts = self._residual_parts() if sparse == "tight" else ()
+                fn.f = m._with_fields(mean=f, parts=parts)
+            return fn
+
+        return change(self.fn)
+
+    def _residual_parts(self) -> tuple[VarianceParts, ...]:
+        m = self.marginals
+        left = m.source_variance if m.source_variance.ndim == 2 else m.source_variance[:, None]
+        return (VarianceParts(jnp.zeros_like(left), left, loading=m.loading),)
+
+
+class Law(NamedTuple):
+    """The law of ``v`` given data, ``N(mean, (L L^T)^-1)``, by groups that are independent.
+
+    Attributes:
+        mean: ``[B, R]``.
+        L: ``[B, R, R]``.
+    """
+
+    mean: Float[Array, "B R"]
+    L: Float[Array, "B R R"]
+
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "B R"]:
+        """A draw of ``v``."""
+        noise = random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + linalg.solve_lower(self.L, noise[..., None], transpose=True)[..., 0]
+
+
+class Latents(Fields):
+    """``v`` of sites that data connect, and the data as a function of it.
+
+    Where one site has outputs that no data see together, ``v`` is ``[D, M]`` and outputs are independent; else it is
+    ``[1, R]``.
+
+    Attributes:
+        roots: ``A`` of each site by name, see :meth:`Site.root`.
+        terms: data that depend on the sites.
+        factorised: whether all roots were found.
+        outputs: their numbers, of each site.
+        sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``; ``"exact"`` where no site has inducing variables.
+        apart: see :func:`are_apart`.
+    """
+
+    roots: Mapping[str, Float[Array, "_ M N"]]
+    terms: tuple[Term, ...]
+    factorised: Bool[Array, ""]
+    outputs: tuple[int, ...] = static()
+    sparse: str = static()
+    apart: bool = static()
+
+    @classmethod
+    def of(cls, sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Latents:
+        """Those of sites of a program and data that depend on them."""
+        sites = sorted(sites, key=lambda site: site.name)  # the order of the keys of a pytree
+        sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
+        roots, factorised = zip(*(site.root() for site in sites), strict=True)
+        named = {site.name: A for site, A in zip(sites, roots, strict=True)}
+        outputs = tuple(site.outputs for site in sites)
+        good = jnp.all(jnp.stack(factorised))
+        return cls(named, tuple(terms), good, outputs, sparse, are_apart(sites, terms))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """``J`` and ``M`` of each site."""
+        return {name: (J, A.shape[1]) for J, (name, A) in zip(self.outputs, self.roots.items(), strict=True)}
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether noise is Gaussian."""
+        return all(term.gaussian for term in self.terms)
+
+    @property
+    def zero(self) -> Float[Array, "B R"]:
+        """Where the search for the best ``v`` begins."""
+        shapes, dtype = list(self.shapes.values()), next(iter(self.roots.values())).dtype
+        return jnp.zeros(shapes[0] if self.apart else (1, sum(J * M for J, M in shapes)), dtype)
+
+    def split(self, v: Float[Array, "B R"]) -> dict[str, Float[Array, "J M"]]:
+        """``v`` of each site."""
+        if self.apart:
+            return {next(iter(self.roots)): v}
+        found, first = {}, 0
+        for name, (J, M) in self.shapes.items():
+            found[name], first = v[0, first : first + J * M].reshape(J, M), first + J * M
+        return found
+
+    def at(self, v: Float[Array, "B R"]) -> list[Float[Array, "N K"]]:
+        """The means of the marginals of each term."""
+        return self.means(self.split(v))
+
+    def means(self, own: Mapping[str, Float[Array, "J M"]]) -> list[Float[Array, "N K"]]:
+        """:meth:`at`, of ``v`` by site."""
+        outputs = {}
+        for name, v in own.items():
+            A = self.roots[name]
+            outputs[name] = matmul(v, A[0]) if len(A) == 1 else jnp.einsum("jmn,jm->jn", A, v)
+        seen = [term.marginals for term in self.terms]
+        return [_as_columns(f.mean) + sum(part(outputs[part.site]) for part in f.parts) for f in seen]
+
+    def log_density(self, fs: list[Float[Array, "N K"]]) -> Float[Array, ""]:
+        """``log p(y | v)``, of the means of the marginals."""
+        each = [jnp.sum(t.given(f, self.sparse).log_prob(t.value)) for t, f in zip(self.terms, fs, strict=True)]
+        return sum(each, jnp.zeros((), self.zero.dtype))
+
+    def objective(self, v: Float[Array, "B R"]) -> Float[Array, ""]:
+        """``-log p(y, v)``, without the constant of the normal density."""
+        return jnp.sum(v * v) / 2 - self.log_density(self.at(v))
+
+    def slope(self, v: Float[Array, "B R"]) -> Float[Array, "B R"]:
+        """The gradient of :meth:`objective`."""
+        return jax.grad(self.objective)(v)
+
+    def hessian(self, v: Float[Array, "B R"]) -> Float[Array, "B R R"]:
+        """Of :meth:`objective`."""
+        slope, fs = jax.grad(self.log_density), self.at(v)
+        eye = jnp.eye(self.zero.shape[1], dtype=v.dtype)
+        H = jnp.broadcast_to(eye, (*self.zero.shape, self.zero.shape[1]))
+        for i, term in enumerate(self.terms):
+            own = lambda f, i=i: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
+            if self.apart:
+                ones = jnp.ones_like(fs[i])
+                H = H - self._apart(term, jax.jvp(own, (fs[i],), (ones,))[1])
+                continue
+            columns = jnp.eye(fs[i].shape[1], dtype=v.dtype)
+            along = lambda e, f=fs[i], own=own: jax.jvp(own, (f,), (jnp.broadcast_to(e, f.shape),))[1]  # noqa: E731
+            H = H - self._together(term, jax.vmap(along, out_axes=2)(columns))
+        return H
+
+    def _apart(self, term: Term, curvature: Float[Array, "N D"]) -> Float[Array, "D M M"]:
+        (part,) = term.marginals.parts
+        A, weights = part.taken(self.roots[part.site]), (jnp.square(part.weights) * curvature).T
+        return matmul(A * weights[:, None, :], A.mT)
+
+    def _together(self, term: Term, curvature: Float[Array, "N K K"]) -> Float[Array, "1 R R"]:
+        parts = {part.site: part for part in term.marginals.parts}
+        blocks = [[self._block(parts.get(a), parts.get(b), a, b, curvature) for b in self.shapes] for a in self.shapes]
+        return jnp.block(blocks)[None]
+
+    def _block(
+        self, a: AffineMap | None, b: AffineMap | None, of_a: str, of_b: str, curvature: Float[Array, "N K K"]
+    ) -> Float[Array, "R S"]:
+        (J, M), (K, L) = self.shapes[of_a], self.shapes[of_b]
+        if a is None or b is None:
+            return jnp.zeros((J * M, K * L), curvature.dtype)
+        between = jnp.einsum("nkj,nkl,nli->jin", a.dense(), curvature, b.dense())
+        A, B = a.taken(self.roots[of_a]), b.taken(self.roots[of_b])
+
+        def row(of_output: tuple[Array, Array]) -> Array:
+            A, between = of_output
+            return matmul(between[:, None, :] * A, B.mT)  # [K, M, L]
+
+        each = jnp.broadcast_to(A, (J, *A.shape[1:])), between
+        rows = row((each[0][0], between[0]))[None] if J == 1 else lax.map(row, each)
+        return rows.transpose(0, 2, 1, 3).reshape(J * M, K * L)
+
+    # -- the best v --------------------------------------------------------------------------------------------------
+
+    def law(self) -> tuple[Law, Bool[Array, ""]]:
+        """The law of ``v`` given data, exact or approximate, and whether it was found."""
+        if self.gaussian:
+            v, found = self.zero, jnp.asarray(True)
+        else:
+            v, good = best(self)
+            found = good == 1
+        L, factorised = factor(self.hessian(v), _PRECISION, 0.0)
+        if self.gaussian:  # one step ends there, since the objective is quadratic
+            v = -_solve(L, self.slope(v))
+        return Law(v, L), found & factorised & self.factorised
+
+    def log_evidence(self) -> Float[Array, ""]:
+        """``log p(y)``; minus infinity where it was not found."""
+        law, found = self.law()
+        log_det = jnp.sum(jnp.log(linalg.diagonal(law.L)))
+        return jnp.where(found, -self.objective(law.mean) - log_det, -jnp.inf)
+
+    def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
+        """Log importance weights of draws of the law, whose mean is ``p(y)`` over its approximation."""
+        law, found = self.law()
+        noise = random.normal(key, (num_draws, *law.mean.shape), law.mean.dtype)
+
+        def one(noise: Array) -> Array:
+            v = law.mean + linalg.solve_lower(law.L, noise[..., None], transpose=True)[..., 0]
+            return self.objective(law.mean) - self.objective(v) + jnp.sum(noise * noise) / 2
+
+        return jnp.where(found, lax.map(one, noise), jnp.nan)
+
+    def values(self, sites: Sequence[Site], key: PRNGKeyArray) -> tuple[dict[str, Array], Bool[Array, ""]]:
+        """A draw of every site given data, and whether their law was found; see :meth:`Site.values`."""
+        law, found = self.law()
+        own, values = self.split(law.draw(key)), {}
+        for site in sites:
+            values |= site.values(own[site.name], self.roots[site.name])
+        return values, found
+
+
+def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
+    """The least point of the objective, with the derivatives of the implicit function; and 1 where it was found."""
+    objective, given = _hoisted(latents.objective, latents.zero)
+    hessian, also = _hoisted(latents.hessian, latents.zero)
+
+    @jax.custom_jvp
+    def found(given: tuple, also: tuple) -> tuple[Array, Array]:
+        # A fixed start that no symmetry has: at v = 0 a product of two outputs has no slope.
+        start = jnp.sin(1 + jnp.arange(latents.zero.size, dtype=latents.zero.dtype)).reshape(latents.zero.shape) / 100
+        return _newton(lambda v: objective(v, given), lambda v: hessian(v, also), start)
+
+    @found.defjvp
+    def implicit(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+        v, good = found(*primals)
+        _, change = jax.jvp(lambda given: jax.grad(objective)(v, given), primals[:1], tangents[:1])
+        L, _ = factor(hessian(v, primals[1]), _PRECISION, 0.0)
+        return (v, good), (-_solve(L, change), jnp.zeros_like(good))
+
+    return found(given, also)
+
+
+def _hoisted(function: Callable[[Array], Array], x: Array) -> tuple[Callable[[Array, tuple], Array], tuple]:
+    """A function of ``x`` and of all that it was made of, none of which is in a closure then; and these."""
+    traced: Any = jax.make_jaxpr(function)(x)
+    return lambda x, given: eval_jaxpr(traced.jaxpr, given, x)[0], tuple(map(jnp.asarray, traced.consts))
+
+
+def _newton(
+    objective: Callable[[Array], Array], hessian: Callable[[Array], Array], start: Float[Array, "B R"]
+) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
+    """Newton's steps with a damping that grows where they fail (Levenberg and Marquardt), and 1 where they ended.
+
+    A step is good if it lowers the objective. Near the end its change is lost in rounding where terms are large: a
+    short step is good there if the next one would be shorter.
+    """
+    rounding = float(jnp.finfo(start.dtype).eps)
+    enough = rounding**0.6  # of the squared length of a step, after which the next would have the square of that
+    eye, both = jnp.eye(start.shape[1], dtype=start.dtype), jax.value_and_grad(objective)
+
+    def going(state: tuple) -> Array:
+        *_, left, count = state
+        return (left > enough) & (count < MOST_STEPS)
+
+    def step(state: tuple) -> tuple:
+        v, value, slope, damping, _, count = state
+        L = jnp.linalg.cholesky(hessian(v) + damping * eye, symmetrize_input=False)
+        move = -_solve(L, slope)
+        left = -jnp.sum(move * slope)
+        there, next_slope = both(v + move)
+        lower = there <= value + 10 * rounding * (1 + jnp.abs(value))
+        next_left = jnp.sum(next_slope * _solve(L, next_slope))
+        short = (left < 1e-4 * (1 + jnp.abs(value))) & (next_left <= left)
+        good = jnp.isfinite(there) & jnp.all(jnp.isfinite(next_slope)) & (lower | short)
+        v, value, slope = (jnp.where(good, x, y) for x, y in ((v + move, v), (there, value), (next_slope, slope)))
+        ended = good & (damping <= 1)
+        less = jnp.where(damping > 1e-2, damping / 10, 0)
+        damping = jnp.where(good, less, jnp.maximum(10 * damping, 1))
+        return v, value, slope, damping, jnp.where(ended, left, jnp.inf), count + 1
+
+    zero = jnp.zeros((), start.dtype)
+    v, *_, left, _ = lax.while_loop(going, step, (start, *both(start), zero, zero + jnp.inf, 0))
+    return v, (left <= enough).astype(start.dtype)
+
+
+def factor(
+    K: Float[Array, "*D N N"], name: str, jitter: Array | float | None
+) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
+    """A Cholesky factor of ``K`` plus jitter, and whether there is one; the identity where there is none."""
+    try:
+        L, factorised = linalg.cholesky_or_failed(K, name, jitter)
+    except FactorisationError:  # outside jit, where the density is zero all the same
+        return jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), jnp.asarray(False)
+    return L, jnp.all(factorised == 1)
+
+
+def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Float[Array, ""]:
+    """``log p(y)`` of data that connect their sites; zero of none."""
+    if not terms:
+        return jnp.zeros(())
+    if all(term.gaussian for term in terms) and all(site.conditional is None for site in sites):
+        return _gaussian(sites, terms)
+    return Latents.of(sites, terms, sparse).log_evidence()
+
+
+def connected(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
+    """The sites that data connect with those of these names, and these data."""
+    while True:
+        found = [term for term in terms if term.marginals.sites & names]
+        more = names.union(*(term.marginals.sites for term in found))
+        if more == names:
+            return [site for site in sites if site.name in names], found
+        names = more
+
+
+def are_apart(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
+    """Whether data see the outputs of one site one by one."""
+    return len(sites) == 1 and all(term.apart for term in terms)
+
+
+def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
+    """The density of data with Gaussian noise, all of them together or output by output."""
+    residuals, noises, seens, count = [], [], [], 0.0
+    for term in terms:
+        likelihood, mean = term.likelihood, _as_columns(term.marginals.mean)
+        residual = _as_columns(likelihood.checked(term.value)).astype(mean.dtype) - mean
+        noise = jnp.asarray(likelihood.noise, mean.dtype)
+        noise = noise[:, None] if term.marginals.ndim == 1 and noise.ndim == 1 else noise
+        noise = jnp.broadcast_to(noise, (len(mean), noise.shape[-1] if noise.ndim else 1))
+        if (seen := term.seen()) is not None:
+            residual, noise = jnp.where(seen, residual, 0), jnp.where(seen, noise, 1)
+        count += residual.size if seen is None else jnp.sum(jnp.broadcast_to(seen, residual.shape), dtype=mean.dtype)
+        residuals, noises, seens = [*residuals, residual], [*noises, noise], [*seens, seen]
+    apart = are_apart(sites, terms)
+    covariance = _apart(sites[0], terms, seens) if apart else _together(sites, terms, seens)
+    if apart:
+        y, s = (jnp.concatenate(_same_columns(x)).T for x in (residuals, noises))
+        y, s = (y.T[None], s) if len(s) == len(covariance) == 1 else (y[..., None], s)
+    else:
+        full = [jnp.broadcast_to(s, r.shape) for s, r in zip(noises, residuals, strict=True)]
+        y, s = (jnp.concatenate([x.reshape(-1) for x in each]) for each in (residuals, full))
+        y, s = y[None, :, None], s[None]
+    return log_normal(y, covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)) - LOG_2PI / 2 * count
+
+
+def _apart(site: Site, terms: Sequence[Term], seens: Sequence[Array | None]) -> Float[Array, "_ E E"]:
+    """The covariance of one output of a site at all rows of all data, for each output that differs from others."""
+    K, weights, numbers = site.covariance(), [], []
+    for term, seen in zip(terms, seens, strict=True):
+        (part,) = term.marginals.parts
+        w = jnp.broadcast_to(part.weights, (len(term.marginals), part.weights.shape[1]))
+        weights.append(w if seen is None else jnp.where(seen, w, 0))
+        numbers.append(part.numbers)
+    if not (len(terms) == 1 and terms[0].marginals.parts[0].all_rows):
+        rows = jnp.concatenate(numbers)
+        K = K[:, rows[:, None], rows]
+    w = jnp.concatenate(_same_columns(weights)).T
+    return w[:, :, None] * w[:, None, :] * K
+
+
+def _together(sites: Sequence[Site], terms: Sequence[Term], seens: Sequence[Array | None]) -> Float[Array, "1 E E"]:
+    """The covariance of all entries of all data."""
+    total: Any = 0
+    for site in sites:
+        weights, numbers = [], []
+        for term, seen in zip(terms, seens, strict=True):
+            m = term.marginals
+            columns = 1 if m.ndim == 1 else m.shape[1]
+            part = next((part for part in m.parts if part.site == site.name), None)
+            w = jnp.zeros((1, columns, site.outputs), m.dtype) if part is None else part.dense()
+            w = jnp.broadcast_to(w, (len(m), columns, site.outputs))
+            w = w if seen is None else jnp.where(seen[..., None], w, 0)
+            rows = jnp.zeros(len(m), int) if part is None else part.numbers
+            weights.append(w.reshape(-1, site.outputs))
+            numbers.append(jnp.repeat(rows, columns))
+        w, rows, K = jnp.concatenate(weights), jnp.concatenate(numbers), site.covariance()
+        at = K[:, rows[:, None], rows]
+        total = total + (matmul(w, w.T) * at[0] if len(K) == 1 else jnp.einsum("ej,fj,jef->ef", w, w, at))
+    return total[None]
+
+
+def _as_columns(x: Float[Array, "N *K"]) -> Float[Array, "N K"]:
+    return x if x.ndim == 2 else x[:, None]
+
+
+def _same_columns(xs: Sequence[Float[Array, "_ _"]]) -> list[Float[Array, "_ K"]]:
+    columns = max(x.shape[1] for x in xs)
+    return [jnp.broadcast_to(x, (x.shape[0], columns)) for x in xs]
+
+
+def _solve(L: Float[Array, "B R R"], b: Float[Array, "B R"]) -> Float[Array, "B R"]:
+    """``(L L^T)^-1 b``."""
+    return linalg.solve_lower(L, linalg.solve_lower(L, b[..., None]), transpose=True)[..., 0]

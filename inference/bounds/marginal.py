@@ -1,0 +1,364 @@
+"""Which program has the same priors and data, but no GP sites? The one that NUTS moves hyperparameters in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jaxtyping import Float, PRNGKeyArray, Shaped
+from numpyro import handlers
+from numpyro.distributions import Distribution, constraints
+
+from gpzoo import _checks as checks
+from gpzoo._numpyro import given_outside
+from gpzoo._types import Argument, ArrayLike
+from gpzoo.errors import FactorisationError
+from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected, log_evidence
+from gpzoo.inference.guides.options import Inducing
+from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.runs import ParameterNames, check_value, sampled, unmasked
+from gpzoo.likelihoods import Likelihood
+from gpzoo.processes.affine import AffineMap
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
+from gpzoo.processes.process import GaussianProcess
+
+
+class marginal(whitened):
+    """A program whose latent GP sites are integrated out, so that its latent sites are its hyperparameters::
+
+        program = marginal(regression)  # exact, O(N^3)
+        program = marginal(regression, kmeans(50))  # with inducing variables, O(N M^2)
+        mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=500)
+
+    It has the arguments, priors and data sites of ``fn``. A data site that depends on GP sites has the density of its
+    data together, ``p(y)``, given the data sites before it; where it has no data it draws them from that. So it works
+    with NumPyro's MCMC, guides, SVI, ``Predictive`` and ``log_density``. What is integrated out how:
+
+    ======================  =====================================  ====================================================
+    noise                   no inducing variables                  inducing variables
+    ======================  =====================================  ====================================================
+    Gaussian                exactly                                Titsias's bound; ``sparse="tight"``, ``"fitc"``
+    any other               Laplace's approximation                Laplace's approximation of the same bound
+    ======================  =====================================  ====================================================
+
+    The value of a site may be used in operations that are exact on :class:`~gpzoo.GaussianMarginals` only: sums of
+    sites, ``f * c``, ``f + c``, ``f @ A``, ``f[rows]``. Masks, missing entries, noise by row and several data sites are
+    allowed. Outputs that no data see together, and sites that no data connect, are computed apart. Laplace's
+    approximation (Williams and Barber 1998) has the curvature at the mode, which damped Newton steps find; its
+    derivatives are those of the implicit function. The steps begin near ``v = 0``, so that of several modes one is
+    found. Where a covariance does not factorise, or the mode is not found, the density is zero: a divergence for NUTS.
+
+    Draws of hyperparameters become draws of ``f``, or of ``<site>_u``, by :meth:`with_sites`, as
+    :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` do by themselves, with this program.
+    ``numpyro.param`` sites need priors under MCMC, ``marginal(handlers.lift(program, prior))``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from numpyro.infer.util import log_density
+        >>> from gpzoo.inference import marginal
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 1, 5, dtype=np.float32)[:, None]
+        >>> density, sites = log_density(marginal(gp_regression), (X, X[:, 0]), {}, {})
+        >>> sites["y"]["fn"].event_shape, bool(density == sites["y"]["fn"].log_prob(X[:, 0]))
+        ((5,), True)
+
+    Args:
+        fn: a NumPyro program.
+        inducing: see :class:`~gpzoo.inference.WhitenReparam`; for all GP sites, or by site name, where the sites not
+            named have none. As there, an initialiser looks at the first inputs that the program sees: take a new
+            marginal program for other data.
+        sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9); ``"tight"`` for its tighter form
+            (Titsias 2025, see :class:`~gpzoo.likelihoods.Gaussian`), or ``"fitc"`` for FITC (Snelson and Ghahramani
+            2006), which is no bound. The latter two are for Gaussian noise.
+
+    Raises:
+        ValueError: for another ``sparse``; when the program runs, for minibatches, a GP site that a handler outside
+            gives a value, ``"tight"`` and ``"fitc"`` with other noise, ``"fitc"`` with outputs that the program mixes
+            (``f @ A``), robust-max without inducing variables, and as :class:`~gpzoo.inference.whitened`.
+        TypeError: when the program runs, for a GP site that is drawn (:func:`~gpzoo.draws`, deep GPs), discrete latent
+            sites that are summed out, kernels that sample views, grids of inducing variables.
+    """
+
+    def __init__(self, fn: Callable | None = None, inducing: Inducing | None = None, *, sparse: str = "vfe") -> None:
+        super().__init__(fn, inducing)
+        self._sparse = checks.one_of("sparse", sparse, ("vfe", "tight", "fitc"))
+        self._sites: list[Site] = []
+        self._terms: list[Term] = []
+        self._asking = False
+
+    def __enter__(self) -> Any:
+        self._sites, self._terms = [], []
+        return super().__enter__()
+
+    def process_message(self, msg: Any) -> None:
+        """Takes GP sites out, and gives data sites the density without them."""
+        if msg["type"] == "deterministic" and isinstance(msg["value"], GaussianMarginals):
+            msg["stop"] = True  # the handlers outside record numbers, and marginals are none
+        if stands_as_it_is() or msg["type"] != "sample":
+            return super().process_message(msg)
+        if isinstance(msg["fn"], GaussianProcess) and msg["value"] is None:
+            return self._take_out(msg)
+        likelihood: Any = unmasked(msg["fn"])
+        if isinstance(likelihood, Likelihood) and likelihood.is_marginal and _maps(likelihood.f):
+            self._check_data(msg, likelihood)
+            msg["fn"] = Evidence(*connected(self._sites, self._terms, likelihood.f.sites), msg["fn"], self._sparse)
+        return None
+
+    def postprocess_message(self, msg: Any) -> None:
+        """Remembers data, on which those of later sites are conditioned."""
+        if msg["type"] != "sample" or isinstance(msg["value"], GaussianMarginals) or stands_as_it_is():
+            return
+        fn = unmasked(msg["fn"])  # Predictive masks all sites
+        if isinstance(fn, Evidence):
+            self._terms.append(Term(fn.fn, msg["value"]))
+        elif not msg["is_observed"]:
+            if msg["infer"].get("enumerate"):  # MCMC says so by a handler outside
+                raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
+            if self._asking and not msg["cond_indep_stack"]:
+                check_value(msg["name"], msg["value"], tuple(fn.shape()))
+
+    def _take_out(self, msg: Any) -> None:
+        name, prior = msg["name"], msg["fn"]
+        self._seen.add(name)
+        checks.refuse(
+            prior.samples_views,
+            f"The kernel of GP site {name!r} samples views of its inputs, {_NOT_HERE}",
+            TypeError,
+        )
+        checks.refuse(msg["scale"] is not None, f"GP site {name!r} stands inside handlers.scale. Take it out.")
+        checks.refuse(
+            not self._asking and given_outside(self, name),
+            f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
+            "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out.",
+        )
+        reparam, conditional = self._named.get(name, self._others), None
+        if reparam.inducing is not None:
+            conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
+        site = Site(prior, conditional, name)
+        self._sites.append(site)
+        msg["value"], msg["stop"] = site.marginals(_NO_DRAWS), True
+
+    def _check_data(self, msg: Any, likelihood: Any) -> None:
+        name, kind = msg["name"], type(likelihood).__name__
+        checks.refuse(
+            msg["scale"] not in (None, 1),
+            f"Data site {name!r} has a part of the rows of its plate, but its density is that of all data together. "
+            "Run the program on all rows (no subsample_size, no handlers.scale).",
+        )
+        sparse = any(site.conditional is not None for site in self._sites if site.name in likelihood.f.sites)
+        checks.refuse(
+            not (likelihood.smooth or sparse),
+            f"Data site {name!r} has the likelihood {kind}, whose density is piecewise constant in f, so that "
+            "Laplace's approximation sees nothing. Give its GP sites inducing variables, marginal(program, "
+            "kmeans(50)), or use likelihoods.Softmax.",
+        )
+        if self._sparse == "vfe":
+            return
+        asked = f"sparse={self._sparse!r} of data site {name!r}"
+        is_gaussian = likelihood.quadratic and likelihood.noise is not None
+        checks.refuse(not is_gaussian, f"{asked} is for Gaussian noise, and this is {kind}: use sparse='vfe'.")
+        mixed = self._sparse == "fitc" and not likelihood.f.independent
+        checks.refuse(mixed, f"{asked} needs outputs that are independent, and f @ A mixes them: use sparse='vfe'.")
+
+    @entry_point
+    def with_sites(
+        self,
+        rng_key: Array,
+        posterior_samples: Mapping[str, ArrayLike],
+        *args: Argument,
+        num_draws: int = 100,
+        params: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, Array]:
+        """Draws of GP sites given each draw of hyperparameters and the data, beside the latter.
+
+        Args:
+            rng_key: key of the draws.
+            posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
+            *args: positional arguments of the program, data included.
+            num_draws: number of draws where there are no hyperparameters to draw.
+            params: values of the ``numpyro.param`` sites, if there are any.
+            model_kwargs: keyword arguments of the program, by name.
+
+        Returns:
+            ``posterior_samples``, with ``f`` ``[S, N]`` or ``[S, N, D]`` of every GP site without inducing variables,
+            and ``<site>_u`` ``[S, M]`` or ``[S, M, D]`` of every other.
+
+        Raises:
+            FactorisationError: if the law of a site is not found at some draw.
+        """
+        samples, (found, good) = self._at_draws(
+            rng_key,
+            posterior_samples,
+            args,
+            params,
+            model_kwargs,
+            num_draws,
+            lambda sites, latents, key: latents.values(sites, key),
+        )
+        if not np.all(good):
+            first = int(np.argmin(np.asarray(good)))
+            raise FactorisationError(
+                f"The law of GP sites given the data was not found at {int(np.sum(~np.asarray(good)))} of {len(good)} "
+                f"draws, the first of which is {first}: a covariance has no factor, or Newton's steps no end. Look at "
+                "the hyperparameters there; a larger jitter or float64 helps with the former."
+            )
+        return found | samples
+
+    def log_weights(
+        self,
+        rng_key: Array,
+        posterior_samples: Mapping[str, ArrayLike],
+        args: tuple,
+        num_draws: int,
+        params: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Float[Array, "S {num_draws}"]:
+        """Log importance weights of draws of the law of GP sites, at each draw of hyperparameters.
+
+        Their mean is the density of the data over that of Laplace's approximation; see :meth:`with_sites`.
+        """
+        weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
+        _, (found, _) = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
+        return sum(found.values(), jnp.zeros(()))
+
+    def _at_draws(
+        self,
+        rng_key: Array,
+        posterior_samples: Mapping[str, ArrayLike],
+        args: tuple,
+        params: Mapping[str, Any] | None,
+        model_kwargs: Mapping[str, Any] | None,
+        num_draws: int,
+        ask: Callable[[list[Site], Latents, PRNGKeyArray], tuple[dict[str, Array], Any]],
+    ) -> tuple[dict[str, Array], tuple[dict[str, Array], Array]]:
+        """What is asked of each group of connected sites, at each draw; and the draws themselves."""
+        samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
+        params = checks.parameters("params", {} if params is None else params)
+        args, kwargs = arguments(self, args, model_kwargs)
+        arrays, static = split_arrays(kwargs)
+
+        def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Array], Array]:
+            key, values = draw
+            seen, self._asking = ParameterNames(), True
+            try:
+                with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
+                    handlers.substitute(self, data=values | params)(*args, **arrays, **static)
+            finally:
+                self._asking = False
+            latent = {name for name, site in sampled(trace).items() if not site["is_observed"]}
+            missing = sorted((latent | seen.loose("param", "mutable")) - values.keys() - params.keys())
+            checks.refuse(missing, f"posterior_samples (or params) has no values of {missing}.")
+            key, found, good = random.fold_in(key, 1), {}, jnp.asarray(True)
+            rest = frozenset(site.name for site in self._sites)
+            while rest:
+                sites, terms = connected(self._sites, self._terms, frozenset({min(rest)}))
+                values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
+                found, good, rest = found | values, good & known, rest - {site.name for site in sites}
+            self._sites, self._terms = [], []
+            return found, good
+
+        counts = {name: len(value) for name, value in samples.items()} or {
+            "": checks.positive_int("num_draws", num_draws)
+        }
+        checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
+        (count,) = set(counts.values())
+        keys = random.split(checks.rng_key(rng_key), count)
+        each = lambda *of: lax.map(lambda draw: one(draw, *of[1:]), of[0])  # noqa: E731
+        one((keys[0], {name: value[0] for name, value in samples.items()}), args, arrays)  # initialisers look at inputs
+        return samples, jax.jit(each)((keys, samples), args, arrays)
+
+
+class Evidence(Distribution):
+    """``p(y)`` of data that depend on GP sites, given other data of the same sites.
+
+    Args:
+        sites: GP sites that data connect.
+        before: other data of these.
+        fn: the likelihood of the data, of marginals; in a mask or not.
+        sparse: see :class:`marginal`.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    pytree_data_fields = ("sites", "before", "fn")
+    pytree_aux_fields = ("sparse",)
+
+    def __init__(self, sites: list[Site], before: list[Term], fn: Any, sparse: str) -> None:
+        self.sites, self.before, self.fn, self.sparse = tuple(sites), tuple(before), fn, sparse
+        super().__init__(event_shape=tuple(fn.batch_shape) + tuple(fn.event_shape))
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """That of the likelihood, of all data together."""
+        base = cast(Any, self.fn.support)
+        more = len(self.event_shape) - base.event_dim
+        return constraints.independent(base, more) if more else base
+
+    def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, ""]:
+        """``log p(y)``, in nats, given the data before."""
+        total = log_evidence(self.sites, (*self.before, Term(self.fn, value)), self.sparse)
+        if not self.before:
+            return total
+        return jnp.where(jnp.isfinite(total), total - log_evidence(*self._of(self.before)), -jnp.inf)
+
+    def _of(self, terms: tuple[Term, ...]) -> tuple[list[Site], tuple[Term, ...], str]:
+        names = frozenset().union(*(term.marginals.sites for term in terms))
+        return [site for site in self.sites if site.name in names], terms, self.sparse
+
+    def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
+        """Draws of ``y``, given the data before."""
+        here = Term(self.fn, None)
+        latents = Latents.of(self.sites, self.before, self.sparse)
+        law, _ = latents.law()
+        seen = Latents.of(self.sites, (here,), self.sparse)
+
+        def draw(key: PRNGKeyArray) -> Array:
+            key_v, key_y = random.split(key)
+            own = latents.split(law.draw(key_v))
+            (f,) = seen.means({name: own[name] for name in seen.shapes})
+            kind = "exact" if seen.sparse == "exact" else "vfe"
+            return unmasked(here.given(f, kind)).sample(key_y)
+
+        keys = random.split(key, int(np.prod(sample_shape)))
+        return jax.vmap(draw)(keys).reshape(*sample_shape, *self.event_shape)
+
+    def mask(self, mask: Any) -> Distribution:
+        """Refused, except for ``True`` and ``False``: data together have no terms to mask.
+
+        Raises:
+            ValueError: for any other mask.
+        """
+        checks.refuse(
+            not isinstance(mask, bool),
+            "handlers.mask around marginal(program) has no terms to mask: put it around the data site in the program.",
+        )
+        return self if mask else super().mask(cast(Any, mask))
+
+
+def _maps(f: GaussianMarginals) -> bool:
+    return any(isinstance(part, AffineMap) for part in f.parts)
+
+
+_NOT_HERE = "which marginal(program) does not integrate out. Use whitened(program) for NUTS, or InducingGuide with fit."
+
+
+class _NoDraws(DrawLog):
+    """Refuses draws of sites that are integrated out."""
+
+    def asked(self, sites: frozenset[str]) -> None:
+        """See :meth:`DrawLog.asked`."""
+        names = ", ".join(map(repr, sorted(sites)))
+        raise TypeError(
+            f"The program draws GP site {names} ({line_of_program()}), by draws(f) or as the inputs of another GP, "
+            f"{_NOT_HERE} A likelihood of f may be Expected(fn, f)."
+        )
+
+
+_NO_DRAWS = _NoDraws()

@@ -1,0 +1,87 @@
+"""How far is Laplace's approximation of a marginal program from the density that it stands for?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference.bounds.marginal import marginal
+from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
+from gpzoo.inference.diagnosis.psis import largest_k, pareto
+from gpzoo.inference.programs.calls import entry_point
+
+#: Draws of hyperparameters at which it is asked.
+_AT = 20
+
+TITLE = "Laplace's approximation"
+
+
+@entry_point
+def check_laplace(
+    rng_key: Array,
+    program: marginal,
+    *args: Argument,
+    posterior_samples: Mapping[str, ArrayLike],
+    num_draws: int = 1000,
+    params: Mapping[str, Any] | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Diagnosis:
+    """Weigh draws of the functions that :class:`~gpzoo.inference.marginal` integrates out by Laplace's approximation.
+
+    At some draws of the hyperparameters ``v`` is drawn from the approximation ``q(v)``. The weights
+    ``p(y, v) / (q(v) Z)``, with ``Z`` the approximation of ``p(y)``, have the mean ``p(y) / Z``: their k-hat says
+    whether that mean is known, and its logarithm how many nats are missing. Only what *changes* between hyperparameters
+    changes their posterior. With inducing variables ``p(y | v)`` is ``E_p(f|u) log p(y | f)``, as in the program.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+        >>> from gpzoo import GaussianProcess, kernels
+        >>> from gpzoo.inference import check_laplace, marginal
+        >>> from gpzoo.likelihoods import Expected
+        >>> def counts(X, y=None):
+        ...     lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+        ...     f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.0, lengthscale), X))
+        ...     numpyro.sample("y", Expected(lambda f: dist.Poisson(jnp.exp(f)), f), obs=y)
+        >>> X, y = np.linspace(0, 3, 8, dtype=np.float32)[:, None], np.array([1, 0, 2, 4, 7, 5, 3, 6])
+        >>> draws = {"lengthscale": np.array([0.5, 1.0, 2.0], np.float32)}
+        >>> found = check_laplace(jax.random.key(0), marginal(counts), X, y, posterior_samples=draws)
+        >>> found.findings, bool(np.all(np.abs(found.arrays["log_ratio"]) < 0.1))
+        ((), True)
+
+    Args:
+        rng_key: key of the draws.
+        program: the marginal program.
+        *args: its positional arguments, data included.
+        posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
+        num_draws: draws of ``v`` at each.
+        params: values of the ``numpyro.param`` sites, if there are any.
+        model_kwargs: the program's keyword arguments, by name.
+
+    Returns:
+        Its table has the largest and the median k-hat, the mean of the missing nats and their standard deviation over
+        hyperparameters; ``arrays["log_ratio"]`` and ``arrays["k"]`` have the numbers.
+
+    Raises:
+        TypeError: for another program.
+        ValueError: for draws that are missing, or counts below one.
+    """
+    program = checks.instance("program", program, marginal, "marginal(program)")
+    samples = {name: jnp.asarray(value) for name, value in checks.named("posterior_samples", posterior_samples).items()}
+    count = min((len(value) for value in samples.values()), default=1)
+    chosen = np.unique(np.linspace(0, count - 1, _AT).astype(int))
+    samples = {name: value[chosen] for name, value in samples.items()}
+    num_draws = checks.positive_int("num_draws", num_draws)
+    weights = np.asarray(program.log_weights(rng_key, samples, args, num_draws, params, model_kwargs), np.float64)
+    k = np.array([pareto(each)[1] if np.all(np.isfinite(each)) else np.inf for each in weights])
+    ratio = np.asarray(logsumexp(jnp.asarray(weights), axis=1)) - np.log(num_draws)
+    most = largest_k(num_draws)
+    rows = ((len(k), float(k.max()), float(np.median(k)), float(ratio.mean()), float(ratio.std())),)
+    found = (finding("laplace not trusted", None, k=float(k.max()), most=most),) if k.max() > most else ()
+    return Diagnosis(found, table(TITLE, rows, draws=num_draws, most=most), {"log_ratio": ratio, "k": k})

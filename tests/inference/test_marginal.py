@@ -1,0 +1,652 @@
+"""Programs whose GP sites are integrated out: densities against dense NumPy, bounds, Laplace, draws, refusals."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.inspect import get_model_relations
+from numpyro.infer.util import log_density
+from scipy.stats import multivariate_normal
+
+from gpzoo import GaussianProcess, InducingGrid, InducingPoints, draws, kmeans, likelihoods
+from gpzoo.errors import FactorisationError
+from gpzoo.inference import CollapsedELBO, InducingGuide, draws_to_arviz, marginal, nuts, predict
+from gpzoo.kernels import RBF, Matern52, White
+from gpzoo.likelihoods import Expected, Gaussian
+from gpzoo.models import deep_gp, gp_regression, invariant_gp, linear_layers, rotation
+from tests.programs import KEY, sine
+from tests.reference import collapsed_bound, pairs, rbf
+
+X, y = sine(12)
+
+
+def density(program, *args, params=None):
+    return log_density(program, args, {}, params or {})[0]
+
+
+def value(program, *args, params=None):
+    return float(jax.jit(lambda params: density(program, *args, params=params))(params or {}))
+
+
+# -- exactly, against dense NumPy --------------------------------------------------------------------------------------
+
+
+def random_case(seed):
+    """A program of one to three GP sites, of arrays ``log_variances``, ``log_lengthscales``, ``log_noise`` and data."""
+    rng = np.random.default_rng(seed)
+    N, K = int(rng.integers(3, 8)), int(rng.choice([0, 0, 1, 2, 3]))
+    X = rng.standard_normal((N, 2))
+    sites = []
+    for _ in range(rng.integers(1, 4)):
+        J = 0 if K == 0 else int(rng.choice([0, K, K + 1]))
+        kind = "scale" if J in (0, K) and rng.random() < 0.6 else "map"
+        shape = {
+            "scale": [(), (N,), (1,)] if K == 0 else [(), (N, 1), (K,), (N, K) if J == K else ()],
+            "map": [(max(J, 1), max(K, 1))],
+        }[kind]
+        shape = shape[rng.integers(len(shape))]
+        sites.append((J, kind, rng.standard_normal(shape), rng.standard_normal((N, J) if J else N)))
+    data = []
+    for number in range(rng.integers(1, 3)):
+        rows = None if number == 0 else rng.integers(0, N, int(rng.integers(2, 5)))
+        n = N if rows is None else len(rows)
+        whole = (n, K) if K else (n,)
+        noise = np.exp(rng.standard_normal([(), whole, (K,) if K else ()][rng.integers(3)]))
+        mask = [None, rng.random(n) < 0.7, rng.random(whole) < 0.7][rng.integers(3)]
+        y = rng.standard_normal(whole)
+        missing = rng.random() < 0.3
+        y = np.where(rng.random(whole) < 0.3, np.nan, y) if missing else y
+        data.append((rows, noise, mask, y, missing, float(rng.standard_normal())))
+    return X, K, sites, data, 0.5 * rng.standard_normal((2, len(sites)))
+
+
+def program_of(X, K, sites, data, logs):
+    def program(logs, log_noise):
+        total = 0.3
+        for i, (J, kind, weights, mean) in enumerate(sites):
+            kernel = RBF(jnp.exp(logs[0, i]), jnp.exp(logs[1, i]))
+            g = numpyro.sample(f"g{i}", GaussianProcess(kernel, X, mean=mean, num_outputs=J or None))
+            if kind == "scale":
+                g = (g[:, None] if J == 0 else g) @ jnp.ones((max(J, 1), K)) if K and J != K else g
+                total = total + g * jnp.asarray(weights) if i % 2 else total - (-jnp.asarray(weights)) * g
+            else:
+                total = total + (g if J else g[:, None]) @ (weights if K else weights[:, 0])
+        for i, (rows, noise, mask, y, missing, scale) in enumerate(data):
+            f = total if rows is None else scale * total[rows]
+            fn = Gaussian(f, noise * jnp.exp(log_noise), missing="mask" if missing else None)
+            with handlers.mask(mask=True if mask is None else mask):
+                numpyro.sample(f"y{i}", fn, obs=y)
+
+    return program
+
+
+def dense_density(X, K, sites, data, logs, log_noise):
+    """The log density and its derivatives with respect to ``logs`` and ``log_noise``, entry by entry."""
+    N = len(X)
+    maps, means, noises, values = [], [], [], []  # of every entry that was observed
+    for rows, noise, mask, y, _, scale in data:
+        seen = ~np.isnan(y) if mask is None else ~np.isnan(y) & (mask if mask.shape == y.shape else mask[:, None])
+        for at in np.ndindex(y.shape):
+            if not seen[at]:
+                continue
+            row, k = (at[0] if rows is None else rows[at[0]]), at[1] if K else 0
+            factor = 1.0 if rows is None else scale
+            each, mean = [], 0.3
+            for J, kind, weights, m in sites:
+                W = np.zeros((N, max(J, 1)))
+                if kind == "map":
+                    W[row] = weights[:, k]
+                else:
+                    W[row, k if J else 0] = np.broadcast_to(weights, (N, K) if K else (N,))[(row, k) if K else row]
+                each.append(factor * W)
+                mean += np.sum(W * m.reshape(N, -1))
+            maps.append(each)
+            means.append(factor * mean)
+            noises.append(np.broadcast_to(noise, y.shape)[at] * np.exp(log_noise))
+            values.append(y[at])
+    if not values:
+        return 0.0, np.zeros((2, len(sites))), 0.0
+    parts, slopes = [], []
+    square = np.sum((X[:, None] - X) ** 2, axis=-1)
+    for i in range(len(sites)):
+        variance, lengthscale = np.exp(logs[:, i])
+        gram = variance * np.exp(-square / lengthscale**2 / 2)
+        W = np.stack([each[i] for each in maps])
+        through = lambda G, W=W: np.einsum("anj,nm,bmj->ab", W, G, W)  # noqa: E731
+        parts.append(through(gram))
+        slopes += [(through(gram), through(gram * square / lengthscale**2))]
+    C = sum(parts) + np.diag(noises)
+    residual = np.array(values) - np.array(means)
+    inverse = np.linalg.inv(C)
+    a = inverse @ residual
+    along = lambda dC: (a @ dC @ a - np.sum(inverse * dC)) / 2  # noqa: E731
+    value = multivariate_normal(np.zeros(len(a)), C, allow_singular=False).logpdf(residual)
+    return value, np.array([[along(pair[i]) for pair in slopes] for i in range(2)]), along(np.diag(noises))
+
+
+@pytest.mark.slow_but(seed=list(range(12)))
+@pytest.mark.parametrize("seed", range(200))
+def test_the_density_of_random_programs_is_that_of_dense_matrices(seed):
+    case = random_case(seed)
+    program = marginal(program_of(*case))
+    found, slopes = jax.jit(jax.value_and_grad(partial(density, program), (0, 1)))(case[-1], 0.2)
+    expected, of_logs, of_noise = dense_density(*case, 0.2)
+    assert float(found) == pytest.approx(expected, rel=1e-10, abs=1e-10)
+    np.testing.assert_allclose(slopes[0], of_logs, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(slopes[1], of_noise, rtol=1e-10, atol=1e-10)
+
+
+def shared(X, y=None, scale=1.0):
+    """Three outputs of one kernel, which no data see together."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.3, 0.8 * scale), X, num_outputs=3))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+
+
+def hessian_of_differences(function, x, size=1e-4):
+    slope = jax.grad(function)
+    return (slope(x + size) - slope(x - size)) / (2 * size)
+
+
+def test_outputs_that_no_data_see_together_share_one_factor_and_second_derivatives_are_right():
+    Y = np.random.default_rng(0).standard_normal((12, 3))
+    one = lambda scale: density(marginal(shared), X, Y, scale)  # noqa: E731
+    expected = sum(multivariate_normal(np.zeros(12), rbf(*pairs(X, X), 1.3, 0.8) + 0.2 * np.eye(12)).logpdf(Y.T))
+    assert one(1.0) == pytest.approx(expected, rel=1e-12)
+    shapes = [x.aval.shape for x in jax.make_jaxpr(one)(1.0).eqns for x in x.outvars]
+    assert (12, 12) in shapes or (1, 12, 12) in shapes
+    assert not {(3, 12, 12), (36, 36), (1, 36, 36)} & set(shapes)
+    assert jax.hessian(one)(1.0) == pytest.approx(float(hessian_of_differences(one, 1.0)), rel=1e-5)
+
+
+def test_data_that_nothing_connects_are_independent():
+    def apart(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        g = numpyro.sample("g", GaussianProcess(RBF(2.0, 0.5), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+        numpyro.sample("z", Gaussian(g, 0.2), obs=-y)
+
+    _, trace = log_density(marginal(apart), (X, y), {}, {})
+    for name, variance, lengthscale, noise in (("y", 1.0, 1.0, 0.1), ("z", 2.0, 0.5, 0.2)):
+        law = multivariate_normal(np.zeros(12), rbf(*pairs(X, X), variance, lengthscale) + noise * np.eye(12))
+        assert trace[name]["fn"].log_prob(trace[name]["value"]) == pytest.approx(law.logpdf(trace[name]["value"]))
+        assert len(trace[name]["fn"].sites) == 1
+
+
+# -- inducing variables ------------------------------------------------------------------------------------------------
+
+
+def with_jitter(X, y=None, noise=0.1, jitter=1e-12, link=1.0):
+    f = numpyro.sample("f", GaussianProcess(Matern52(1.5, 0.9), X, mean=0.2, jitter=jitter))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(link * f, noise), obs=y)
+
+
+Z = np.linspace(-3, 3, 5)[:, None]
+
+
+@pytest.mark.parametrize("sparse", ["vfe", "tight", "fitc"])
+def test_inducing_points_at_all_inputs_leave_nothing_out(sparse):
+    exact = value(marginal(with_jitter), X, y)
+    assert value(marginal(with_jitter, InducingPoints(X), sparse=sparse), X, y) == pytest.approx(exact, abs=1e-8)
+
+
+def low_rank(kernel, X, Z):
+    """``Kuu``, ``Kuf`` and the covariance that inducing inputs leave out."""
+    Kuu, Kuf = np.asarray(kernel(Z)), np.asarray(kernel(Z, X))
+    return Kuu, Kuf, np.asarray(kernel(X)) - Kuf.T @ np.linalg.solve(Kuu, Kuf)
+
+
+def test_bounds_are_those_of_the_papers():
+    kernel, noise = Matern52(1.5, 0.9), np.linspace(0.1, 0.4, 12)
+    Kuu, Kuf, left = low_rank(kernel, X, Z)
+    residual, Q = np.asarray(y) - 0.4, 4 * Kuf.T @ np.linalg.solve(Kuu, Kuf)
+    d = 4 * np.diagonal(left)
+    law = lambda C: multivariate_normal(np.zeros(12), C).logpdf(residual)  # noqa: E731
+    of_papers = {
+        "vfe": collapsed_bound(Kuu, 2 * Kuf, np.full(12, 4 * 1.5), residual, noise),
+        "tight": law(Q + np.diag(noise)) - np.sum(np.log1p(d / noise)) / 2,
+        "fitc": law(Q + np.diag(d + noise)),
+    }
+    exact = value(marginal(with_jitter), X, y, noise, 1e-12, 2.0)
+    found = {}
+    for sparse, expected in of_papers.items():
+        program = marginal(with_jitter, InducingPoints(Z), sparse=sparse)
+        found[sparse] = value(program, X, y, noise, 1e-12, 2.0)
+        assert found[sparse] == pytest.approx(expected, rel=1e-8)
+    assert found["vfe"] < found["tight"] < exact
+
+
+def test_it_is_the_bound_that_the_collapsed_objective_trains():
+    Y = jnp.stack([y, -y, y * y], axis=1)
+    guide = InducingGuide(shared, InducingPoints(Z))
+    svi = SVI(shared, guide, numpyro.optim.Adam(0.1), CollapsedELBO())
+    bound = -float(svi.evaluate(svi.init(KEY, X, Y), X, Y))
+    assert value(marginal(shared, InducingPoints(Z)), X, Y) == pytest.approx(bound, rel=1e-6)
+
+
+def test_sites_with_and_without_inducing_variables_add_up():
+    def two(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, jitter=1e-12))
+        g = numpyro.sample("g", GaussianProcess(Matern52(1.5, 0.9), X, jitter=1e-12))
+        numpyro.sample("y", Gaussian(f - 2 * g, 0.3), obs=y)
+
+    Kuu, Kuf, left = low_rank(Matern52(1.5, 0.9), X, Z)
+    C = rbf(*pairs(X, X)) + 4 * Kuf.T @ np.linalg.solve(Kuu, Kuf) + 0.3 * np.eye(12)
+    expected = multivariate_normal(np.zeros(12), C).logpdf(y) - 4 * np.trace(left) / 0.6
+    assert value(marginal(two, {"g": InducingPoints(Z)}), X, y) == pytest.approx(expected, rel=1e-8)
+
+
+# -- Laplace -----------------------------------------------------------------------------------------------------------
+
+
+def student(f):
+    return dist.StudentT(3.0, f, 0.2)
+
+
+COUNTS = np.random.default_rng(1).poisson(np.exp(np.asarray(y) + 1))
+LABELS = np.random.default_rng(2).integers(0, 3, 12)
+NOISES = {
+    "logit": (lambda f: likelihoods.Bernoulli(f, "logit"), (np.asarray(y) > 0).astype(int), None),
+    "probit": (likelihoods.Bernoulli, (np.asarray(y) > 0).astype(int), None),
+    "counts": (lambda f: Expected(lambda f: dist.Poisson(jnp.exp(f)), f), COUNTS, None),
+    "outliers": (lambda f: Expected(student, f), np.asarray(y).copy(), None),
+    "classes": (likelihoods.Softmax, LABELS, 3),
+    "labels": (likelihoods.Bernoulli, np.stack([LABELS > 0, LABELS > 1], axis=1).astype(int), 2),
+    "ordinal": (lambda f: likelihoods.Ordinal(f, jnp.array([-0.5, 0.5])), LABELS, None),
+}
+NOISES["outliers"][1][3] = 8.0
+
+
+def latent(X, y=None, variance=1.0, lengthscale=1.0, *, noise, num_outputs):
+    f = numpyro.sample("f", GaussianProcess(RBF(variance, lengthscale), X, num_outputs=num_outputs, jitter=1e-10))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", noise(f), obs=y)
+
+
+NOISES["columns mixed"] = (
+    lambda f: Expected(lambda f: dist.Poisson(jnp.exp(f @ jnp.array([[1.0, 0.5], [0.0, 1.0]]))).to_event(1), f),
+    np.stack([COUNTS, LABELS], axis=1),
+    2,
+)
+
+
+def of_noise(name):
+    noise, data, outputs = NOISES[name]
+    return partial(latent, noise=noise, num_outputs=outputs), data
+
+
+def test_laplace_is_that_of_scikit_learn():
+    from sklearn.gaussian_process import GaussianProcessClassifier
+    from sklearn.gaussian_process.kernels import RBF as Theirs
+    from sklearn.gaussian_process.kernels import ConstantKernel
+
+    program, data = of_noise("logit")
+    theirs = GaussianProcessClassifier(ConstantKernel(1.7) * Theirs(0.8), optimizer=None).fit(X, data)
+    evidence, slope = theirs.log_marginal_likelihood(np.log([1.7, 0.8]), eval_gradient=True)
+    ours = lambda logs: density(marginal(program), X, data, *jnp.exp(logs))  # noqa: E731
+    found, slopes = jax.value_and_grad(ours)(jnp.log(jnp.array([1.7, 0.8])))
+    assert float(found) == pytest.approx(evidence, abs=1e-6)
+    np.testing.assert_allclose(slopes, slope, atol=1e-5)
+
+
+def dense_laplace(log_density, K, size):
+    """Laplace's approximation in the values of ``f`` ``[N]`` or ``[N, C]``, by Newton's steps with halving."""
+    D = size // len(K)
+    prior = np.kron(K, np.eye(D))
+    f = np.zeros(size)
+    objective = lambda f: float(log_density(f)) - f @ np.linalg.solve(prior, f) / 2  # noqa: E731
+    slope, curvature = jax.jit(jax.grad(log_density)), jax.jit(jax.hessian(log_density))
+    for _ in range(200):
+        W = -np.asarray(curvature(f))
+        positive = W if np.linalg.eigvalsh(np.linalg.inv(prior) + W).min() > 0 else 0 * W
+        move = np.linalg.solve(np.eye(size) + prior @ positive, prior @ np.asarray(slope(f)) - f)
+        while objective(f + move) < objective(f) - 1e-12 and np.abs(move).max() > 1e-14:
+            move = move / 2
+        f = f + move
+    return objective(f) - np.linalg.slogdet(np.eye(size) - prior @ np.asarray(curvature(f)))[1] / 2
+
+
+@pytest.mark.slow_but(name=["outliers", "classes"])
+@pytest.mark.parametrize("name", NOISES)
+def test_laplace_and_its_derivatives_are_those_of_dense_matrices(name):
+    program, data = of_noise(name)
+    noise, _, outputs = NOISES[name]
+    K = rbf(*pairs(X, X), 1.7, 0.8) + 1e-10 * np.eye(12)
+
+    def log_density(f):
+        return jnp.sum(noise(f.reshape(12, outputs) if outputs else f).log_prob(data))
+
+    ours = jax.jit(lambda logs: density(marginal(program), X, data, *jnp.exp(logs)))
+    logs = jnp.log(jnp.array([1.7, 0.8]))
+    assert float(ours(logs)) == pytest.approx(dense_laplace(log_density, K, 12 * (outputs or 1)), rel=1e-6, abs=1e-6)
+    for i, found in enumerate(jax.grad(ours)(logs)):
+        move = 1e-4 * jnp.eye(2)[i]
+        four = [ours(logs + k * move) for k in (-2, -1, 1, 2)]
+        difference = float(four[0] - 8 * four[1] + 8 * four[2] - four[3]) / 12e-4
+        assert float(found) == pytest.approx(difference, rel=1e-6, abs=1e-6)
+
+
+def test_hyperparameters_in_the_closure_of_a_likelihood_have_derivatives():
+    def closed(scale):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Expected(lambda f: dist.StudentT(3.0, f, scale), f), obs=y)
+
+    ours = jax.jit(lambda scale: density(marginal(closed), scale))
+    difference = (8 * (ours(0.301) - ours(0.299)) - ours(0.302) + ours(0.298)) / 0.012
+    assert float(jax.grad(ours)(0.3)) == pytest.approx(float(difference), rel=1e-6)
+
+
+def test_large_counts_have_a_mode():
+    """Terms of a million, whose sum is some hundred nats."""
+    many = np.linspace(0, 6, 60)[:, None]
+    counts = np.random.default_rng(0).poisson(np.exp(np.sin(2 * many[:, 0]) + 7))
+    program = marginal(of_noise("counts")[0])
+    each = jax.jit(jax.vmap(lambda scale: density(program, many, counts, 10.0, scale)))(jnp.linspace(0.2, 1.5, 20))
+    assert np.all(np.isfinite(each))
+
+
+def test_second_derivatives_of_laplace_are_right():
+    program, data = of_noise("counts")
+    ours = lambda log: density(marginal(program), X, data, 1.7, jnp.exp(log))  # noqa: E731
+    assert float(jax.hessian(ours)(0.1)) == pytest.approx(float(hessian_of_differences(ours, 0.1)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["counts", "labels"])
+def test_laplace_with_inducing_points_at_all_inputs_is_that_without(name):
+    program, data = of_noise(name)
+    exact = value(marginal(program), X, data)
+    assert value(marginal(program, InducingPoints(X)), X, data) == pytest.approx(exact, abs=1e-5)
+
+
+def test_laplace_of_gaussian_noise_is_exact():
+    """A normal distribution that is not known to be one."""
+
+    def hidden(X, y):
+        f = numpyro.sample("f", GaussianProcess(Matern52(1.5, 0.9), X, mean=0.2, jitter=1e-12))
+        numpyro.sample("y", Expected(lambda f: dist.Normal(f, np.sqrt(0.1)), f), obs=y)
+
+    for inducing in (None, InducingPoints(Z)):
+        found = value(marginal(hidden, inducing), X, y)
+        assert found == pytest.approx(value(marginal(with_jitter, inducing), X, y), rel=1e-9)
+
+
+# -- as NumPyro's programs ---------------------------------------------------------------------------------------------
+
+
+def regression(X, y=None):
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 0.5))
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 0.5))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+def grid_posterior(X, y):
+    """Mean and standard deviation of log lengthscale and log noise by sums over a grid."""
+    a, b = np.linspace(-2.5, 2.0, 90), np.linspace(-4.5, 0.5, 90)
+    logs = np.array(
+        [[np.sum(dist.Normal(0.0, 0.5).log_prob(i) + dist.Normal(-2.0, 0.5).log_prob(j)) for j in b] for i in a]
+    )
+    for i, j in np.ndindex(logs.shape):
+        C = rbf(*pairs(X, X), 1.0, np.exp(a[i])) + np.exp(b[j]) * np.eye(len(X))
+        logs[i, j] += multivariate_normal(np.zeros(len(X)), C).logpdf(y)
+    p = np.exp(logs - logs.max())
+    p /= p.sum()
+    moments = []
+    for values, weights in ((a, p.sum(1)), (b, p.sum(0))):
+        mean = np.sum(values * weights)
+        moments.append((mean, np.sqrt(np.sum(values**2 * weights) - mean**2)))
+    return moments
+
+
+@pytest.mark.slow
+def test_nuts_finds_the_posterior_of_a_grid():
+    mcmc = nuts(KEY, marginal(regression), X, y, num_warmup=300, num_samples=1000, num_chains=4, progress=False)
+    samples = mcmc.get_samples()
+    for name, (mean, deviation) in zip(("lengthscale", "noise"), grid_posterior(X, y), strict=True):
+        logs = np.log(samples[name])
+        assert logs.mean() == pytest.approx(mean, abs=0.1 * deviation)
+        assert logs.std() == pytest.approx(deviation, rel=0.1)
+
+
+def test_it_works_with_mcmc_guides_and_predictive():
+    program = marginal(regression)
+    with jax.numpy_dtype_promotion("standard"):  # of NumPyro's own steps
+        mcmc = MCMC(NUTS(program), num_warmup=20, num_samples=20, progress_bar=False)
+        mcmc.run(KEY, X, y)
+        svi = SVI(program, AutoNormal(program), numpyro.optim.Adam(0.05), Trace_ELBO())
+        losses = svi.run(KEY, 60, X, y, progress_bar=False).losses
+    samples = mcmc.get_samples()
+    assert set(samples) == {"lengthscale", "noise"}
+    assert np.mean(losses[-10:]) < np.mean(losses[:10])
+    found = Predictive(program, samples)(KEY, X)
+    assert found["y"].shape == (20, 12) and set(found) == {"y"}
+    relations = get_model_relations(program, (X, y))
+    assert relations["observed"] == ["y"] and set(relations["sample_sample"]["y"]) == {"lengthscale", "noise"}
+
+
+def test_data_are_drawn_from_their_law():
+    def several(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=2))
+        numpyro.sample("y", Gaussian(f @ jnp.array([[1.0], [0.5]]), 0.1), obs=y)
+        numpyro.sample("z", Gaussian(f[:, 0], 0.2))
+
+    few = X[:3]
+    found = Predictive(marginal(several), num_samples=20000)(KEY, few)
+    both = np.concatenate([found["y"][:, :, 0], found["z"]], axis=1)
+    K = rbf(*pairs(few, few))
+    blocks = np.block([[1.25 * K, K], [K, K]]) + np.diag([0.1] * 3 + [0.2] * 3)
+    np.testing.assert_allclose(np.cov(both.T), blocks, atol=0.05)
+    given = Predictive(marginal(several), num_samples=20000)(KEY, few, np.ones((3, 1)))["z"]
+    weights = np.linalg.solve(blocks[:3, :3], blocks[:3, 3:])
+    np.testing.assert_allclose(given.mean(0), weights.sum(0), atol=0.03)
+    np.testing.assert_allclose(np.cov(given.T), blocks[3:, 3:] - blocks[3:, :3] @ weights, atol=0.03)
+
+
+# -- draws of the sites ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inducing", [None, InducingPoints(Z)], ids=["exact", "sparse"])
+def test_predictions_given_hyperparameters_are_those_of_regression(inducing):
+    S, new = 4000, np.array([[0.3], [5.0]])
+    samples = {"lengthscale": np.full(S, 0.8), "noise": np.full(S, 0.1)}
+    program = marginal(regression, inducing)
+    found = predict(KEY, program, new, posterior_samples=samples, train_args=(X, y))["f"]
+    at, K = (X, rbf(*pairs(X, X), 1.0, 0.8)) if inducing is None else (Z, rbf(*pairs(Z, Z), 1.0, 0.8))
+    cross, own = rbf(*pairs(at, new), 1.0, 0.8), rbf(*pairs(new, new), 1.0, 0.8)
+    if inducing is None:
+        weights = np.linalg.solve(K + 0.1 * np.eye(12), cross)
+        mean, variance = weights.T @ np.asarray(y), np.diagonal(own - cross.T @ weights)
+    else:
+        across = rbf(*pairs(Z, X), 1.0, 0.8)
+        precision = K + across @ across.T / 0.1
+        mean = cross.T @ np.linalg.solve(precision, across @ np.asarray(y)) / 0.1
+        variance = np.diagonal(own - cross.T @ (np.linalg.solve(K, cross) - np.linalg.solve(precision, cross)))
+    np.testing.assert_allclose(found.mean, mean, atol=5 * np.sqrt(variance.max() / S))
+    np.testing.assert_allclose(found.variance, variance, rtol=0.1)
+
+
+def test_draws_of_counts_are_those_of_laplace():
+    program, data = of_noise("counts")
+    S = 4000
+    drawn = marginal(program).with_sites(KEY, {}, X, data, num_draws=S)["f"]
+    assert drawn.shape == (S, 12)
+    K = rbf(*pairs(X, X)) + 1e-10 * np.eye(12)
+    f = np.zeros(12)
+    for _ in range(50):
+        W = np.diag(np.exp(f))
+        f = np.linalg.solve(np.eye(12) + K @ W, K @ (W @ f + data - np.exp(f)))
+    law = K - K @ np.linalg.solve(K + np.diag(np.exp(-f)), K)
+    np.testing.assert_allclose(drawn.mean(0), f, atol=0.05)
+    np.testing.assert_allclose(np.cov(drawn.T), law, atol=0.03)
+
+
+@pytest.mark.parametrize("inducing", [None, kmeans(4)], ids=["exact", "sparse"])
+def test_exports_have_the_sites(inducing):
+    program = marginal(regression, inducing)
+    mcmc = nuts(KEY, program, X, y, num_warmup=20, num_samples=10, num_chains=2, progress=False)
+    found = draws_to_arviz(KEY, program, X, y, posterior_samples=mcmc.get_samples(group_by_chain=True))
+    assert found["posterior"]["f"].shape == (2, 10, 12)
+    assert found["log_likelihood"]["y"].shape == (2, 10, 12)
+    assert set(found["posterior"].data_vars) >= {"lengthscale", "noise", "f"}
+
+
+def test_points_of_parameters_predict():
+    params = {"f_variance": 1.0, "f_lengthscale": 0.8, "noise_variance": 0.1}
+    found = predict(KEY, marginal(gp_regression), X[:3], params=params, train_args=(X, y), num_draws=50)["f"]
+    assert found.mean.shape == (3,)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def minibatch(X, y):
+    f = numpyro.sample("f", GaussianProcess(RBF(), X))
+    with handlers.seed(rng_seed=0), numpyro.plate("data", 100, subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+def drawn(X, y):
+    f = numpyro.sample("f", GaussianProcess(RBF(), X))
+    numpyro.sample("y", dist.Poisson(jnp.exp(draws(f))), obs=y)
+
+
+def undrawn(X, y):
+    f = numpyro.sample("f", GaussianProcess(RBF(), X))
+    numpyro.sample("y", dist.Normal(f, 0.1), obs=y)
+
+
+def mixture(X, y):
+    f = numpyro.sample("f", GaussianProcess(RBF(), X))
+    numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    k = numpyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    numpyro.sample("y", Gaussian(f * (1.0 + k), 0.1), obs=y)
+
+
+VALUES = {"lengthscale": 0.8, "noise": 0.1}
+REFUSED = {
+    "minibatches": (lambda: density(marginal(minibatch), X, y), ValueError, "Data site 'y' has a part of the rows"),
+    "draws": (lambda: density(marginal(drawn), X, COUNTS), TypeError, r"draws GP site 'f' \(test_marginal.py:\d+\)"),
+    "a distribution of NumPyro": (lambda: density(marginal(undrawn), X, y), TypeError, "likelihoods.Gaussian"),
+    "deep": (
+        lambda: density(marginal(partial(deep_gp, layers=linear_layers(X, (2,)))), X, y),
+        TypeError,
+        "draws GP site 'layer_0'.*whitened",
+    ),
+    "discrete": (lambda: nuts(KEY, marginal(mixture), X, y), TypeError, "Latent site 'k' is discrete"),
+    "sampled views": (
+        lambda: density(marginal(partial(invariant_gp, view=rotation())), np.zeros((2, 8, 8, 1)), np.zeros(2)),
+        TypeError,
+        "GP site 'f' samples views",
+    ),
+    "a grid": (lambda: marginal(regression, InducingGrid(8)), TypeError, "no grid"),
+    "another bound": (lambda: marginal(regression, sparse="dtc"), ValueError, "sparse"),
+    "robust-max": (
+        lambda: density(marginal(partial(latent, noise=likelihoods.RobustMax, num_outputs=3)), X, LABELS),
+        ValueError,
+        "RobustMax, whose density is piecewise constant.*kmeans",
+    ),
+    "a value from outside": (
+        lambda: density(handlers.condition(marginal(regression), {"f": np.zeros(12)}), X, y, params=VALUES),
+        ValueError,
+        "GP site 'f' has a value from a handler outside",
+    ),
+    "nothing to move": (
+        lambda: nuts(KEY, marginal(shared), X, np.zeros((12, 3))),
+        ValueError,
+        "no latent sites for NUTS",
+    ),
+    "draws by chain": (
+        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones((2, 3)), "lengthscale": np.ones((2, 3))}, X, y),
+        ValueError,
+        "'lengthscale' has shape",
+    ),
+    "draws of two lengths": (
+        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones(3), "lengthscale": np.ones(2)}, X, y),
+        ValueError,
+        "one number of draws",
+    ),
+    "names": (
+        lambda: density(marginal(regression, {"g": kmeans(3)}), X, y, params=VALUES),
+        ValueError,
+        "inducing.*'g'",
+    ),
+    "fitc of counts": (
+        lambda: density(marginal(of_noise("counts")[0], kmeans(3), sparse="fitc"), X, COUNTS),
+        ValueError,
+        "sparse='fitc' of data site 'y' is for Gaussian noise",
+    ),
+    "scale": (
+        lambda: density(marginal(handlers.scale(regression, scale=2.0)), X, y, params=VALUES),
+        ValueError,
+        "'f' stands inside handlers.scale",
+    ),
+    "mask around it": (
+        lambda: density(handlers.mask(marginal(regression), mask=np.ones(12, bool)), X, y, params=VALUES),
+        ValueError,
+        "around the data site",
+    ),
+    "missing draws": (
+        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones(3)}, X, y),
+        ValueError,
+        r"no values of \['lengthscale'\]",
+    ),
+    "no law": (
+        lambda: marginal(with_jitter).with_sites(
+            KEY, {}, np.zeros((3, 1)), y[:3], num_draws=2, model_kwargs={"jitter": 0.0}
+        ),
+        FactorisationError,
+        "not found at 2 of 2 draws",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_integrated_out_is_refused_by_name(case):
+    call, error, said = REFUSED[case]
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_a_covariance_without_a_factor_has_no_density():
+    """Noise so small that two equal inputs are one: a divergence for NUTS, and no NaN in silence."""
+    at = lambda noise: density(marginal(with_jitter), np.zeros((3, 1)), np.arange(3.0), noise, 0.0)  # noqa: E731
+    assert jax.jit(at)(1e-30) == -np.inf
+    assert np.isfinite(jax.jit(at)(0.1)) and np.isfinite(jax.jit(jax.grad(at))(0.1))
+
+
+def test_two_data_sites_without_a_density_have_none_together():
+    def twice(noise):
+        f = numpyro.sample("f", GaussianProcess(RBF(), np.zeros((3, 1)), jitter=0.0))
+        numpyro.sample("y", Gaussian(f, noise), obs=np.arange(3.0))
+        numpyro.deterministic("twice", 2 * f)
+        numpyro.sample("z", Gaussian(f, noise), obs=np.arange(3.0))
+
+    assert density(marginal(twice), 1e-30) == -np.inf
+
+
+def test_a_kernel_with_white_noise_is_noise_of_the_site():
+    def white(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0) + White(0.3), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    law = multivariate_normal(np.zeros(12), rbf(*pairs(X, X)) + 0.4 * np.eye(12))
+    assert density(marginal(white), X, y) == pytest.approx(law.logpdf(y), rel=1e-10)
+
+
+def test_float32_is_float32():
+    few, targets = X.astype(np.float32), y.astype(np.float32)
+    for program, data in ((regression, targets), (of_noise("counts")[0], COUNTS)):
+        for inducing in (None, InducingPoints(Z.astype(np.float32))):
+            values = {"lengthscale": jnp.float32(0.8), "noise": jnp.float32(0.1)}
+            found = jax.grad(lambda v, p=program, i=inducing, d=data: density(marginal(p, i), few, d, params=v))(values)
+            assert {x.dtype.name for x in jax.tree.leaves(found)} == {"float32"}
+            assert np.all(np.isfinite(found["lengthscale"]))
