@@ -1,14 +1,16 @@
 """How often do 90 % intervals of hyperparameters hold the truth? Of marginal programs by NUTS, and of a guide beside.
 
     python benchmarks/hyperparameter_coverage.py [--cases exact counts collapsed collapsed-line] [--sets 200]
-        [--warmup 250] [--draws 400] [--steps 1500] [--output benchmarks/results/hyperparameter_coverage.json] [--dry-run]
+        [--warmup 250] [--draws 400] [--steps 1500] [--dry-run]
+        [--output benchmarks/results/hyperparameter_coverage.json]
 
 Every data set is simulated from hyperparameters that are drawn from their priors, so that 90 % of right intervals hold
 the truth. NUTS runs on the program without its GP site: exactly, collapsed, or by Laplace's approximation with inducing
 variables. ``InducingGuide(hyperparameters="normal")`` is trained by ``fit`` on the same data, with the same inducing
-inputs where there are any. In the square of ``collapsed`` 50 inducing inputs are too few for the shortest lengthscales of
-the prior, on the line of ``collapsed-line`` they are enough. A program is compiled once for all data sets of a case. Counts have no noise of their own:
-in place of it is the level of their logarithm. All is in float32. ``--dry-run`` takes few draws of a few data sets.
+inputs where there are any. In the square of ``collapsed`` 50 inducing inputs are few for the shortest lengthscales of
+the prior, on the line of ``collapsed-line`` they are enough. A program is compiled once for all data sets of a case.
+Counts have no noise of their own: in place of it is the level of their logarithm. All is in float32. ``--dry-run``
+takes few draws of a few data sets.
 """
 
 from __future__ import annotations
