@@ -1,6 +1,7 @@
 """Are numbers that were drawn what they should be on average? Differences in standard errors."""
 
 import numpy as np
+from numpyro.diagnostics import effective_sample_size
 from scipy.stats import gamma
 
 
@@ -48,3 +49,10 @@ def gaussian_p_value(draws, mean, covariance):
     average = 2 * len(z)
     spread = 2 * np.sum(correlation**2) + 2 * np.sum(correlation**4)
     return gamma.sf(z @ z + v @ v, average**2 / spread, scale=spread / average)
+
+
+def errors_apart(draws, mean, error):
+    """How many Monte Carlo errors, ours and theirs together, the mean of draws ``[chains, draws]`` is from ``mean``."""
+    draws = np.asarray(draws)
+    own = draws.std(ddof=1) / np.sqrt(effective_sample_size(draws))
+    return abs(draws.mean() - mean) / np.hypot(own, error)
