@@ -409,7 +409,7 @@ def _newton(
         there, next_slope = both(v + move)
         lower = there <= value + 10 * rounding * (1 + jnp.abs(value))
         next_left = jnp.sum(next_slope * _solve(L, next_slope))
-        short = (left < 1e-4 * (1 + jnp.abs(value))) & (next_left <= left)
+        short = (left <= enough) | ((left < 1e-4 * (1 + jnp.abs(value))) & (next_left <= left))
         good = jnp.isfinite(there) & jnp.all(jnp.isfinite(next_slope)) & (lower | short)
         v, value, slope = (jnp.where(good, x, y) for x, y in ((v + move, v), (there, value), (next_slope, slope)))
         ended = good & (damping <= 1)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpzoo.reproductions import datasets
-from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions import deep_kernel as models
+from gpzoo.reproductions import deep_kernel as paper
 from gpzoo.reproductions.deep_kernel import Phases
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import Run

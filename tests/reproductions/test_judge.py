@@ -7,13 +7,21 @@ from collections import ChainMap
 
 import pytest
 
-from gpzoo.reproductions import judge
-from gpzoo.reproductions.judge import Answers, training
-from gpzoo.reproductions.claims import load
+from gpzoo.reproductions import deep, deep_kernel, judge
+from gpzoo.reproductions.claims import Printed, as_printed, load
 from gpzoo.reproductions.experiment import all_experiments
-from gpzoo.reproductions.judge import FEWER_FOLDS, READING, STAND_IN, SUBSET, Found, holding, limit_of, verdict
-from gpzoo.reproductions import deep, deep_kernel
-from gpzoo.reproductions.claims import Printed, as_printed
+from gpzoo.reproductions.judge import (
+    FEWER_FOLDS,
+    READING,
+    STAND_IN,
+    SUBSET,
+    Answers,
+    Found,
+    holding,
+    limit_of,
+    training,
+    verdict,
+)
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of
 from tests.conftest import ROOT
 from tests.reproductions import rederive
