@@ -17,7 +17,18 @@ from scipy.stats import multivariate_normal
 
 from gpzoo import GaussianProcess, InducingGrid, InducingPoints, draws, kmeans, likelihoods
 from gpzoo.errors import FactorisationError
-from gpzoo.inference import CollapsedELBO, InducingGuide, draws_to_arviz, marginal, nuts, predict
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    Trained,
+    check_laplace,
+    draws_to_arviz,
+    fit,
+    marginal,
+    nuts,
+    predict,
+)
 from gpzoo.kernels import RBF, Matern52, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, gp_regression, invariant_gp, linear_layers, rotation
@@ -416,6 +427,52 @@ def test_nuts_finds_the_posterior_of_a_grid():
         logs = np.log(samples[name])
         assert logs.mean() == pytest.approx(mean, abs=0.1 * deviation)
         assert logs.std() == pytest.approx(deviation, rel=0.1)
+
+
+@pytest.mark.slow
+def test_a_trained_model_gives_the_posterior_of_a_grid():
+    guide = InducingGuide(regression, kmeans(12), hyperparameters="normal")
+    svi = SVI(regression, guide, numpyro.optim.Adam(0.05), GaussianProcessELBO())
+    trained = fit(KEY, svi, 300, X, y, progress=False)
+    mcmc = trained.hyperparameters(KEY, X, y, num_warmup=300, num_samples=1000, progress=False)
+    samples, of_guide = mcmc.get_samples(), trained.to_arviz(KEY, X, y)["posterior"]
+    for name, (mean, deviation) in zip(("lengthscale", "noise"), grid_posterior(X, y), strict=True):
+        logs = np.log(samples[name])
+        assert logs.mean() == pytest.approx(mean, abs=0.15 * deviation)
+        assert logs.std() == pytest.approx(deviation, rel=0.15)
+        assert np.log(np.ravel(of_guide[name])).std() < logs.std()
+    found = predict(KEY, mcmc.sampler.model, X[:2], posterior_samples=samples, train_args=(X, y))["f"]
+    np.testing.assert_allclose(found.mean, trained.predict(KEY, X[:2])["f"].mean, atol=0.1)
+    without = Trained(gp_regression, InducingGuide(gp_regression, kmeans(3)), {})
+    without.guide.setup(X, y)
+    with pytest.raises(ValueError, match="no latent sites but GP sites"):
+        without.hyperparameters(KEY, X, y)
+
+
+def test_the_check_of_laplace_knows_what_is_missing():
+    """One row, whose evidence is a sum over a grid; and a density with a tail that no normal has."""
+
+    def one(y, *, fn, variance):
+        f = numpyro.sample("f", GaussianProcess(RBF(variance, 1.0), np.zeros((1, 1)), jitter=0.0))
+        numpyro.sample("y", Expected(fn, f), obs=y)
+
+    def poisson(f):
+        return dist.Poisson(jnp.exp(f))
+
+    def cauchy(f):
+        return dist.Cauchy(f, 0.05)
+
+    grid = np.linspace(-40, 40, 400001)
+    for fn, data, variance, k in ((poisson, np.array([3]), 1.0, 0.5), (cauchy, np.array([10.0]), 36.0, np.inf)):
+        program = marginal(partial(one, fn=fn, variance=variance))
+        found = check_laplace(KEY, program, data, posterior_samples={}, num_draws=4000)
+        logs = np.asarray(fn(grid).log_prob(data)) - grid**2 / (2 * variance) - np.log(2 * np.pi * variance) / 2
+        missing = np.log(np.sum(np.exp(logs)) * (grid[1] - grid[0])) - value(program, data)
+        assert found.arrays["k"][0] < k
+        if np.isfinite(k):
+            assert found.findings == () and found.arrays["log_ratio"][0] == pytest.approx(missing, abs=0.01)
+        else:
+            assert missing > 0.3 and found.arrays["k"][0] > 0.5
 
 
 def test_it_works_with_mcmc_guides_and_predictive():
