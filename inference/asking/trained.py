@@ -297,7 +297,7 @@ class Trained:
         num_warmup: int = 500,
         num_samples: int = 500,
         num_chains: int = 4,
-        progress: bool = True,
+        progress: bool = False,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> MCMC:
         """The posterior of the program's hyperparameters by NUTS, GP sites integrated out at their inducing variables.
