@@ -36,7 +36,7 @@ from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, VarianceParts
-from gpzoo.processes.process import rows_first
+from gpzoo.processes.process import GaussianProcess, rows_first
 
 #: Newton steps of the search for the best ``v``, after which the density is zero; most searches take five to ten.
 MOST_STEPS = 100
@@ -50,12 +50,23 @@ class Site(Fields):
     Attributes:
         prior: of the site.
         conditional: of ``f`` given its inducing variables; ``None`` without any.
+        projection: their ``A``; ``None`` without any.
         name: of the site.
     """
 
     prior: Any
     conditional: Any
+    projection: Float[Array, "_ M N"] | None
     name: str = static()
+
+    @classmethod
+    def of(cls, prior: GaussianProcess, conditional: Any, name: str) -> Site:
+        """The site, whose covariances with the inducing variables are computed here and nowhere else."""
+        if conditional is None:
+            return cls(prior, None, None, name)
+        A, _ = conditional._projections(prior.X)
+        A = jnp.where(conditional.factorised, A, jnp.zeros_like(A))
+        return cls(prior, conditional, A if A.ndim == 3 else A[None], name)
 
     @property
     def outputs(self) -> int:
@@ -76,7 +87,7 @@ class Site(Fields):
         """``kff - diag(A^T A)``."""
         A, kff = self.root()[0], self.prior.kernel.diag(self.prior.X)
         left = jnp.maximum(kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff)
-        return left[0] if len(left) == 1 and self.prior.kernel.diag(self.prior.X).ndim == 1 else left
+        return left[0] if len(left) == 1 and kff.ndim == 1 else left
 
     def covariance(self) -> Float[Array, "_ N N"]:
         """The prior's, for each output that has one of its own."""
@@ -85,13 +96,10 @@ class Site(Fields):
 
     def root(self) -> tuple[Float[Array, "_ M N"], Bool[Array, ""]]:
         """``A``, for each output that has one of its own, and whether the prior's covariance has a factor."""
-        if self.conditional is None:
-            name = f"the covariance of GP site {self.name!r}"
-            L, factorised = factor(self.covariance(), name, self.prior.jitter)
-            return L.mT, factorised
-        A, _ = self.conditional._projections(self.prior.X)
-        A = jnp.where(self.conditional.factorised, A, jnp.zeros_like(A))
-        return A if A.ndim == 3 else A[None], self.conditional.factorised
+        if self.projection is not None:
+            return self.projection, self.conditional.factorised
+        L, factorised = factor(self.covariance(), f"the covariance of GP site {self.name!r}", self.prior.jitter)
+        return L.mT, factorised
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
         """The values of the site, or of its inducing variables as ``<site>_u``, by name."""
@@ -434,9 +442,7 @@ def factor(
 
 
 def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Float[Array, ""]:
-    """``log p(y)`` of data that connect their sites; zero of none."""
-    if not terms:
-        return jnp.zeros(())
+    """``log p(y)`` of data that connect their sites."""
     if all(term.gaussian for term in terms) and all(site.conditional is None for site in sites):
         return _gaussian(sites, terms)
     return Latents.of(sites, terms, sparse).log_evidence()
@@ -512,9 +518,10 @@ def _together(sites: Sequence[Site], terms: Sequence[Term], seens: Sequence[Arra
             rows = jnp.zeros(len(m), int) if part is None else part.numbers
             weights.append(w.reshape(-1, site.outputs))
             numbers.append(jnp.repeat(rows, columns))
-        w, rows, K = jnp.concatenate(weights), jnp.concatenate(numbers), site.covariance()
-        at = K[:, rows[:, None], rows]
-        total = total + (matmul(w, w.T) * at[0] if len(K) == 1 else jnp.einsum("ej,fj,jef->ef", w, w, at))
+        w, rows, at = jnp.concatenate(weights), jnp.concatenate(numbers), site.covariance()
+        if not (len(terms) == 1 and columns == 1 and part is not None and part.all_rows):
+            at = at[:, rows[:, None], rows]
+        total = total + (matmul(w, w.T) * at[0] if len(at) == 1 else jnp.einsum("ej,fj,jef->ef", w, w, at))
     return total[None]
 
 

@@ -99,10 +99,12 @@ class marginal(whitened):
 
     def process_message(self, msg: Any) -> None:
         """Takes GP sites out, and gives data sites the density without them."""
+        if stands_as_it_is():
+            return super().process_message(msg)
         if msg["type"] == "deterministic" and isinstance(msg["value"], GaussianMarginals):
             msg["stop"] = True  # the handlers outside record numbers, and marginals are none
-        if stands_as_it_is() or msg["type"] != "sample":
-            return super().process_message(msg)
+        if msg["type"] != "sample":
+            return None
         if isinstance(msg["fn"], GaussianProcess) and msg["value"] is None:
             return self._take_out(msg)
         likelihood: Any = unmasked(msg["fn"])
@@ -141,7 +143,7 @@ class marginal(whitened):
         reparam, conditional = self._named.get(name, self._others), None
         if reparam.inducing is not None:
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
-        site = Site(prior, conditional, name)
+        site = Site.of(prior, conditional, name)
         self._sites.append(site)
         msg["value"], msg["stop"] = site.marginals(_NO_DRAWS), True
 
@@ -227,7 +229,9 @@ class marginal(whitened):
         """
         weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
         _, (found, _) = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
-        return sum(found.values(), jnp.zeros(()))
+        checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
+        first, *others = found.values()
+        return sum(others, first)
 
     def _at_draws(
         self,
