@@ -19,11 +19,13 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask, identity_of
 from gpzoo.inference.asking.container import Group, container
 from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
-from gpzoo.inference.bounds.marginal import marginal
+from gpzoo.inference.bounds.marginal import refuse_marginal
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
+from gpzoo.inference.programs.files import is_key
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
@@ -61,23 +63,61 @@ class Exporting:
     batch_size: int = 1000
     coords: Mapping[str, Any] | None = None
     dims: Mapping[str, Sequence[str]] | None = None
+    sample_stats: Mapping[str, ArrayLike] | None = None
+    params: bool = False
 
 
-def exported(subject: Subject, rng_key: Array, *, num_draws: int, losses: np.ndarray | None, options: Exporting) -> Any:
-    """:meth:`gpzoo.inference.Trained.to_arviz`; negative ``losses`` are kept as ``elbo`` in ``constant_data``."""
-    rng_key, num_draws = checks.rng_key(rng_key), checks.positive_int("num_draws", num_draws)
-    of_q = subject.guide.variational_parameters()
-    constants = {name: x for name, x in subject.params.items() if name not in of_q}
-    return _export(
+def exported(
+    subjects: Sequence[Subject], rng_key: Array, *, num_draws: int | None, losses: np.ndarray, options: Exporting
+) -> Any:
+    """:meth:`gpzoo.inference.Trained.to_arviz` of a model, or of several trainings of one: the chains.
+
+    Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``.
+    """
+    rng_key = checks.rng_key(rng_key)
+    count = None if num_draws is None else checks.positive_int("num_draws", num_draws)
+    keys = [rng_key] if len(subjects) == 1 else [named_key(rng_key, f"training {k}") for k in range(len(subjects))]
+    each = [
+        _exported(subject, key, count, of_training, options)
+        for subject, key, of_training in zip(subjects, keys, losses.reshape(len(subjects), -1), strict=True)
+    ]
+    return _container(each, options)
+
+
+def _exported(subject: Subject, rng_key: Array, count: int | None, losses: np.ndarray, options: Exporting) -> Exported:
+    guide, params = subject.guide, subject.params
+    numbers, shape = {}, (1, count or 500)
+    constants = {name: x for name, x in params.items() if name not in guide.variational_parameters()}
+    if isinstance(guide, DrawsGuide):
+        shape, numbers = guide.by_chain(params, count)
+        own = constants.keys() & guide.parameters(guide.sites, None).keys()
+        constants |= {name: jax.tree.map(lambda x: x[0, 0], params[name]) for name in own}
+    found = _export(
         subject,
         _draws_of(subject),
         rng_key,
-        (random.split(named_key(rng_key, "export"), num_draws), {}),
-        (1, num_draws),
-        constants=constants | ({} if losses is None else {"elbo": -np.asarray(losses)}),
-        sample_stats={},
+        (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), numbers),
+        shape,
+        constants=constants | ({"elbo": -losses} if losses.size else {}),
         options=options,
     )
+    points = guide.sites.parameters.keys() & params.keys() if options.params else ()
+    return found.with_points({name: x for name in points for name, x in _leaves(name, params[name])}, shape)
+
+
+def chains_of(samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
+    """The numbers of chains and of draws of each, and the draws without the axis of chains.
+
+    Raises:
+        ValueError: for samples that are not ``[chains, draws, ...]`` throughout.
+    """
+    shapes = {name: np.shape(value)[:2] for name, value in samples.items()}
+    if len(set(shapes.values())) != 1 or len(shape := next(iter(shapes.values()))) != 2:
+        raise ValueError(
+            "Draws must be [chains, draws, ...], as mcmc.get_samples(group_by_chain=True) gives them; got shapes that "
+            f"begin with {shapes}."
+        )
+    return shape, {name: jnp.reshape(value, (-1, *np.shape(value)[2:])) for name, value in samples.items()}
 
 
 def _draws_of(subject: Subject) -> Draws:
@@ -120,14 +160,14 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
     alone = subject.guide.draws_anything or subject.site_rows.count <= _FEW
     question = _of_data("densities", of_draw, alone, source.notes)
-    draws = random.split(named_key(rng_key, "export"), num_draws), {}
+    draws = random.split(named_key(rng_key, "export"), num_draws), subject.guide.numbers(subject.params, num_draws)
     found = _at_data(question, subject, rng_key, draws, Exporting.batch_size).found
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
         if name in terms:  # a chain of discrete latent variables has no term for each datum
             terms[name] = terms[name][:, mask]
-    return Densities(terms, stats["log_p"] - stats.get("log_q", 0))
+    return Densities(terms, stats["log_p"] - stats["log_q"] if "log_q" in stats else np.zeros(num_draws))
 
 
 @entry_point
@@ -186,16 +226,8 @@ def draws_to_arviz(
     args, kwargs = arguments(model, args, model_kwargs)
     rng_key, params = checks.rng_key(rng_key), checks.parameters("params", {} if params is None else params)
     samples = checks.named("posterior_samples", posterior_samples)
-    shapes = {name: np.shape(value)[:2] for name, value in samples.items()}
-    if len(set(shapes.values())) != 1 or len(shape := next(iter(shapes.values()))) != 2:
-        raise ValueError(
-            "posterior_samples must be [chains, draws, ...], as mcmc.get_samples(group_by_chain=True) gives them; got "
-            f"shapes that begin with {shapes}."
-        )
-    flat = {name: jnp.reshape(value, (-1, *np.shape(value)[2:])) for name, value in samples.items()}
-    if isinstance(model, marginal):
-        flat = model.with_sites(named_key(rng_key, "sites"), flat, *args, params=params, model_kwargs=kwargs)
-        samples = flat
+    refuse_marginal(model)
+    shape, flat = chains_of(samples)
     with as_they_stand():
         values = {name: value[0] for name, value in flat.items()} | params
         seen = look(model, args, kwargs, values, arrays=True).trace
@@ -208,16 +240,63 @@ def draws_to_arviz(
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         subject = Subject(model, None, params, args, kwargs, values=values)
-        return _export(
+        options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats)
+        found = _export(
             subject,
             Draws.of(subject, latents=latents, plate_depth=depth, inducing=inducing),
             rng_key,
             (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
             shape,
             constants=params | variables,
-            sample_stats={name: np.asarray(value) for name, value in (sample_stats or {}).items()},
-            options=Exporting(new_args, new_kwargs, batch_size, coords, dims),
+            options=options,
         )
+        return _container([found], options)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The groups of one posterior, and the names and labels of their axes."""
+
+    groups: dict[str, Group]
+    rows: set[str]
+    labels: dict[str, Any]
+
+    def with_points(self, points: Mapping[str, np.ndarray], shape: tuple[int, int]) -> Exported:
+        """With values that are the same in all draws in ``posterior``."""
+        if not points:
+            return self
+        of = self.groups["posterior"]
+        values = {n: np.broadcast_to(x, (*shape, *x.shape)) for n, x in points.items()}
+        said = {"points": f"{', '.join(sorted(points))} are trained values, the same in all draws of a chain"}
+        posterior = replace(of, values=of.values | values, attributes=of.attributes | said)
+        return replace(self, groups=self.groups | {"posterior": posterior})
+
+
+def _container(each: Sequence[Exported], options: Exporting) -> Any:
+    """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
+    first, *others = each
+    groups = first.groups if not others else {name: _joint([one.groups[name] for one in each]) for name in first.groups}
+    return container(groups, first.rows, first.labels, options.coords, options.dims)
+
+
+def _joint(groups: Sequence[Group]) -> Group:
+    first, values, dims = groups[0], {}, dict(groups[0].dims)
+    for name in first.values:
+        arrays = [np.asarray(group.values[name]) for group in groups]
+        if first.drawn:
+            values[name] = np.concatenate(arrays)
+        elif all(np.array_equal(arrays[0], x) for x in arrays):
+            values[name] = arrays[0]
+        else:
+            values[name], dims[name] = np.stack(arrays), ["training", *first.dims.get(name, [])]
+    said = {"chains": _TRAININGS} if first.drawn else {}
+    return replace(first, values=values, dims=dims, attributes=dict(first.attributes) | said)
+
+
+_TRAININGS = (
+    "each is a training of its own, whose draws are independent: R-hat says whether trainings found one optimum, and "
+    "nothing of the convergence of any"
+)
 
 
 def _export(
@@ -228,9 +307,8 @@ def _export(
     shape: tuple[int, int],
     *,
     constants: Mapping[str, Any],
-    sample_stats: dict[str, np.ndarray],
     options: Exporting,
-) -> Any:
+) -> Exported:
     """The groups of a posterior.
 
     Args:
@@ -240,10 +318,11 @@ def _export(
         draws: ``chains * draws`` of them.
         shape: ``(chains, draws)``.
         constants: of ``constant_data``, by name.
-        sample_stats: of the group of that name, beside densities.
         options: see there.
     """
     checks.positive_int("batch_size", options.batch_size)
+    other = {n: np.shape(x) for n, x in (options.sample_stats or {}).items() if np.shape(x)[:2] != shape}
+    checks.refuse(other, f"sample_stats must be of the exported draws, {list(shape)} of each; got shapes {other}.")
     new = _at_new_inputs(subject, options)
     source, found, few = _computed(subject, new, source, rng_key, draws, shape[1], options.batch_size)
     notes = source.notes
@@ -260,20 +339,20 @@ def _export(
     # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
     groups = {
-        "posterior": drawn(found["posterior"], attributes={} if source.guide is None else {"approximation": "svi"}),
+        "posterior": drawn(found["posterior"], attributes={} if source.given else {"approximation": "svi"}),
         "posterior_predictive": drawn(found["posterior_predictive"]),
         "predictions": replace(drawn(found["predictions"], rows="new"), dims=notes.axes),  # no data, none masked
         # PSIS fits tails to differences of log densities, which float32 rounds to none.
         "log_likelihood": drawn({name: x.astype(np.float64) for name, x in terms.items()}),
         "log_prior": drawn({n: x for n, x in found["log_prior"].items() if f"log_p_{n}" not in of_gps}),
-        "sample_stats": drawn(_log_densities(found, sample_stats) | of_gps),
+        "sample_stats": drawn(_log_densities(found, options.sample_stats or {}) | of_gps),
         "prior": drawn(found["prior"], (1, -1), rows="first", attributes=from_prior),
         "prior_predictive": drawn(found["prior_predictive"], (1, -1), rows="first", attributes=from_prior),
         "observed_data": Group(_as_drawn(found), axes, drawn=False),
         "constant_data": constant(fixed),
         "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
     }
-    return container(groups, notes.rows, labels, options.coords, options.dims)
+    return Exported(groups, notes.rows, labels)
 
 
 def _as_drawn(found: Found) -> dict[str, np.ndarray]:
@@ -403,14 +482,14 @@ def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
         )
 
 
-def _log_densities(found: Found, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _log_densities(found: Found, given: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     """The given statistics, ``log_p`` of data and latent variables and, of a guide, ``log_q`` of the latter."""
 
     def total(*groups: str) -> np.ndarray:
         parts = [np.asarray(x, np.float64) for group in groups for x in found[group].values()]
         return np.sum([x.reshape(len(x), -1).sum(axis=1) for x in parts], axis=0)
 
-    stats = {name: value.reshape(-1, *value.shape[2:]) for name, value in given.items()}
+    stats = {name: np.reshape(value, (-1, *np.shape(value)[2:])) for name, value in given.items()}
     stats |= {"log_p": total("log_likelihood", "log_prior", "others")}
     return stats | ({"log_q": total("log_q")} if found["log_q"] else {})
 
@@ -437,13 +516,16 @@ def _constants(params: Mapping[str, Any], notes: Notes) -> _Named:
     found: _Named = {}
     for name, value in params.items():
         site = name.removesuffix("_inducing")
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            if jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key):
-                continue  # the state of a network's dropout, which is no number
-            inducing = site != name and site in notes.processes and not path
-            own = [f"{name}_row"] if inducing else ["step"] if name == "elbo" else []
-            found[name + jax.tree_util.keystr(path)] = np.asarray(leaf), own
+        for at, leaf in _leaves(name, value):
+            inducing = site != name and site in notes.processes and at == name
+            found[at] = leaf, [f"{name}_row"] if inducing else ["step"] if name == "elbo" else []
     return found
+
+
+def _leaves(name: str, value: Any) -> list[tuple[str, np.ndarray]]:
+    """The arrays of a parameter by name, without the keys of a network's dropout, which are no numbers."""
+    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    return [(name + jax.tree_util.keystr(path), np.asarray(x)) for path, x in leaves if not is_key(x)]
 
 
 def _arguments(source: Draws, subject: Subject) -> _Named:

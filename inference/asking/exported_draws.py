@@ -13,6 +13,7 @@ from gpzoo import linalg
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found
 from gpzoo.inference.asking.given import Given, GivenProgram, given_at
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import Recorded
 from gpzoo.inference.programs.keys import named_key
@@ -68,6 +69,11 @@ class Draws(GivenProgram):
     latents: frozenset[str]
     plate_depth: int | None = None
     notes: Notes = field(default_factory=Notes)
+
+    @property
+    def given(self) -> bool:
+        """Whether draws are those of MCMC, whose ``log q`` is not known."""
+        return self.guide is None or isinstance(self.guide, DrawsGuide)
 
     def at_data(self, draw: Draw, at: At) -> Found:
         """Values, densities and replicated data at a batch of rows.
@@ -153,15 +159,15 @@ class Draws(GivenProgram):
             posterior = prior if site is None else site["fn"]
             if isinstance(posterior, InducingPosterior):
                 log_prior[f"{name}_u"] = posterior.log_prior_of_inducing()
-                if site is not None:
+                if not self.given:
                     log_q[f"{name}_u"] = shown.q[name].log_density_of(posterior.u_mean)
                 continue
             value = found.model[name]["value"]
             log_prior[name] = total(name, prior.log_prob(value))
-            if site is not None:
+            if not self.given:
                 log_q[name] = total(name, posterior.log_prob(value))
         for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary ones
-            if site["infer"].get("is_auxiliary"):
+            if site["infer"].get("is_auxiliary") and not self.given:
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 

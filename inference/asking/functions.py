@@ -42,15 +42,16 @@ def values_of_functions(
     guide, static, layouts = subject.guide, subject.static, subject.site_rows.layouts
     value_of = partial(pathwise, num_features=num_features)
 
-    def values(key: PRNGKeyArray, at: At) -> Found:
-        shown = Functions(value_of, at.rows_of(layouts))
-        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
+    def values(draw: tuple[PRNGKeyArray, dict[str, Array]], at: At) -> Found:
+        (key, number), shown = draw, Functions(value_of, at.rows_of(layouts))
+        values = at.params | number
+        found = run(key, at.args, at.arrays | static, guide=guide, values=values, representation=shown).guide
         return {"functions": {name: found[name]["value"] for name in guide.sites.processes}}
 
     # One draw at a time: the features of a batch are the largest array.
     question = Question("functions", values, options=num_features)
     keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
-    answer = ask(question, subject, keys, batch_size=batch_size)
+    answer = ask(question, subject, (keys, guide.numbers(subject.params, num_draws)), batch_size=batch_size)
     answer.refuse_not_finite({"functions": "values of functions"}, guide.sites.processes)
     return answer.found["functions"]
 
@@ -74,6 +75,7 @@ def one_function(
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
         with RUNNING:
             values = guide.checked_params(params, args, kwargs)
+            values |= {name: x[draw] for name, x in guide.numbers(params, draw + 1).items()}
             num_rows = count_rows(Subject(guide.model, None, values, args, kwargs), 1)
             shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
             found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide

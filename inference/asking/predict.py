@@ -20,7 +20,7 @@ from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
-from gpzoo.inference.bounds.marginal import marginal
+from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
@@ -55,8 +55,8 @@ def predict(
     are explained. GP sites are conditioned on their draws, or their data, at the training inputs, whose
     covariance is factorised once for each draw, as long as the factors of all draws take less than 1 GiB; else for
     every batch: take large ones. A program that is
-    :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse; one that is
-    :class:`~gpzoo.inference.marginal` on a draw of these given each draw of hyperparameters.
+    :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse. Draws of a
+    program that is :class:`~gpzoo.inference.marginal` predict by :meth:`gpzoo.inference.Trained.of_draws`.
 
     Example:
         >>> import jax, numpy as np, numpyro
@@ -89,7 +89,7 @@ def predict(
         A :class:`SitePrediction` for each GP site and each data site, by name.
 
     Raises:
-        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a marginal program.
         ValueError: for data that are not finite; no ``train_args``; rows that disagree; unknown names in
             ``test_data``; sites of the program without a value; ``quantiles`` that are not between 0 and 1.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
@@ -99,10 +99,7 @@ def predict(
     rng_key = checks.rng_key(rng_key)
     posterior_samples = checks.named("posterior_samples", posterior_samples)
     given = checks.parameters("params", {} if params is None else params)
-    if isinstance(model, marginal) and train_args is not None:
-        key = named_key(rng_key, "sites")
-        of_training = {"num_draws": num_draws, "params": given, "model_kwargs": train_kwargs}
-        posterior_samples = model.with_sites(key, posterior_samples, *train_args, **of_training)
+    refuse_marginal(model)
     with as_they_stand():
         args, kwargs = arguments(model, new, model_kwargs, new=True)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
@@ -153,14 +150,15 @@ def predictions(
         options: of the prediction.
         samples: draws by site name, ``[S, ...]``.
     """
-    model, guide, samples = subject.model, subject.guide, dict(samples or {})
+    model, guide = subject.model, subject.guide
+    samples = dict(samples or {}) if guide is None else guide.numbers(subject.params, options.num_draws)
     test_data = test_arrays(model, subject.args, subject.kwargs, options.test_data)
     train = None if options.train_args is None else arguments(model, options.train_args, options.train_kwargs)
     num_rows = count_rows(subject, options.batch_size)
     train_arrays, train_static = split_arrays({} if train is None else train[1])
     sites, inducing = (guide.sites, {}) if guide is not None else _looked_at(subject, train, samples)
     several = guide.draws_anything if guide is not None else bool(sites.enumerated) and not samples
-    draws = options.num_draws if several else len(next(iter(samples.values()))) if samples else 1
+    draws = len(next(iter(samples.values()))) if samples else options.num_draws if several else 1
     per_path = 1 if samples or several else options.num_draws
     asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
     _check_rows(test_data, subject.site_rows, num_rows)

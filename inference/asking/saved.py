@@ -28,6 +28,7 @@ import gpzoo
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
@@ -111,7 +112,7 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Options and sites of a guide; a description replaces options that cannot be saved."""
     sites = getattr(guide, "sites", None) if isinstance(guide, InducingGuide) else None
     found: dict[str, Any] = {"sites": None if sites is None else _of_sites(sites)}
-    if type(guide) is not InducingGuide:
+    if type(guide) not in (InducingGuide, DrawsGuide):
         return found | {"guide": None, "foreign": f"is {getattr(guide, '__name__', type(guide).__name__)}"}
     own: dict[str, np.ndarray] = {}
     try:
@@ -236,10 +237,16 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
                 f"{path} does not contain its guide, which {foreign}: make the guide as for the training and give it "
                 "to load, load(path, program, guide=InducingGuide(...))."
             )
-        guide = InducingGuide(program, **options)
+        guide = _guide(program, options)
     if isinstance(guide, InducingGuide) and guide.sites is None:
         guide.sites = sites
     return {"model": program, "guide": guide, **found}
+
+
+def _guide(program: Callable, options: Mapping[str, Any]) -> InducingGuide:
+    if options.get("hyperparameters") == "draws":
+        return DrawsGuide(program, options["inducing"])
+    return InducingGuide(program, **options)
 
 
 class _ByPath(dict):
@@ -309,7 +316,7 @@ def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray
     options = description["guide"]
     if options is not None:
         options = {name: _decoded(options[name], arrays) for name in _OPTIONS if name in options}
-        InducingGuide(lambda: None, **options)  # refuses options out of range
+        _guide(lambda: None, options)  # refuses options out of range
     sites = None if description["sites"] is None else _sites(description["sites"])
     foreign = None if options is not None else plain(f"{description['foreign']!s:.200}")
     return found, options, sites, foreign

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,14 @@ from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
 from gpzoo.inference.asking.ask import At, Question, Subject
-from gpzoo.inference.asking.export import Exporting, exported
+from gpzoo.inference.asking.export import Exporting, chains_of, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
 from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.updating import Updating, updated
 from gpzoo.inference.bounds.marginal import marginal
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
 from gpzoo.inference.guides.more_inducing import extended
@@ -34,8 +35,10 @@ from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
+from gpzoo.inference.training._sources import described_arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +113,54 @@ class Trained:
         Programs that one of the two compiles serve both.
         """
         return Trained(self.model, self.guide, params, _compiled=self._compiled)
+
+    @classmethod
+    @entry_point
+    def of_draws(
+        cls,
+        rng_key: Array,
+        draws: MCMC | Mapping[str, ArrayLike],
+        *args: Argument,
+        program: marginal | None = None,
+        num_draws: int = 100,
+        params: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Trained:
+        """The model whose posterior is draws of hyperparameters, each with a draw of the functions given it.
+
+        ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
+        any other; draws keep their chains in :meth:`to_arviz`. Values of GP sites are kept at their inducing variables,
+        or without any at their inputs. Predictions factorise the covariance of these for each draw.
+
+        Args:
+            rng_key: key of the draws of functions.
+            draws: what :func:`~gpzoo.inference.nuts` or ``MCMC(NUTS(marginal(program)))`` has run, or draws of
+                hyperparameters by site name, ``[chains, draws, ...]``, such as those of a guide of NumPyro's.
+            *args: positional arguments of the program, data included.
+            program: the marginal program, where ``draws`` does not know it.
+            num_draws: number of draws of functions where there are no hyperparameters to draw, ``draws={}``.
+            params: values of the ``numpyro.param`` sites, if there are any.
+            model_kwargs: keyword arguments of the program, by name.
+
+        Raises:
+            TypeError: for a program that is not marginal.
+            ValueError: for draws that are not ``[chains, draws, ...]`` throughout, or miss a site.
+            FactorisationError: if the law of a GP site is not found at some draw.
+        """
+        if isinstance(draws, MCMC):
+            program, draws = draws.sampler.model, draws.get_samples(group_by_chain=True)
+        program = checks.instance("program", program, marginal, "marginal(program)")
+        own, shape = checks.named("draws", draws), (1, checks.positive_int("num_draws", num_draws))
+        if own:
+            shape, own = chains_of(own)
+        given, fn = checks.parameters("params", {} if params is None else params), cast(Any, program.fn)
+        found = program.draws_of_sites(rng_key, own, args, shape[1], given, model_kwargs)
+        checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
+        (args, kwargs), guide = arguments(fn, args, model_kwargs), DrawsGuide(fn, program.variables_of(found))
+        sites = guide.sites_for(args, kwargs)
+        found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
+        stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
+        return cls(fn, guide, given | stacked, data=described_arguments(fn, args, split_arrays(kwargs)[0]))
 
     @entry_point
     def predict(
@@ -317,8 +368,8 @@ class Trained:
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            The MCMC, which has run. Its program is ``mcmc.sampler.model``, for :func:`~gpzoo.inference.predict` and
-            :func:`~gpzoo.inference.draws_to_arviz` of ``mcmc.get_samples()``.
+            The MCMC, which has run: ``mcmc.print_summary()``. ``Trained.of_draws(key, mcmc, X, y)`` is the model with
+            these draws.
 
         Raises:
             ValueError: for a program without latent sites that are not GPs; as :func:`~gpzoo.inference.nuts` and
@@ -329,6 +380,7 @@ class Trained:
         sites = guide.sites
         others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
         checks.refuse(not sites.latents - sites.processes, others)
+        checks.refuse(isinstance(guide, DrawsGuide), "These are draws of hyperparameters already, of Trained.of_draws.")
         inducing = {}
         for name in sites.processes:
             kind = for_site(guide.inducing, name)
@@ -436,19 +488,23 @@ class Trained:
         self,
         rng_key: Array,
         *args: Argument,
-        num_draws: int = 500,
+        num_draws: int | None = None,
         new_args: tuple[Argument, ...] | None = None,
         new_kwargs: Mapping[str, Any] | None = None,
         batch_size: int = 1000,
         coords: Mapping[str, Any] | None = None,
         dims: Mapping[str, Sequence[str]] | None = None,
+        sample_stats: Mapping[str, ArrayLike] | None = None,
+        params: bool = False,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots, netCDF and Zarr.
 
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
         nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
-        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1.
+        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. Of a
+        model :meth:`of_draws`, draws are those of its chains, whose diagnostics mean what they say; there is no
+        ``log_q``. Of several trainings each is a chain, and R-hat says whether they found one optimum.
 
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
@@ -481,13 +537,18 @@ class Trained:
         Args:
             rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
             *args: the model's positional arguments, data included, at the rows to export.
-            num_draws: number of draws ``S``.
+            num_draws: number of draws ``S``, 500 if ``None``; of a model :meth:`of_draws` at most so many, evenly
+                spaced in its chains, all if ``None``.
             new_args: positional arguments at new inputs, ``(X_new,)``.
             new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
             batch_size: most rows at a time; ``f`` is joint among them given ``u``, for which their covariance is
                 formed. The prior has at most so many rows.
             coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data.
             dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.
+            params: whether ``posterior`` also has the program's ``numpyro.param`` sites. They are points: the same in
+                all draws of a chain, and an attribute names them.
+            sample_stats: of a model :meth:`of_draws`, by ArviZ's names, such as
+                ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
@@ -503,12 +564,16 @@ class Trained:
 
         Draws from a prior that are not finite give a warning.
         """
+        several = self.losses.ndim > 1
+        failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))] if several else []
+        checks.refuse(failed, f"Trainings {failed} failed: export others of them, trained.member(k).to_arviz(...).")
+        each = [self.member(k) for k in range(len(self.losses))] if several else [self]
         return exported(
-            self._subject(args, model_kwargs, seen=False),
+            [one._subject(args, model_kwargs, seen=False) for one in each],
             rng_key,
             num_draws=num_draws,
-            losses=self.losses if self.losses.size else None,
-            options=Exporting(new_args, new_kwargs, batch_size, coords, dims),
+            losses=self.losses,
+            options=Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

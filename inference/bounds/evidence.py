@@ -27,6 +27,7 @@ from gpzoo import linalg
 from gpzoo._numpyro import mask_of
 from gpzoo._pytree import Fields, static
 from gpzoo.errors import FactorisationError
+from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.base import MaskedLikelihood
@@ -102,13 +103,15 @@ class Site(Fields):
         return L.mT, factorised
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
-        """The values of the site, or of its inducing variables as ``<site>_u``, by name."""
+        """``u`` without the prior's mean, at inducing variables or else at the site's inputs, and these, by name."""
         if self.conditional is None:
             rows = jnp.einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
-            return {self.name: self.prior.mean + rows.reshape(self.prior.event_shape)}
-        v = v.T.reshape(-1, *self.conditional.outputs)
-        posterior = InducingPosterior(self.conditional, v, Diagonal(jnp.zeros_like(v)))
-        return {f"{self.name}_u": posterior.inducing_moments()[0]}
+            inducing, u = self.prior.X, rows.reshape(self.prior.event_shape)
+        else:
+            v = v.T.reshape(-1, *self.conditional.outputs)
+            posterior = InducingPosterior(self.conditional, v, Diagonal(jnp.zeros_like(v)))
+            inducing, u = parameter_of(self.conditional.inducing), posterior.inducing_moments()[0]
+        return {f"{self.name}_mean": u, f"{self.name}_inducing": inducing}
 
 
 class Term(Fields):

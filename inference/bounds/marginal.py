@@ -15,14 +15,14 @@ from numpyro.distributions import Distribution, constraints
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import given_outside
-from gpzoo._types import Argument, ArrayLike
+from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError
+from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected, log_evidence
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.runs import ParameterNames, check_value, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
@@ -55,9 +55,9 @@ class marginal(whitened):
     derivatives are those of the implicit function. The steps begin near ``v = 0``, so that of several modes one is
     found. Where a covariance does not factorise, or the mode is not found, the density is zero: a divergence for NUTS.
 
-    Draws of hyperparameters become draws of ``f``, or of ``<site>_u``, by :meth:`with_sites`, as
-    :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` do by themselves, with this program.
-    ``numpyro.param`` sites need priors under MCMC, ``marginal(handlers.lift(program, prior))``.
+    :meth:`gpzoo.inference.Trained.of_draws` draws the functions given each draw of hyperparameters, for predictions,
+    exports and all else that is asked of a trained model. ``numpyro.param`` sites need priors under MCMC,
+    ``marginal(handlers.lift(program, prior))``.
 
     Example:
         >>> import jax, numpy as np
@@ -169,42 +169,34 @@ class marginal(whitened):
         mixed = self._sparse == "fitc" and not likelihood.f.independent
         checks.refuse(mixed, f"{asked} needs outputs that are independent, and f @ A mixes them: use sparse='vfe'.")
 
-    @entry_point
-    def with_sites(
+    def draws_of_sites(
         self,
         rng_key: Array,
         posterior_samples: Mapping[str, ArrayLike],
-        *args: Argument,
-        num_draws: int = 100,
+        args: tuple,
+        num_draws: int,
         params: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Array]:
-        """Draws of GP sites given each draw of hyperparameters and the data, beside the latter.
+        """A draw of every GP site given each draw of hyperparameters and the data.
 
         Args:
             rng_key: key of the draws.
             posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
-            *args: positional arguments of the program, data included.
+            args: positional arguments of the program, data included.
             num_draws: number of draws where there are no hyperparameters to draw.
             params: values of the ``numpyro.param`` sites, if there are any.
             model_kwargs: keyword arguments of the program, by name.
 
         Returns:
-            ``posterior_samples``, with ``f`` ``[S, N]`` or ``[S, N, D]`` of every GP site without inducing variables,
-            and ``<site>_u`` ``[S, M]`` or ``[S, M, D]`` of every other.
+            Of each site ``<site>_mean``, the value of ``u`` without the prior's mean, and ``<site>_inducing``; see
+            :meth:`Site.values`.
 
         Raises:
             FactorisationError: if the law of a site is not found at some draw.
         """
-        samples, (found, good) = self._at_draws(
-            rng_key,
-            posterior_samples,
-            args,
-            params,
-            model_kwargs,
-            num_draws,
-            lambda sites, latents, key: latents.values(sites, key),
-        )
+        draw = lambda sites, latents, key: latents.values(sites, key)  # noqa: E731
+        found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if not np.all(good):
             first = int(np.argmin(np.asarray(good)))
             raise FactorisationError(
@@ -212,7 +204,16 @@ class marginal(whitened):
                 f"draws, the first of which is {first}: a covariance has no factor, or Newton's steps no end. Look at "
                 "the hyperparameters there; a larger jitter or float64 helps with the former."
             )
-        return found | samples
+        return found
+
+    def variables_of(self, found: Mapping[str, Any]) -> dict[str, InducingVariable]:
+        """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has found values of."""
+        kinds = {}
+        for name in self._seen:
+            kind = self._named.get(name, self._others)
+            exact = InducingPoints(found[f"{name}_inducing"][0])
+            kinds[name] = exact if kind.inducing is None else kind.variable(name, cast(Any, None))
+        return kinds
 
     def log_weights(
         self,
@@ -225,10 +226,10 @@ class marginal(whitened):
     ) -> Float[Array, "S {num_draws}"]:
         """Log importance weights of draws of the law of GP sites, at each draw of hyperparameters.
 
-        Their mean is the density of the data over that of Laplace's approximation; see :meth:`with_sites`.
+        Their mean is the density of the data over that of Laplace's approximation; see :meth:`draws_of_sites`.
         """
         weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
-        _, (found, _) = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
+        found, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
         first, *others = found.values()
         return sum(others, first)
@@ -242,8 +243,8 @@ class marginal(whitened):
         model_kwargs: Mapping[str, Any] | None,
         num_draws: int,
         ask: Callable[[list[Site], Latents, PRNGKeyArray], tuple[dict[str, Array], Any]],
-    ) -> tuple[dict[str, Array], tuple[dict[str, Array], Array]]:
-        """What is asked of each group of connected sites, at each draw; and the draws themselves."""
+    ) -> tuple[dict[str, Array], Array]:
+        """What is asked of each group of connected sites, at each draw, and whether it was found."""
         samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
         params = checks.parameters("params", {} if params is None else params)
         args, kwargs = arguments(self, args, model_kwargs)
@@ -277,7 +278,7 @@ class marginal(whitened):
         keys = random.split(checks.rng_key(rng_key), count)
         each = lambda *of: lax.map(lambda draw: one(draw, *of[1:]), of[0])  # noqa: E731
         one((keys[0], {name: value[0] for name, value in samples.items()}), args, arrays)  # initialisers look at inputs
-        return samples, jax.jit(each)((keys, samples), args, arrays)
+        return jax.jit(each)((keys, samples), args, arrays)
 
 
 class Evidence(Distribution):
@@ -344,6 +345,20 @@ class Evidence(Distribution):
             "handlers.mask around marginal(program) has no terms to mask: put it around the data site in the program.",
         )
         return self if mask else super().mask(cast(Any, mask))
+
+
+def refuse_marginal(program: Any) -> None:
+    """Refuse a marginal program where GP sites are conditioned on their draws.
+
+    Raises:
+        TypeError: naming the way.
+    """
+    checks.refuse(
+        isinstance(program, marginal),
+        "Draws of marginal(program) are of its hyperparameters alone: Trained.of_draws(key, mcmc, X, y) draws the "
+        "functions too, and predicts and exports.",
+        TypeError,
+    )
 
 
 def _maps(f: GaussianMarginals) -> bool:

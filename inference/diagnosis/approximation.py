@@ -97,7 +97,7 @@ def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
     for name, site in measured.processes.items():
         known = doubles = alone = None
         crowd = 0
-        if site.eigenvalues is not None:
+        if site.eigenvalues is not None and site.eigenvalues.any():  # a draw of u has no covariance
             arrays[f"{name}_eigenvalues"] = site.eigenvalues
             known = float(np.mean(np.sum(1 - np.minimum(site.eigenvalues, 1), axis=-1)))
         if site.covariance is not None:

@@ -8,12 +8,11 @@ A new diagnostic is a function in a file of its own that returns a :class:`Diagn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -22,15 +21,16 @@ from gpzoo._types import Argument
 from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.diagnosis import approximation, khat, loo, restarts
+from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
 from gpzoo.inference.diagnosis.findings import Diagnosis, unavailable
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.training._sources import described
+from gpzoo.inference.training._sources import described, described_arguments
 
 #: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
 _DRAWS = 200
@@ -47,8 +47,8 @@ def diagnose(
 ) -> Diagnosis:
     """Look at a trained model with data, best with data that were held out.
 
-    R-hat, effective sample sizes and traces are left out: draws of an approximation are independent, so that they are
-    perfect whatever the approximation is.
+    R-hat, effective sample sizes and traces are left out of an approximation: its draws are independent, so that they
+    are perfect whatever it is. Of a model :meth:`gpzoo.inference.Trained.of_draws` they are there.
 
     Where hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with
     20 of ``u`` each where noise is not Gaussian: minutes for thousands of rows, or for a convolution over hundreds.
@@ -87,7 +87,7 @@ def diagnose(
 def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
-    inner, numbers = subject.guide.sites.inner, _described(trained.model, args)
+    inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
     needs, places = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
     reached = approximation.reached(measured, inner, needs)
@@ -115,8 +115,9 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     causes = Diagnosis.joined(
         [
             approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
-            approximation.by_site(measured),
-            approximation.inducing(measured, inner),
+            chains.of_draws(subject),
+            Diagnosis() if isinstance(subject.guide, DrawsGuide) else approximation.by_site(measured),
+            _of_inducing(subject, approximation.inducing(measured, inner)),
             approximation.layers(measured, inner),
             approximation.parameters(subject.params, measured.starts),
             *_of_posterior(rng_key, subject, train_args, rows, of_training, measured, effects),
@@ -126,6 +127,13 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     findings = causes.findings + effects.findings
     one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
     return Diagnosis.joined([held, one])
+
+
+def _of_inducing(subject: Subject, found: Diagnosis) -> Diagnosis:
+    """Without what is a matter of training where there was none, as of draws at all inputs."""
+    drawn = isinstance(subject.guide, DrawsGuide)
+    kept = tuple(x for x in found.findings if not drawn or x.name != "inducing variables repeat each other")
+    return replace(found, findings=kept)
 
 
 def _of_data(subject: Subject, numbers: Mapping[str, str]) -> tuple[Mapping[str, frozenset[str]], frozenset[int]]:
@@ -176,16 +184,6 @@ def _of_posterior(
         khat.of_hyperparameters(named_key(rng_key, "k-hat"), subject, gaussian=gaussian),
         loo.of_draws(rng_key, subject, held_out),
     )
-
-
-def _described(model: Callable, args: tuple) -> dict[str, str]:
-    """Shapes and hashes of arguments, as a training describes its data."""
-    names = checks.positional(model, len(args))[0]
-    return {
-        key: said
-        for name, x in zip(names, args, strict=True)
-        for key, said in described(f"argument {name}", jax.tree.map(jnp.asarray, x)).items()
-    }
 
 
 def _same(args: tuple, others: tuple) -> bool:

@@ -157,6 +157,8 @@ def why_not(guide: InducingGuide) -> str:
     """Why a guide has no ``q(theta)``; empty where it has."""
     if not guide.sites.latents - guide.sites.processes:
         return "hyperparameters are numpyro.param values, of which there is no posterior"
+    if guide.hyperparameters == "draws":
+        return "hyperparameters are draws of Markov chains, see Chains"
     if guide.hyperparameters == "point":
         return "hyperparameters are points; InducingGuide(..., hyperparameters='normal') gives them a posterior"
     if callable(guide.hyperparameters):

@@ -12,6 +12,7 @@ from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.export import densities
 from gpzoo.inference.diagnosis.findings import Diagnosis, table, unavailable
 from gpzoo.inference.diagnosis.psis import largest_k, leave_one_out, pareto
+from gpzoo.inference.guides.draws import DrawsGuide
 
 #: Draws, as many as an export has.
 _DRAWS = 500
@@ -33,6 +34,8 @@ def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray
         held_out: log densities of other data by site, ``[N]``; none where there are no others.
     """
     guide, params = subject.guide, subject.params
+    if isinstance(guide, DrawsGuide):  # the first of its draws
+        params = {name: np.asarray(params[name])[0, 0] for name in guide.variational_parameters()}
     of_u = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
     others = sorted(guide.sites.latents - guide.sites.processes) if guide.hyperparameters != "point" else []
     made = guide.others_for(subject.args, subject.kwargs)

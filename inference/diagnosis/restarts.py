@@ -67,7 +67,7 @@ def compare(
         for site in sites:
             mean, spread = found[site].mean, np.sqrt(found[site].variance)
             draws[site].append(mean + spread * rng.standard_normal((_DRAWS, *mean.shape)))
-    rhat = {site: _rhat(np.stack(x)) for site, x in draws.items()} if len(members) > 1 else {}
+    rhat = {site: by_arviz("rhat", np.stack(x)) for site, x in draws.items()} if len(members) > 1 else {}
     rows = tuple((k, float(bounds[k]), float(bounds[k] - bounds[members[0]])) for k in members)
     words = [f"{np.median(x):.3f} ({site}, {np.mean(x > APART):.0%} above {APART})" for site, x in rhat.items()]
     said = f" Median R-hat of functions over rows, a test of several optima, not of convergence: {', '.join(words)}."
@@ -80,10 +80,10 @@ def compare(
     return Diagnosis(findings, table("Restarts", rows, rhat=said if rhat else ""), arrays)
 
 
-def _rhat(draws: np.ndarray) -> np.ndarray:
-    """Of every entry; ``draws`` are ``[K, S, ...]``."""
+def by_arviz(statistic: str, draws: np.ndarray) -> np.ndarray:
+    """``"rhat"`` or ``"ess"`` of every entry; ``draws`` are ``[K, S, ...]``."""
     import xarray
 
     dims = ["chain", "draw", *(f"axis_{i}" for i in range(draws.ndim - 2))]
     data = xarray.Dataset({"f": (dims, np.asarray(draws, np.float64))})
-    return np.asarray(import_arviz().rhat(data)["f"])
+    return np.asarray(getattr(import_arviz(), statistic)(data)["f"])

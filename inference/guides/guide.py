@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from numpyro.distributions import Delta
 
 from gpzoo import _checks as checks
@@ -19,7 +19,8 @@ from gpzoo.errors import GPZooError
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
-from gpzoo.inference.guides.options import Options, for_site
+from gpzoo.inference.guides.like_autoguides import LikeAutoGuides
+from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
@@ -32,7 +33,7 @@ from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
-class InducingGuide(Options):
+class InducingGuide(LikeAutoGuides):
     """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
 
     Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
@@ -95,8 +96,6 @@ class InducingGuide(Options):
             or a term that depends on a site at several rows of the data.
     """
 
-    sites: Sites | Any = None  # until the program is first traced
-    _others: OtherLatents | None = None  # likewise
     #: The program's options with which rows of its sites are drawn together as they must be.
     _known: tuple[dict[str, Any], ...] = ()
     #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
@@ -350,6 +349,10 @@ class InducingGuide(Options):
         """Names of the parameters of ``q``, without the inducing variables."""
         own = self.parameters(self.sites, self._others)
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
+
+    def numbers(self, params: Mapping[str, Any], count: int) -> dict[str, Integer[Array, " S"]]:
+        """So many of the draws that ``q`` consists of, at the site of their numbers; here it does not."""
+        return {}
 
     @property
     def draws_anything(self) -> bool:

@@ -198,7 +198,7 @@ class PosteriorHandler(Handler):
             site = {"type": "sample", "name": name, "fn": prior, "value": None, "is_observed": False}
             return strategy({**site, "kwargs": {"rng_key": key, "sample_shape": ()}, "infer": {}})
 
-        if self.options.hyperparameters == "point":
+        if self.options.hyperparameters != "normal":
             loc = numpyro.param(f"{name}_loc", start, constraint=prior.support)
             check_value(f"{name}_loc", loc, tuple(prior.shape()))
             return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])

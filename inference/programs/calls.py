@@ -90,7 +90,7 @@ def _called(function: Callable[P, R], traceable: bool = False) -> Callable[P, R]
 
 def _refuse_call(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: Mapping[str, Any]) -> None:
     """Refuse keywords that the function does not have, and a key that is not its first argument."""
-    words = [word for word in parameters if word != "self"]
+    words = [word for word in parameters if word not in ("self", "cls")]
     given = args[len(parameters) - len(words) :]
     if words[0] == "rng_key" and given and not _is_key(given[0]) and any(map(_is_key, (*given[1:], *kwargs.values()))):
         raise TypeError(

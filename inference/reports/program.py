@@ -15,6 +15,7 @@ from gpzoo._pytree import Fields
 from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Section, shown
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import Look
@@ -123,8 +124,11 @@ def parameters_of(key: Array, trained: Trained, subject: Subject, seen: Look) ->
     posteriors = trained.posterior(key, *subject.args, model_kwargs=subject.kwargs) if others else {}
     rows = []
     for name in (site for site in seen.trace if site in others):
-        draws = np.asarray(posteriors[name].sample(named_key(key, name), (_DRAWS,)), np.float64)
-        ends = np.quantile(draws.reshape(_DRAWS, -1).mean(axis=1), (0.05, 0.5, 0.95))
+        if isinstance(guide, DrawsGuide):
+            draws = np.concatenate(np.asarray(subject.params[f"{name}_loc"], np.float64))
+        else:
+            draws = np.asarray(posteriors[name].sample(named_key(key, name), (_DRAWS,)), np.float64)
+        ends = np.quantile(draws.reshape(len(draws), -1).mean(axis=1), (0.05, 0.5, 0.95))
         low, middle, high = (shown(float(x)) for x in ends)
         value = middle if ends[0] == ends[2] else f"{middle} ({low} to {high})"
         rows.append((name, str(list(draws.shape[1:])), value, described(unmasked(seen.trace[name]["fn"]))))

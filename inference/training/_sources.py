@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,6 +43,13 @@ def described(name: str, arrays: Any) -> dict[str, str]:
             f"{where} sha256": fingerprint({"": files.numbers(leaf)})[:16],
         }
     return found
+
+
+def described_arguments(model: Callable, args: tuple, arrays: Mapping[str, Any]) -> dict[str, str]:
+    """:func:`described`, of all arguments of a program by name: positional ones, and arrays among the others."""
+    named = [*zip(checks.positional(model, len(args))[0], args, strict=True), *arrays.items()]
+    each = [described(f"argument {name}", jax.tree.map(jnp.asarray, value)) for name, value in named]
+    return {key: said for one in each for key, said in one.items()}
 
 
 def order_seed(rng_key: PRNGKeyArray) -> int:

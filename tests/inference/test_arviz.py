@@ -240,3 +240,45 @@ def test_only_the_announcement_of_arviz_is_not_shown(monkeypatch, tmp_path):
     with pytest.warns(FutureWarning) as shown:
         export.import_arviz()
     assert [str(warning.message) for warning in shown] == ["this will be removed"]
+
+
+# -- several trainings, and parameters without a posterior -------------------------------------------------------------
+
+
+def several(spread):
+    """Two trainings, whose ``q(u)`` have means that differ by ``spread``."""
+    guide, params = prepared(regression)
+    params |= {"variance": jnp.array(1.7), "lengthscale": jnp.array(0.6), "noise": jnp.array(0.1)}
+    both = {name: jnp.stack([x, x]) for name, x in params.items()}
+    both["f_mean"] = both["f_mean"].at[1].add(spread)
+    both["noise"] = both["noise"].at[1].set(0.2)
+    return Trained(regression, guide, both, losses=np.array([[5.0, 4.0], [5.0, 3.0]]))
+
+
+def test_trainings_are_chains():
+    found = several(0.0).to_arviz(KEY, X, y, num_draws=200)
+    apart = several(3.0).to_arviz(KEY, X, y, num_draws=200)
+    assert found["posterior"]["f"].shape == (2, 200, 8)
+    assert float(az.rhat(found["posterior"])["f"].max()) < 1.05 < 1.5 < float(az.rhat(apart["posterior"])["f"].max())
+    assert "one optimum" in found["posterior"].attrs["chains"]
+    np.testing.assert_array_equal(found["constant_data"]["noise"], [0.1, 0.2])
+    np.testing.assert_array_equal(found["constant_data"]["elbo"], [[-5.0, -4.0], [-5.0, -3.0]])
+    assert found["constant_data"]["variance"].shape == () and found["constant_data"]["X"].shape == (8, 1)
+    residual = (found["posterior_predictive"]["y"] - found["posterior"]["f"]).values
+    np.testing.assert_allclose(residual.var(axis=(1, 2)), [0.1, 0.2], rtol=0.2)
+    one = several(0.0).member(1).to_arviz(KEY, X, y, num_draws=200)
+    assert one["posterior"]["f"].shape == (1, 200, 8) and "chains" not in one["posterior"].attrs
+
+
+def test_a_training_that_failed_is_no_chain():
+    both = several(0.0)
+    failed = Trained(both.model, both.guide, both.params, losses=np.array([[5.0, 4.0], [5.0, np.nan]]))
+    with pytest.raises(ValueError, match=r"Trainings \[1\] failed"):
+        failed.to_arviz(KEY, X, y)
+
+
+def test_parameters_without_a_posterior_are_in_it_where_asked_for():
+    found = several(0.0).to_arviz(KEY, X, y, num_draws=20, params=True)["posterior"]
+    np.testing.assert_array_equal(found["noise"], np.repeat([[0.1], [0.2]], 20, axis=1))
+    assert "lengthscale, noise, variance are trained values" in found.attrs["points"]
+    assert "noise" not in several(0.0).to_arviz(KEY, X, y, num_draws=20)["posterior"]

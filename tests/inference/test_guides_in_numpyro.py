@@ -11,7 +11,7 @@ import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Trace_ELBO
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from scipy.stats import multivariate_normal
 
 from gpzoo.inducing.initialisers import kmeans, random_subset
@@ -58,6 +58,34 @@ def test_automatic_guides_may_train_params():
         svi = SVI(regression, AutoNormal(regression), adam(0.01), Trace_ELBO())
         state = svi.init(KEY, X, y)
     assert "lengthscale" in svi.get_params(state)
+
+
+# -- the methods of NumPyro's automatic guides -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["point", "normal", AutoMultivariateNormal], ids=str)
+def test_guides_answer_as_automatic_ones(kind):
+    """Quantiles, medians and draws of hyperparameters are those of the distributions that the parameters say."""
+    X, y = sine(8)
+    guide = InducingGuide(bayesian_regression, kmeans(3), hyperparameters=kind)
+    with pytest.raises(ValueError, match="has not seen data"):
+        guide.median({})
+    params = trained(bayesian_regression, guide, X, y)
+    low, middle, high = ({name: x[i] for name, x in guide.quantiles(params, [0.1, 0.5, 0.9]).items()} for i in range(3))
+    assert set(middle) == {"lengthscale", "noise"}
+    draws = guide.sample_posterior(KEY, params, X, sample_shape=(2, 1000))
+    assert draws["f"].shape == (2, 1000, 8)
+    for name, median in guide.median(params).items():
+        np.testing.assert_allclose(middle[name], median, rtol=1e-6)
+        assert np.mean(draws[name] < median) == pytest.approx(0 if kind == "point" else 0.5, abs=0.05)
+        inside = np.mean((draws[name] >= low[name]) & (draws[name] <= high[name]))
+        assert inside == pytest.approx(1 if kind == "point" else 0.8, abs=0.05)
+    f = Trained(bayesian_regression, guide, params).predict(KEY, X, num_draws=2000)["f"]
+    np.testing.assert_allclose(draws["f"].mean((0, 1)), f.mean, atol=5 * np.sqrt(f.variance.max() / 2000) + 0.02)
+    if kind == "normal":
+        fn = guide.get_posterior(params)["noise"]
+        np.testing.assert_allclose(fn.sample(KEY, (4000,)).mean(), draws["noise"].mean(), rtol=0.1)
+    assert guide.sample_posterior(KEY, params, X)["f"].shape == (8,)
 
 
 # -- rule 10: names --------------------------------------------------------------------------------------------------

@@ -23,11 +23,13 @@ from gpzoo.inference import (
     InducingGuide,
     Trained,
     check_laplace,
-    draws_to_arviz,
+    diagnose,
     fit,
+    load,
     marginal,
     nuts,
     predict,
+    report,
 )
 from gpzoo.kernels import RBF, Matern52, White
 from gpzoo.likelihoods import Expected, Gaussian
@@ -441,7 +443,7 @@ def test_a_trained_model_gives_the_posterior_of_a_grid():
         assert logs.mean() == pytest.approx(mean, abs=0.15 * deviation)
         assert logs.std() == pytest.approx(deviation, rel=0.15)
         assert np.log(np.ravel(of_guide[name])).std() < logs.std()
-    found = predict(KEY, mcmc.sampler.model, X[:2], posterior_samples=samples, train_args=(X, y))["f"]
+    found = Trained.of_draws(KEY, mcmc, X, y).predict(KEY, X[:2], num_draws=1000)["f"]
     np.testing.assert_allclose(found.mean, trained.predict(KEY, X[:2])["f"].mean, atol=0.1)
     without = Trained(gp_regression, InducingGuide(gp_regression, kmeans(3)), {})
     without.guide.setup(X, y)
@@ -515,9 +517,9 @@ def test_data_are_drawn_from_their_law():
 @pytest.mark.parametrize("inducing", [None, InducingPoints(Z)], ids=["exact", "sparse"])
 def test_predictions_given_hyperparameters_are_those_of_regression(inducing):
     S, new = 4000, np.array([[0.3], [5.0]])
-    samples = {"lengthscale": np.full(S, 0.8), "noise": np.full(S, 0.1)}
-    program = marginal(regression, inducing)
-    found = predict(KEY, program, new, posterior_samples=samples, train_args=(X, y))["f"]
+    samples = {"lengthscale": np.full((1, S), 0.8), "noise": np.full((1, S), 0.1)}
+    posterior = Trained.of_draws(KEY, samples, X, y, program=marginal(regression, inducing))
+    found = posterior.predict(KEY, new, num_draws=S)["f"]
     at, K = (X, rbf(*pairs(X, X), 1.0, 0.8)) if inducing is None else (Z, rbf(*pairs(Z, Z), 1.0, 0.8))
     cross, own = rbf(*pairs(at, new), 1.0, 0.8), rbf(*pairs(new, new), 1.0, 0.8)
     if inducing is None:
@@ -530,12 +532,15 @@ def test_predictions_given_hyperparameters_are_those_of_regression(inducing):
         variance = np.diagonal(own - cross.T @ (np.linalg.solve(K, cross) - np.linalg.solve(precision, cross)))
     np.testing.assert_allclose(found.mean, mean, atol=5 * np.sqrt(variance.max() / S))
     np.testing.assert_allclose(found.variance, variance, rtol=0.1)
+    functions = posterior.functions(KEY, new, num_draws=S)["f"]
+    np.testing.assert_allclose(functions.mean(0), mean, atol=5 * np.sqrt(variance.max() / S))
+    np.testing.assert_allclose(functions.var(0), variance, rtol=0.1)
 
 
 def test_draws_of_counts_are_those_of_laplace():
     program, data = of_noise("counts")
     S = 4000
-    drawn = marginal(program).with_sites(KEY, {}, X, data, num_draws=S)["f"]
+    drawn = Trained.of_draws(KEY, {}, X, data, program=marginal(program), num_draws=S).params["f_mean"][0]
     assert drawn.shape == (S, 12)
     K = rbf(*pairs(X, X)) + 1e-10 * np.eye(12)
     f = np.zeros(12)
@@ -547,21 +552,60 @@ def test_draws_of_counts_are_those_of_laplace():
     np.testing.assert_allclose(np.cov(drawn.T), law, atol=0.03)
 
 
-@pytest.mark.slow_but(name=["exact"])
-@pytest.mark.parametrize("name", ["exact", "sparse"])
-def test_exports_have_the_sites(name):
-    program = marginal(regression, None if name == "exact" else kmeans(4))
-    mcmc = nuts(KEY, program, X, y, num_warmup=20, num_samples=10, num_chains=2, progress=False)
-    found = draws_to_arviz(KEY, program, X, y, posterior_samples=mcmc.get_samples(group_by_chain=True))
-    assert found["posterior"]["f"].shape == (2, 10, 12)
-    assert found["log_likelihood"]["y"].shape == (2, 10, 12)
-    assert set(found["posterior"].data_vars) >= {"lengthscale", "noise", "f"}
+@pytest.fixture(scope="module", params=["exact", "sparse"])
+def of_chains(request):
+    program = marginal(regression, None if request.param == "exact" else kmeans(4))
+    mcmc = nuts(KEY, program, X, y, num_warmup=100, num_samples=100, num_chains=2, progress=False)
+    return mcmc, Trained.of_draws(KEY, mcmc, X, y)
+
+
+def test_exports_have_the_sites_and_the_chains(of_chains):
+    mcmc, posterior = of_chains
+    diverging = mcmc.get_extra_fields(group_by_chain=True)
+    found = posterior.to_arviz(KEY, X, y, new_args=(X[:3],), sample_stats=diverging)
+    assert found["posterior"]["f"].shape == (2, 100, 12)
+    assert found["predictions"]["f"].shape == (2, 100, 3)
+    assert found["log_likelihood"]["y"].shape == (2, 100, 12)
+    assert {"diverging", "log_p"} <= set(found["sample_stats"].data_vars) and "log_q" not in found["sample_stats"]
+    np.testing.assert_allclose(found["posterior"]["noise"], mcmc.get_samples(group_by_chain=True)["noise"])
+    if found["posterior"]["f_u"].shape[-1] == 12:  # of a draw, new inputs that are old ones have its values
+        known, again = found["posterior"]["f"].values[..., :3], found["predictions"]["f"].values
+        np.testing.assert_allclose(known, again, atol=0.02)
+    assert posterior.to_arviz(KEY, X, y, num_draws=10)["posterior"]["noise"].shape == (2, 5)
+
+
+def test_what_is_said_of_draws(of_chains, tmp_path):
+    """Chains and predictions are judged; there is no bound, and no posterior that a guide would have."""
+    _, posterior = of_chains
+    new = X[:-1] + 0.1
+    found = diagnose(KEY, posterior, new, np.sin(2 * new[:, 0]), train_args=(X, y))
+    said = {table.title: table for table in found.sections}
+    assert {row[0] for row in said["Chains"].rows} == {"lengthscale", "noise"}
+    assert "The bound by site" not in said and "see Chains" in said["Hyperparameters against their posterior"].note
+    assert 0 < said["Leave-one-out"].rows[0][2] + 1 < 1.7
+    path = report(KEY, posterior, X, y, path=tmp_path / "report.html")
+    assert "lengthscale" in path.read_text()
+
+
+def test_draws_are_saved(of_chains, tmp_path):
+    _, posterior = of_chains
+    posterior.save(tmp_path / "draws.gpzoo")
+    found = load(tmp_path / "draws.gpzoo", regression).predict(KEY, X)["f"]
+    np.testing.assert_array_equal(found.mean, posterior.predict(KEY, X)["f"].mean)
+
+
+def test_chains_that_have_not_met_are_found():
+    draws = {"lengthscale": np.linspace(0.7, 0.9, 100).reshape(2, 50), "noise": np.full((2, 50), 0.1)}
+    draws["noise"] = draws["noise"] + np.random.default_rng(0).uniform(0, 0.1, (2, 50))
+    posterior = Trained.of_draws(KEY, draws, X, y, program=marginal(regression))
+    (found,) = [f for f in diagnose(KEY, posterior, X, y).findings if f.name == "chains not mixed"]
+    assert found.site == "lengthscale" and "2 chains of 50" in found.text
 
 
 def test_points_of_parameters_predict():
-    params = {"f_variance": 1.0, "f_lengthscale": 0.8, "noise_variance": 0.1}
-    found = predict(KEY, marginal(gp_regression), X[:3], params=params, train_args=(X, y), num_draws=50)["f"]
-    assert found.mean.shape == (3,)
+    params = {"f_variance": 1.0, "f_lengthscale": np.array([0.8]), "noise_variance": 0.1}
+    posterior = Trained.of_draws(KEY, {}, X, y, program=marginal(gp_regression), params=params)
+    assert posterior.predict(KEY, X[:3])["f"].mean.shape == (3,)
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -588,6 +632,10 @@ def mixture(X, y):
     numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
     k = numpyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
     numpyro.sample("y", Gaussian(f * (1.0 + k), 0.1), obs=y)
+
+
+def of_draws(program, draws, *args, **options):
+    return Trained.of_draws(KEY, draws, *args, program=program, **options)
 
 
 VALUES = {"lengthscale": 0.8, "noise": 0.1}
@@ -624,14 +672,14 @@ REFUSED = {
         "no latent sites for NUTS",
     ),
     "draws by chain": (
-        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones((2, 3)), "lengthscale": np.ones((2, 3))}, X, y),
+        lambda: of_draws(marginal(regression), {"noise": np.ones(3), "lengthscale": np.ones(3)}, X, y),
         ValueError,
-        "'lengthscale' has shape",
+        "Draws must be .chains, draws",
     ),
     "draws of two lengths": (
-        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones(3), "lengthscale": np.ones(2)}, X, y),
+        lambda: of_draws(marginal(regression), {"noise": np.ones((1, 3)), "lengthscale": np.ones((1, 2))}, X, y),
         ValueError,
-        "one number of draws",
+        "Draws must be .chains, draws",
     ),
     "names": (
         lambda: density(marginal(regression, {"g": kmeans(3)}), X, y, params=VALUES),
@@ -654,14 +702,18 @@ REFUSED = {
         "around the data site",
     ),
     "missing draws": (
-        lambda: marginal(regression).with_sites(KEY, {"noise": np.ones(3)}, X, y),
+        lambda: of_draws(marginal(regression), {"noise": np.ones((1, 3))}, X, y),
         ValueError,
         r"no values of \['lengthscale'\]",
     ),
+    "another program": (lambda: of_draws(regression, {}, X, y), TypeError, "program must be marginal"),
+    "draws of hyperparameters alone": (
+        lambda: predict(KEY, marginal(regression), X, posterior_samples={"noise": np.ones(3)}, train_args=(X, y)),
+        TypeError,
+        "Trained.of_draws",
+    ),
     "no law": (
-        lambda: marginal(with_jitter).with_sites(
-            KEY, {}, np.zeros((3, 1)), y[:3], num_draws=2, model_kwargs={"jitter": 0.0}
-        ),
+        lambda: of_draws(marginal(with_jitter), {}, np.zeros((3, 1)), y[:3], num_draws=2, model_kwargs={"jitter": 0.0}),
         FactorisationError,
         "not found at 2 of 2 draws",
     ),

@@ -1,0 +1,35 @@
+"""Have the chains met, of a model whose posterior is draws of MCMC?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
+from gpzoo.inference.diagnosis.restarts import by_arviz
+from gpzoo.inference.guides.draws import DrawsGuide
+
+#: R-hat from which on chains have not met, and the fewest effective draws of each (Vehtari et al. 2021).
+APART, FEWEST = 1.01, 100
+
+#: Draws of a chain below which nothing is said.
+_SHORT = 4
+
+
+def of_draws(subject: Subject) -> Diagnosis:
+    """R-hat and effective draws of every hyperparameter; nothing of other guides."""
+    guide = subject.guide
+    if not isinstance(guide, DrawsGuide):
+        return Diagnosis()
+    rows, (chains, count) = [], guide.shape(subject.params)
+    for name in sorted(guide.sites.latents - guide.sites.processes) if count >= _SHORT else ():
+        draws = np.asarray(subject.params[f"{name}_loc"], np.float64)
+        rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
+        rows.append((name, draws[0, 0].size, rhat, float(by_arviz("ess", draws).min())))
+    bad = [row for row in rows if (row[2] or 0) > APART or row[3] < FEWEST * chains]
+    found = ()
+    if bad:
+        name, _, rhat, effective = max(bad, key=lambda row: ((row[2] or 0), -row[3]))
+        said = f"R-hat is {rhat:.3f} and there are" if rhat is not None else "There are"
+        found = (finding("chains not mixed", name, said=said, effective=effective, chains=chains, draws=count),)
+    return Diagnosis(found, table("Chains", rows, chains=chains, draws=count))

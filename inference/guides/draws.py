@@ -1,0 +1,97 @@
+"""Which guide has draws for a posterior, those of MCMC? One that takes one of them at every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jaxtyping import Integer
+from numpyro import handlers
+from numpyro.distributions.constraints import Constraint
+
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.options import Inducing
+from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.programs.sites import Sites
+
+#: The site whose value is the number of the draw that a run takes.
+NUMBER = "_draw"
+
+
+class DrawsGuide(InducingGuide):
+    """A guide whose posterior is draws of hyperparameters and inducing variables, as MCMC gives them.
+
+    A run takes one of them: by random, or the one whose number stands at the site :data:`NUMBER`. Its parameters are
+    ``<site>_loc`` of hyperparameters and, of GP sites, ``<site>_inducing`` and ``<site>_mean``, the value of ``u``
+    without the prior's mean. All have two leading axes, ``[chains, draws, ...]``.
+
+    Args:
+        model: a NumPyro program.
+        inducing: inducing variables of each GP site, of the kind and shape that those of a draw have.
+    """
+
+    def __init__(self, model: Any, inducing: Inducing) -> None:
+        super().__init__(model, inducing, whiten=False, covariance="diagonal")
+        self.hyperparameters = "draws"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """See :meth:`InducingGuide.__call__`."""
+        draws = {name: numpyro.param(name) for name in self.parameters(self.sites_for(args, kwargs), None)}
+        chains, count = self.shape(draws)
+        any_of = dist.DiscreteUniform(0, chains * count - 1).mask(False)
+        number = numpyro.sample(NUMBER, any_of, infer={"is_auxiliary": True})
+        one = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[number], draws)
+        one |= {f"{site}_scale": jnp.zeros_like(one[f"{site}_mean"]) for site in self.sites.processes}
+        with handlers.block(hide=list(one)), handlers.substitute(data=one):
+            return super().__call__(*args, **kwargs)
+
+    def parameters(self, sites: Sites, others: OtherLatents | None) -> dict[str, Constraint | None]:
+        """See :meth:`Options.parameters`."""
+        own: dict[str, Constraint | None] = {f"{site}_mean": None for site in sites.processes}
+        own |= {f"{site}_inducing": None for site in sites.processes}
+        return own | {f"{site}_loc": sites.constraints.get(site) for site in sites.latents - sites.processes}
+
+    def posteriors(self, *args: Any) -> dict[str, Any]:
+        """See :meth:`InducingGuide.posteriors`: of one draw, by random."""
+        return {name: fn for name, fn in super().posteriors(*args).items() if name != NUMBER}
+
+    def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
+        """See :meth:`LikeAutoGuides.quantiles`: of the draws."""
+        levels = jnp.asarray(quantiles)
+        return {name: jnp.quantile(jnp.concatenate(params[f"{name}_loc"]), levels, axis=0) for name in self._names}
+
+    def get_posterior(self, params: Mapping[str, Any]) -> Any:
+        """Refused: draws have no density."""
+        raise ValueError("Draws of Markov chains have no density: ask for draws, quantiles or medians.")
+
+    @property
+    def draws_anything(self) -> bool:
+        """See :attr:`InducingGuide.draws_anything`."""
+        return True
+
+    def shape(self, params: Mapping[str, Any]) -> tuple[int, int]:
+        """The numbers of chains and of draws of each."""
+        first, *_ = self.sites.processes
+        return np.shape(params[f"{first}_mean"])[:2]
+
+    def numbers(self, params: Mapping[str, Any], count: int) -> dict[str, Integer[Array, " S"]]:
+        """So many draws at the site of their numbers: from all parts of all chains, and none again before all were."""
+        total = math.prod(self.shape(params))
+        stride = next(k for k in range(round(0.618 * total), total + 1) if math.gcd(k, total) == 1) if total > 1 else 0
+        return {NUMBER: jnp.asarray(np.arange(count) * stride % total)}
+
+    def by_chain(
+        self, params: Mapping[str, Any], most: int | None
+    ) -> tuple[tuple[int, int], dict[str, Integer[Array, " S"]]]:
+        """The numbers of chains and of draws of each, and at most so many draws, evenly spaced in every chain."""
+        chains, draws = self.shape(params)
+        count = draws if most is None else min(draws, max(1, most // chains))
+        each = np.linspace(0, draws - 1, count).round().astype(int)
+        return (chains, count), {NUMBER: jnp.asarray((np.arange(chains)[:, None] * draws + each).ravel())}

@@ -1,0 +1,141 @@
+"""How does a guide answer as NumPyro's automatic guides do? By draws, medians and quantiles of latent sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax, random
+from jax.scipy.special import ndtri
+from numpyro.distributions import Distribution
+from numpyro.distributions.transforms import biject_to
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.inference.guides.options import Options
+from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.runs import run
+from gpzoo.inference.programs.sites import Sites
+
+
+class LikeAutoGuides(Options):
+    """The methods of NumPyro's ``AutoGuide`` that are about a trained posterior.
+
+    Those that do not take the program's arguments are about latent sites that are no GPs: a GP site has values at
+    inputs, of which :meth:`gpzoo.inference.Trained.posterior` and :meth:`~gpzoo.inference.Trained.predict` speak.
+    """
+
+    sites: Sites | Any = None  # until the program is first traced
+    _others: OtherLatents | None = None  # likewise
+
+    def sample_posterior(
+        self,
+        rng_key: Array,
+        params: Mapping[str, Any],
+        *args: Argument,
+        sample_shape: tuple[int, ...] = (),
+        **kwargs: Any,
+    ) -> dict[str, Array]:
+        """Draws of every latent site at the program's arguments; GP sites jointly over the inputs.
+
+        Args:
+            rng_key: key of the draws.
+            params: values of parameters, such as ``svi.get_params(state)``.
+            *args: the program's positional arguments.
+            sample_shape: leading axes of the draws.
+            **kwargs: the program's keyword arguments.
+
+        Returns:
+            Draws ``[*sample_shape, ...]`` by name.
+
+        Raises:
+            ValueError: naming parameters that are missing or of another shape.
+        """
+        guide: Any = self
+        args, kwargs = arguments(self.model, args, kwargs)
+        names, values = guide.sites_for(args, kwargs).latents, guide.checked_params(params, args, kwargs)
+
+        def one(key: Array) -> dict[str, Array]:
+            found = run(key, args, kwargs, guide=guide, values=values).guide
+            return {name: jnp.asarray(found[name]["value"]) for name in names}
+
+        key = checks.rng_key(rng_key)
+        if sample_shape == ():
+            return one(key)
+        draws = lax.map(one, random.split(key, prod(sample_shape)))
+        return jax.tree.map(lambda x: x.reshape(*sample_shape, *x.shape[1:]), draws)
+
+    def get_posterior(self, params: Mapping[str, Any]) -> Any:
+        """The distribution of each latent site that is no GP, by name; of NumPyro's own guides what these return.
+
+        Raises:
+            ValueError: before the guide has seen data; for a site whose support depends on others.
+        """
+        if callable(self.hyperparameters):
+            return self._automatic.get_posterior(params)
+        return {name: self._of_other(name, params) for name in self._names}
+
+    def median(self, params: Mapping[str, Any]) -> dict[str, Array]:
+        """The median of each latent site that is no GP, by name.
+
+        Raises:
+            ValueError: as :meth:`get_posterior`.
+        """
+        if callable(self.hyperparameters):
+            return self._automatic.median(params)
+        return {name: x[0] for name, x in self.quantiles(params, [0.5]).items()}
+
+    def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
+        """Quantiles ``[Q, ...]`` of each latent site that is no GP, by name.
+
+        Args:
+            params: values of parameters, such as ``svi.get_params(state)``.
+            quantiles: probabilities between 0 and 1.
+
+        Raises:
+            ValueError: as :meth:`get_posterior`.
+        """
+        if callable(self.hyperparameters):
+            return self._automatic.quantiles(params, quantiles)
+        found = {}
+        for name in self._names:
+            fn: Any = self._of_other(name, params)
+            loc = jnp.asarray(params[f"{name}_loc"])
+            if isinstance(fn, dist.Delta):
+                found[name] = jnp.broadcast_to(loc, (len(quantiles), *loc.shape))
+            else:
+                at = loc + jnp.stack([ndtri(q) * params[f"{name}_scale"] for q in jnp.asarray(quantiles, loc.dtype)])
+                found[name] = jax.vmap(fn.transforms[0])(at)
+        return found
+
+    @property
+    def _names(self) -> list[str]:
+        unseen = "This guide has not seen data, which fix what is latent: call guide.setup(X, y) first."
+        checks.refuse(self.sites is None, unseen)
+        return sorted(self.sites.latents - self.sites.processes)
+
+    @property
+    def _automatic(self) -> Any:
+        """The guide of latent sites that are no GPs, where a class or function made it."""
+        unseen = "This guide has not seen data, or the program has no latent sites that are no GPs."
+        checks.refuse(self._others is None, unseen)
+        return self._others.guide if self._others is not None else None
+
+    def _of_other(self, name: str, params: Mapping[str, Any]) -> Distribution:
+        support = self.sites.constraints.get(name)
+        loc = jnp.asarray(params[f"{name}_loc"])
+        if self.hyperparameters == "point":
+            return dist.Delta(loc)
+        if support is None:
+            raise ValueError(
+                f"The support of latent site {name!r} depends on other sites, so that its distribution is known in a "
+                "run alone: trained.posterior(key, X)."
+            )
+        transform = biject_to(support)
+        base = dist.Normal(loc, params[f"{name}_scale"]).to_event(transform.domain.event_dim)
+        return dist.TransformedDistribution(base, transform)
