@@ -43,6 +43,7 @@ def container(
     known: Mapping[str, Any],
     coords: Mapping[str, Any] | None,
     dims: Mapping[str, Sequence[str]] | None,
+    columns: Mapping[str, np.ndarray] | None = None,
 ) -> Any:
     """``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (1.x) of groups that are not empty.
 
@@ -52,6 +53,7 @@ def container(
         known: coordinates of axes, by name.
         coords: the user's, which win.
         dims: the user's names of axes, by name of the array.
+        columns: further coordinates of every row of the data, by name, ``[N]``.
 
     Raises:
         TypeError: for ``coords`` or ``dims`` that are no mappings.
@@ -86,6 +88,8 @@ def container(
             if group.rows != "data" and axis in {*rows, *known}:
                 given = given[:length] if given is not None and group.rows == "first" else None
             labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
+            if axis in rows and group.rows != "new":
+                labels |= {name: (axis, x[:length]) for name, x in (columns or {}).items() if len(x) >= length}
         sets[group_name] = xarray.Dataset(variables, labels, _attributes() | dict(group.attributes))
     for argument, unknown in (("dims", unknown_arrays), ("coords", unknown_axes)):
         if unknown:

@@ -28,6 +28,7 @@ from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.files import is_key
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.labelled import Labels
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import sampled
@@ -68,11 +69,19 @@ class Exporting:
 
 
 def exported(
-    subjects: Sequence[Subject], rng_key: Array, *, num_draws: int | None, losses: np.ndarray, options: Exporting
+    subjects: Sequence[Subject],
+    rng_key: Array,
+    *,
+    num_draws: int | None,
+    losses: np.ndarray,
+    options: Exporting,
+    labels: Labels | None,
+    columns: tuple[str, list[str]] | None,
 ) -> Any:
     """:meth:`gpzoo.inference.Trained.to_arviz` of a model, or of several trainings of one: the chains.
 
-    Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``.
+    Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``. Rows have the coordinates of
+    ``labels``, if the arguments had any, and lengthscales those of ``columns``, the names of an argument's columns.
     """
     rng_key = checks.rng_key(rng_key)
     count = None if num_draws is None else checks.positive_int("num_draws", num_draws)
@@ -81,7 +90,9 @@ def exported(
         _exported(subject, key, count, of_training, options)
         for subject, key, of_training in zip(subjects, keys, losses.reshape(len(subjects), -1), strict=True)
     ]
-    return _container(each, options)
+    if columns is not None:
+        each = [one.with_columns(f"{columns[0]}_column", columns[1]) for one in each]
+    return _container(each, options, None if labels is None else labels.columns)
 
 
 def _exported(subject: Subject, rng_key: Array, count: int | None, losses: np.ndarray, options: Exporting) -> Exported:
@@ -271,12 +282,23 @@ class Exported:
         posterior = replace(of, values=of.values | values, attributes=of.attributes | said)
         return replace(self, groups=self.groups | {"posterior": posterior})
 
+    def with_columns(self, axis: str, names: list[str]) -> Exported:
+        """With names of the columns of an input where lengthscales have one for each."""
 
-def _container(each: Sequence[Exported], options: Exporting) -> Any:
+        def named(group: Group) -> Group:
+            own = {n: np.ndim(x) - 2 * group.drawn - 1 for n, x in group.values.items() if "lengthscale" in n}
+            own = {n: k for n, k in own.items() if k >= 0 and np.shape(group.values[n])[-1] == len(names)}
+            return replace(group, dims={**group.dims, **{n: [*([None] * k), axis] for n, k in own.items()}})
+
+        groups = {name: named(group) for name, group in self.groups.items()}
+        return replace(self, groups=groups, labels={**self.labels, axis: names})
+
+
+def _container(each: Sequence[Exported], options: Exporting, columns: Mapping[str, np.ndarray] | None = None) -> Any:
     """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
     first, *others = each
     groups = first.groups if not others else {name: _joint([one.groups[name] for one in each]) for name in first.groups}
-    return container(groups, first.rows, first.labels, options.coords, options.dims)
+    return container(groups, first.rows, first.labels, options.coords, options.dims, columns)
 
 
 def _joint(groups: Sequence[Group]) -> Group:

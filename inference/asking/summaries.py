@@ -12,10 +12,11 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Float, Shaped
 
 from gpzoo.inference.asking.quantiles import empirical_quantiles, mixture_quantiles
+from gpzoo.inference.programs.labelled import Labels
 
 
 class SitePrediction(NamedTuple):
-    """Prediction of one site at ``N`` new inputs, as NumPy arrays.
+    """Prediction of one site at ``N`` new inputs, as NumPy arrays; of a Dataset with its coordinates in place of rows.
 
     Example:
         >>> import jax, numpy as np
@@ -51,6 +52,12 @@ class SitePrediction(NamedTuple):
     quantiles: np.ndarray | Any = None
     draws: np.ndarray | Any = None
     cdf: np.ndarray | Any = None
+
+    def labelled(self, labels: Labels) -> SitePrediction:
+        """The same as ``xarray.DataArray`` with the coordinates of a Dataset in place of rows."""
+        before, after = {"quantiles": ("quantile",), "draws": ("draw",)}, {"probs": ("class",)}
+        axes = {name: (before.get(name, ()), after.get(name, ())) for name in self._fields}
+        return SitePrediction(*(labels.labelled(x, *axes[name]) for name, x in self._asdict().items()))
 
     def __repr__(self) -> str:
         there = ((name, x) for name, x in self._asdict().items() if x is not None)

@@ -38,6 +38,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
+from gpzoo.inference.programs.labelled import labels_of, read_columns
 from gpzoo.inference.training._sources import described_arguments
 
 
@@ -233,7 +234,9 @@ class Trained:
         options = Predicting(
             train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
         )
-        return predictions(self._subject(new, model_kwargs), checks.rng_key(rng_key), options)
+        labels, found = labels_of(self.model, new), self._subject(new, model_kwargs)
+        found = predictions(found, checks.rng_key(rng_key), options)
+        return found if labels is None else {name: site.labelled(labels) for name, site in found.items()}
 
     @entry_point
     def functions(
@@ -281,10 +284,11 @@ class Trained:
                 data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
                 several batches.
         """
-        subject = self._subject(new, model_kwargs)
-        return values_of_functions(
+        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
+        found = values_of_functions(
             subject, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
+        return found if labels is None else {name: labels.labelled(x, ("draw",)) for name, x in found.items()}
 
     @traceable_entry_point
     def function(
@@ -574,6 +578,8 @@ class Trained:
             num_draws=num_draws,
             losses=self.losses,
             options=Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params),
+            labels=labels_of(self.model, args),
+            columns=read_columns(self.data),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -17,6 +17,7 @@ from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._looks import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.labelled import read_columns
 from gpzoo.inference.programs.runs import Runs, unmasked
 from gpzoo.processes.process import GaussianProcess
 
@@ -55,7 +56,7 @@ def lengthscales(
     Args:
         trained: the model.
         *args: the program's positional arguments; their rows give the spread of the columns.
-        names: of the columns.
+        names: of the columns; ``None`` for those of the frame or Dataset of the training, if it was one.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
@@ -83,7 +84,9 @@ def lengthscales(
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     rows = {column: i for i, column in enumerate(columns)}
-    words = {c: f"column {c}" if names is None else str(names[c]) for c in numbered} | {_ALL: "every column"}
+    known = (read_columns(trained.data) or ("", []))[1] if names is None else names
+    words = {c: str(known[c]) if len(known) == len(numbered) else f"column {c}" for c in numbered}
+    words[_ALL] = "every column"
     ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
     for i, (name, each) in enumerate(zip(of, series, strict=True)):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))

@@ -9,6 +9,7 @@ import jax
 from jax import Array
 
 from gpzoo import _checks as checks
+from gpzoo.inference.programs.labelled import unlabelled
 from gpzoo.inference.programs.program import parts_of, reached, run_of_marginals
 from gpzoo.inference.programs.runs import sampled, unmasked
 from gpzoo.likelihoods import Likelihood
@@ -20,11 +21,13 @@ def arguments(
 ) -> tuple[tuple, dict[str, Any]]:
     """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data with ``missing="mask"`` may hold NaN.
 
+    A Dataset in place of all positional arguments becomes arrays by row, see :func:`unlabelled`.
+
     Raises:
         TypeError, ValueError: see there.
     """
     absent: checks.Absent = []
-    args, kwargs = checks.arguments(program, args, kwargs, new=new, absent=absent)
+    args, kwargs = checks.arguments(program, unlabelled(program, args), kwargs, new=new, absent=absent)
     refuse_absent(program, args, kwargs, absent)
     return args, kwargs
 

@@ -32,6 +32,7 @@ from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
 from gpzoo.inference.programs.files import checked_path
+from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
@@ -187,6 +188,7 @@ def fit(
     refuse_misfits(svi, num_steps, full=batch_size is None, mesh=mesh is not None)
     absent: checks.Absent = []
     tables = any(isinstance(x, Table) for x in data)
+    data, columns = unlabelled(svi.model, data), columns_of(svi.model, data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with ExitStack() as held:
         source = held.enter_context(closing(source_of(args, batch_size, members, in_axes, placement)))
@@ -219,6 +221,7 @@ def fit(
             if training.failed:
                 raise_failure(training, num_steps)
             training.describe()
+            training.data |= columns
             result = training.result
             # Once if most natural steps were shorter than asked for, of the member with the most.
             counts = result.backed_off.items()

@@ -1,0 +1,109 @@
+"""Datasets of xarray and frames of pandas as arguments: rows of all dimensions, and their names in results."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.infer import SVI
+
+from gpzoo import GaussianProcess, kmeans
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
+from gpzoo.models import gp_regression
+from tests.programs import KEY, adam
+
+xarray = pytest.importorskip("xarray")
+
+LATITUDE, LONGITUDE, TIME = np.linspace(0, 3, 4), np.linspace(0, 2, 3), np.arange(2.0)
+FIELD = np.sin(LATITUDE)[:, None, None] + np.cos(LONGITUDE)[:, None] + 0.1 * TIME
+GRID = np.stack([x.ravel() for x in np.meshgrid(LATITUDE, LONGITUDE, TIME, indexing="ij")], axis=1)
+COORDS = {"latitude": LATITUDE, "longitude": LONGITUDE, "time": TIME}
+DATA = xarray.Dataset({"warmth": (tuple(COORDS), FIELD)}, COORDS)
+
+
+def climate(X, warmth=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, np.array([2.0, 2.0, 5.0])), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=warmth)
+
+
+def by_name(time, latitude, longitude, warmth=None):
+    climate(jnp.stack([latitude, longitude, time], axis=1), warmth)
+
+
+def trained(program, *data, steps=30):
+    svi = SVI(program, InducingGuide(program, kmeans(6)), adam(0.05), GaussianProcessELBO())
+    return fit(KEY, svi, steps, *data, progress=False)
+
+
+@pytest.fixture(scope="module")
+def of_grid():
+    return trained(climate, DATA)
+
+
+def test_a_grid_goes_in_and_comes_out_with_its_coordinates(of_grid):
+    plain = trained(climate, GRID, FIELD.ravel())
+    np.testing.assert_array_equal(of_grid.losses, plain.losses)
+    options = {"quantiles": (0.1, 0.9), "keep_draws": True, "num_draws": 5, "batch_size": 7}
+    found = of_grid.predict(KEY, DATA, test_data={"y": FIELD.ravel()}, **options)["y"]
+    rows = plain.predict(KEY, GRID, test_data={"y": FIELD.ravel()}, **options)["y"]
+    assert found.mean.dims == ("latitude", "longitude", "time")
+    assert found.quantiles.dims == ("quantile", *found.mean.dims) and found.draws.dims == ("draw", *found.mean.dims)
+    for name in ("mean", "variance", "log_density"):
+        np.testing.assert_array_equal(getattr(found, name).values.ravel(), getattr(rows, name))
+    np.testing.assert_array_equal(found.mean.longitude, LONGITUDE)
+    functions = of_grid.functions(KEY, DATA, num_draws=2)["f"]
+    assert functions.dims == ("draw", "latitude", "longitude", "time")
+
+
+def test_a_field_alone_is_its_dataset(of_grid):
+    of_field = trained(climate, DATA["warmth"])
+    np.testing.assert_array_equal(of_field.losses, of_grid.losses)
+    there = xarray.Dataset(coords={"latitude": [1.0, 2.0], "longitude": [0.5], "time": [0.0]})
+    assert of_grid.predict(KEY, there)["f"].mean.shape == (2, 1, 1)
+
+
+def test_arguments_take_coordinates_by_name(of_grid):
+    again = trained(by_name, DATA)
+    np.testing.assert_allclose(again.losses, of_grid.losses)
+
+
+def test_rows_of_several_coordinates_stay_rows(of_grid):
+    some = DATA.stack(row=("latitude", "longitude", "time")).isel(row=slice(0, 10))
+    found = of_grid.predict(KEY, some)["y"].mean
+    assert found.dims == ("row",) and found.unstack("row").dims == ("latitude", "longitude", "time")
+    np.testing.assert_allclose(found, of_grid.predict(KEY, GRID[:10])["y"].mean)
+
+
+def test_exports_have_the_coordinates_of_rows(of_grid):
+    found = of_grid.to_arviz(KEY, DATA, num_draws=3)["posterior"]["f"]
+    np.testing.assert_array_equal(found["longitude"], GRID[:, 1])
+    back = found.set_index(data=["latitude", "longitude", "time"]).unstack("data")
+    assert dict(back.sizes) == {"chain": 1, "draw": 3, "latitude": 4, "longitude": 3, "time": 2}
+    assert diagnose(KEY, of_grid, DATA).sections
+
+
+def test_an_array_with_names_is_an_array(of_grid):
+    X = xarray.DataArray(GRID, {"feature": list(COORDS)}, ("row", "feature"), "X")
+    np.testing.assert_array_equal(of_grid.predict(KEY, X)["f"].mean, of_grid.predict(KEY, GRID)["f"].mean)
+
+
+def test_a_dimension_without_a_coordinate_is_refused(of_grid):
+    with pytest.raises(ValueError, match="Dimension 'time' of the Dataset has no coordinate"):
+        of_grid.predict(KEY, DATA.drop_vars("time"))
+
+
+def test_columns_of_a_frame_keep_their_names(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": GRID[:, 0], "dose": GRID[:, 1], "year": GRID[:, 2]})
+    model = trained(gp_regression, frame, FIELD.ravel())
+    found = model.to_arviz(KEY, frame, FIELD.ravel(), num_draws=3, params=True)
+    for group in ("posterior", "constant_data"):
+        assert list(found[group]["f_lengthscale"]["X_column"].values) == ["age", "dose", "year"]
+    model.save(tmp_path / "model.gpzoo")
+    for each in (model, load(tmp_path / "model.gpzoo", gp_regression)):
+        ticks = plots.lengthscales(each, frame, FIELD.ravel()).get_yticklabels()
+        assert [tick.get_text() for tick in ticks] == ["age", "dose", "year"]
+    nameless = Trained(model.model, model.guide, model.params)
+    assert plots.lengthscales(nameless, GRID, FIELD.ravel()).get_yticklabels()[0].get_text() == "column 0"
