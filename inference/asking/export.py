@@ -279,8 +279,8 @@ class Exported:
         of = self.groups["posterior"]
         values = {n: np.broadcast_to(x, (*shape, *x.shape)) for n, x in points.items()}
         said = {"points": f"{', '.join(sorted(points))} are trained values, the same in all draws of a chain"}
-        posterior = replace(of, values=of.values | values, attributes=of.attributes | said)
-        return replace(self, groups=self.groups | {"posterior": posterior})
+        posterior = replace(of, values={**of.values, **values}, attributes={**of.attributes, **said})
+        return replace(self, groups={**self.groups, "posterior": posterior})
 
     def with_columns(self, axis: str, names: list[str]) -> Exported:
         """With names of the columns of an input where lengthscales have one for each."""

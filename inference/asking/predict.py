@@ -151,7 +151,8 @@ def predictions(
         samples: draws by site name, ``[S, ...]``.
     """
     model, guide = subject.model, subject.guide
-    samples = dict(samples or {}) if guide is None else guide.numbers(subject.params, options.num_draws)
+    given: Any = samples if guide is None else guide.numbers(subject.params, options.num_draws)
+    samples = dict(given or {})
     test_data = test_arrays(model, subject.args, subject.kwargs, options.test_data)
     train = None if options.train_args is None else arguments(model, options.train_args, options.train_kwargs)
     num_rows = count_rows(subject, options.batch_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -148,16 +148,17 @@ class Trained:
             ValueError: for draws that are not ``[chains, draws, ...]`` throughout, or miss a site.
             FactorisationError: if the law of a GP site is not found at some draw.
         """
+        own: Any = draws
         if isinstance(draws, MCMC):
-            program, draws = draws.sampler.model, draws.get_samples(group_by_chain=True)
-        program = checks.instance("program", program, marginal, "marginal(program)")
-        own, shape = checks.named("draws", draws), (1, checks.positive_int("num_draws", num_draws))
+            program, own = draws.sampler.model, draws.get_samples(group_by_chain=True)
+        of: Any = checks.instance("program", program, marginal, "marginal(program)")
+        own, shape = checks.named("draws", own), (1, checks.positive_int("num_draws", num_draws))
         if own:
             shape, own = chains_of(own)
-        given, fn = checks.parameters("params", {} if params is None else params), cast(Any, program.fn)
-        found = program.draws_of_sites(rng_key, own, args, shape[1], given, model_kwargs)
+        given, fn = checks.parameters("params", {} if params is None else params), of.fn
+        found = of.draws_of_sites(rng_key, own, args, shape[1], given, model_kwargs)
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
-        (args, kwargs), guide = arguments(fn, args, model_kwargs), DrawsGuide(fn, program.variables_of(found))
+        (args, kwargs), guide = arguments(fn, args, model_kwargs), DrawsGuide(fn, of.variables_of(found))
         sites = guide.sites_for(args, kwargs)
         found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)

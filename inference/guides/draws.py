@@ -43,7 +43,7 @@ class DrawsGuide(InducingGuide):
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """See :meth:`InducingGuide.__call__`."""
-        draws = {name: numpyro.param(name) for name in self.parameters(self.sites_for(args, kwargs), None)}
+        draws = {name: numpyro.param(name, None) for name in self.parameters(self.sites_for(args, kwargs), None)}
         chains, count = self.shape(draws)
         any_of = dist.DiscreteUniform(0, chains * count - 1).mask(False)
         number = numpyro.sample(NUMBER, any_of, infer={"is_auxiliary": True})
