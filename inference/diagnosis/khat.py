@@ -17,9 +17,9 @@ from numpyro.distributions.util import scale_and_mask
 
 from gpzoo import linalg
 from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.psis import pareto
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table, unavailable
-from gpzoo.inference.diagnosis.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Marginals, Use

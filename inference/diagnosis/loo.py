@@ -10,8 +10,8 @@ from jax import Array
 from gpzoo.errors import GPZooError
 from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.export import densities
+from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.diagnosis.findings import Diagnosis, table, unavailable
-from gpzoo.inference.diagnosis.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.guides.draws import DrawsGuide
 
 #: Draws, as many as an export has.

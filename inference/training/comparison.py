@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optax
-from jax import Array
+from jax import Array, random
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.errors import PrecisionWarning, keeping_finished
+from gpzoo.inference.asking.export import densities
+from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
@@ -23,6 +25,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training.fit import fit
 
 
@@ -40,16 +43,20 @@ class Candidate:
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
         score: value of ``score`` for the test rows, or ``None``.
         trained: the trained model.
+        elpd: log predictive density of every training row given others, in nats, ``[N]``; ``None`` if not asked for.
+        elpd_by: how that was found, ``"LOO"``, ``"LOO, 2 trained without"`` or ``"10 folds"``.
     """
 
     bound: float
     nlpp: float | None
     score: float | None
     trained: Trained
+    elpd: np.ndarray | None = None
+    elpd_by: str = ""
 
 
 class Comparison(Mapping[str, Candidate]):
-    """Trained candidates by name, the highest bound first; it prints as a table.
+    """Trained candidates by name, the highest bound (or elpd, where asked for) first; it prints as a table.
 
     Example:
         >>> from gpzoo.inference import Candidate, Comparison
@@ -60,7 +67,7 @@ class Comparison(Mapping[str, Candidate]):
 
     def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
         self._score = score
-        self._candidates = dict(sorted(candidates.items(), key=lambda item: -item[1].bound))
+        self._candidates = dict(sorted(candidates.items(), key=lambda item: -_merit(item[1])))
 
     def __getitem__(self, name: str) -> Candidate:
         return self._candidates[name]
@@ -76,9 +83,25 @@ class Comparison(Mapping[str, Candidate]):
         for name, c in self.items():
             scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
             rows.append((name, *scores, f"{c.trained.seconds:.0f}"))
+        best = next(iter(self.values()), None)
+        if best is not None and best.elpd is not None:
+            rows[0] += ("elpd", "error", "below best", "error", "by")
+            for i, c in enumerate(self.values()):
+                below = best.elpd - c.elpd
+                numbers = (c.elpd.sum(), _error(c.elpd), below.sum(), _error(below))
+                rows[i + 1] += (*(f"{x:.2f}" for x in numbers), c.elpd_by)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
         return "\n".join(line.rstrip() for line in lines)
+
+
+def _merit(candidate: Candidate) -> float:
+    return candidate.bound if candidate.elpd is None else float(candidate.elpd.sum())
+
+
+def _error(terms: np.ndarray) -> float:
+    """The standard error of a sum over rows."""
+    return float(np.sqrt(len(terms)) * terms.std(ddof=1)) if len(terms) > 1 else float("nan")
 
 
 def error_rate(test: SitePrediction, y: np.ndarray) -> float:
@@ -127,6 +150,7 @@ def compare(
     *,
     num_steps: int,
     score: Callable[[SitePrediction, np.ndarray], float] | None = None,
+    elpd: str | int | None = None,
     site: str = "y",
     learning_rate: float | optax.Schedule = 0.01,
     batch_size: int | None = None,
@@ -165,6 +189,12 @@ def compare(
         num_steps: number of steps of each training.
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
+        elpd: ``"loo"`` for the expected log predictive density by leaving rows out with weights (PSIS-LOO), as
+            ``az.loo`` does. Up to 20 rows whose k-hat says that weights do not tell are left out by a training without
+            them; where there are more, or draws of the posterior cannot be weighed, there are ten folds instead. A
+            number is that of folds: so many trainings more in one compiled program. The table then has the sum over
+            rows, how far it is below the best, and standard errors of both; a difference of less than two decides
+            nothing.
         site: the data site whose predictions are scored.
         learning_rate: learning rate of Adam, for candidates that are no ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
@@ -175,8 +205,8 @@ def compare(
     Raises:
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
-            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, or
-            ``site`` is not a data site.
+            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite,
+            ``site`` is not a data site, or there are fewer than two folds or fewer rows than folds.
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name.
     """
@@ -198,7 +228,9 @@ def compare(
         trainings[name] = candidate
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         message = f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
-        checks.refuse(tests is not None and site not in observed, message)
+        checks.refuse((tests is not None or elpd is not None) and site not in observed, message)
+    if elpd is not None and elpd != "loo":
+        elpd = checks.whole("elpd", elpd, 2, len(data[0]))
     found = {}
     for name, svi in trainings.items():
         folder = None if checkpoint is None else Path(checkpoint) / name
@@ -212,10 +244,71 @@ def compare(
                 seen = _observed(np.asarray(tests[1])).reshape(len(tests[1]), -1).any(axis=1)
                 nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
                 scored = None if score is None else score(test, np.asarray(tests[1]))
+            left, by = None, ""
+            if elpd is not None:
+                options.pop("checkpoint")
+                left, by = _left_out(rng_key, trained, svi, num_steps, data, site, elpd, options)
         bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
-        found[name] = Candidate(bound, nlpp, scored, trained)
+        found[name] = Candidate(bound, nlpp, scored, trained, left, by)
     # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
+
+
+#: Folds where weights cannot be trusted, rows that are left out by themselves, and draws that are weighed.
+_FOLDS, _MOST_ALONE, _DRAWS = 10, 20, 1000
+
+
+def _left_out(
+    key: Array,
+    trained: Trained,
+    svi: SVI,
+    num_steps: int,
+    data: tuple,
+    site: str,
+    elpd: str | int,
+    options: Mapping[str, Any],
+) -> tuple[np.ndarray, str]:
+    """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
+    count = min(_FOLDS, len(data[0])) if elpd == "loo" else int(elpd)
+    if elpd == "loo":
+        subject = trained._subject(data, options["model_kwargs"], seen=False)
+        found = densities(subject, named_key(key, "loo"), num_draws=_DRAWS)
+        terms = found.log_likelihood.get(site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
+        if pareto(found.log_ratio)[1] <= largest_k(_DRAWS) and terms.shape[1] == len(data[0]):
+            by_weights = leave_one_out(terms, found.log_ratio)
+            bad = np.flatnonzero(by_weights.k > largest_k(_DRAWS))
+            if len(bad) <= _MOST_ALONE:
+                left = by_weights.elpd.copy()
+                left[bad] = _without(key, svi, num_steps, data, bad[:, None], site, options)
+                return left, f"LOO, {len(bad)} trained without" if len(bad) else "LOO"
+    order = np.asarray(random.permutation(named_key(key, "folds"), len(data[0])))
+    folds, left = np.array_split(order, count), np.zeros(len(order))
+    left[order] = _without(key, svi, num_steps, data, folds, site, options)
+    return left, f"{count} folds"
+
+
+def _without(
+    key: Array,
+    svi: SVI,
+    num_steps: int,
+    data: tuple,
+    folds: Sequence[np.ndarray],
+    site: str,
+    options: Mapping[str, Any],
+) -> np.ndarray:
+    """Log predictive densities of the rows of each fold by a training without them, one fold after the other."""
+    if not len(folds):
+        return np.zeros(0)
+    X, y = (np.asarray(x) for x in data)
+    size = len(X) - max(map(len, folds))  # all see as many rows
+    kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
+    keys = random.split(named_key(key, "without"), len(folds))
+    several = fit(keys, svi, num_steps, X[kept], y[kept], **options, progress=False)
+    each = []
+    for k, fold in enumerate(folds):
+        test = {"test_data": {site: y[fold]}, "model_kwargs": options["model_kwargs"]}
+        each.append(several.member(k).predict(key, X[fold], **test)[site].log_density)
+    return np.concatenate(each)
 
 
 def _check_candidates(candidates: Any) -> None:

@@ -1,19 +1,25 @@
 """Candidates with a guide, optimiser or objective of their own are compared beside those of the default."""
 
+import warnings
+from functools import partial
+
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
 
-from gpzoo import kmeans
+from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, compare, lbfgs
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
-from tests.programs import KEY
-
-pytestmark = pytest.mark.slow
+from tests.programs import KEY, sine
 
 
+@pytest.mark.slow
 def test_candidates_may_have_objectives_of_their_own(standard_promotion):
     rng = np.random.default_rng(0)
     X = np.sort(rng.uniform(0, 6, (40, 1)), axis=0)
@@ -28,3 +34,45 @@ def test_candidates_may_have_objectives_of_their_own(standard_promotion):
     other = SVI(gp_regression, AutoNormal(gp_regression), optax.adam(0.01), GaussianProcessELBO())
     with pytest.raises(ValueError, match="guide of candidate 'normal' must be an InducingGuide"):
         compare(KEY, {"normal": other}, X, y, num_steps=2)
+
+
+# -- by prediction -----------------------------------------------------------------------------------------------------
+
+
+def of_kernel(kernel, X, y=None, *, num_data=None):
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 0.5))
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+@pytest.mark.slow
+def test_candidates_are_compared_by_leaving_rows_out(standard_promotion):
+    """By weights as ``az.compare``, by folds alike, and by folds where weights cannot be trusted."""
+    X, y = sine(60)
+    kernels = {"right": RBF(1.0, 0.8), "smooth": RBF(1.0, 3.0)}
+    candidates = {name: (partial(of_kernel, kernel), kmeans(12)) for name, kernel in kernels.items()}
+    options = {"num_steps": 800, "learning_rate": 0.05, "progress": False}
+    loo = compare(KEY, candidates, X, y, elpd="loo", **options)
+    folds = compare(KEY, candidates, X, y, elpd=6, **options)
+    assert list(loo) == list(folds) == ["right", "smooth"]
+    assert loo["right"].elpd_by.startswith("LOO") and folds["right"].elpd_by == "6 folds"
+    assert "below best" in str(loo) and str(loo).splitlines()[1].startswith("right")
+    below = [each["right"].elpd - each["smooth"].elpd for each in (loo, folds)]
+    error = np.sqrt(60) * below[0].std()
+    assert below[0].sum() > 2 * error
+    assert abs(below[0].sum() - below[1].sum()) < error
+    exports = {name: each.trained.to_arviz(KEY, X, y, num_draws=1000) for name, each in loo.items()}
+    az = pytest.importorskip("arviz")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(shape parameter of Pareto|Pareto k|inplace keyword)")
+        table = az.compare(exports)
+    assert list(table.index) == ["right", "smooth"]
+    assert np.abs(table["elpd_diff"].to_numpy(float)).max() == pytest.approx(below[0].sum(), abs=error / 2)
+
+
+def test_folds_that_cannot_be_are_refused():
+    X, y = sine(8)
+    for folds in (1, 9, "waic"):
+        with pytest.raises(ValueError, match="elpd must be an integer from 2 to 8"):
+            compare(KEY, {"one": (partial(of_kernel, RBF()), kmeans(3))}, X, y, elpd=folds, num_steps=1)

@@ -182,7 +182,8 @@ def test_a_hilbert_space_gp_is_integrated_out():
 
 
 @pytest.mark.stress
-@pytest.mark.skipif(not os.environ.get("GPZOO_STRESS"), reason="minutes; make stress runs it")
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not os.environ.get("GPZOO_STRESS"), reason="half an hour; make stress runs it")
 def test_a_heteroscedastic_program():
     program, data = marginal(accel_gp), {"y": ACCEL}
     mcmc = nuts(KEY, program, num_warmup=400, num_samples=600, progress=False, model_kwargs=data)

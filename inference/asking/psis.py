@@ -41,12 +41,13 @@ class LeaveOneOut(NamedTuple):
 
     Attributes:
         elpd: their logarithms in nats, ``[N]``, from draws that are weighted to the posterior.
-        above: how many data have a k-hat above :func:`largest_k` where the draws are taken for the posterior's, as
-            ``arviz.loo`` does.
+        k: k-hat of each where the draws are taken for the posterior's, as ``arviz.loo`` does, ``[N]``.
+        above: how many of these are above :func:`largest_k`.
         warns: whether ``arviz.loo`` does.
     """
 
     elpd: Float[np.ndarray, " N"]
+    k: Float[np.ndarray, " N"]
     above: int
     warns: bool
 
@@ -72,5 +73,5 @@ def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.
         else:
             found = arviz.loo_approximate_posterior(data, log_ratio, np.zeros_like(log_ratio), pointwise=True)
             elpd = np.asarray(found.elpd_i)
-    above = int(np.sum(np.asarray(plain.pareto_k) > plain.good_k))
-    return LeaveOneOut(elpd, above, bool(plain.warning))
+    k = np.ravel(plain.pareto_k)
+    return LeaveOneOut(elpd, k, int(np.sum(k > plain.good_k)), bool(plain.warning))
