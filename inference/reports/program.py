@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.labelled import read_columns
 from gpzoo.inference.programs.program import Look
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.processes.marginals import GaussianMarginals
@@ -132,6 +133,7 @@ def parameters_of(key: Array, trained: Trained, subject: Subject, seen: Look) ->
         low, middle, high = (shown(float(x)) for x in ends)
         value = middle if ends[0] == ends[2] else f"{middle} ({low} to {high})"
         rows.append((name, str(list(draws.shape[1:])), value, described(unmasked(seen.trace[name]["fn"]))))
+    _, columns = read_columns(trained.data) or ("", [])
     variational, hidden = guide.variational_parameters(), {f"{n}_{part}" for n in others for part in ("loc", "scale")}
     limits = {name: site for name, site in seen.trace.items() if site["type"] == "param"}
     own = [name for name in trained.params if name not in variational | hidden]
@@ -141,7 +143,7 @@ def parameters_of(key: Array, trained: Trained, subject: Subject, seen: Look) ->
             what = _kind(limits[name])[1] or "no prior"
         elif name in seen.trace:
             what = "state"
-        rows += [(*row, what) for row in _leaves(name, trained.params[name])]
+        rows += [(*row, what) for row in _leaves(name, trained.params[name], columns if "lengthscale" in name else [])]
     note = "Of a posterior: its median, and in brackets its central 90 %. Of many numbers: the least to the greatest."
     return Section("Trained values", ("parameter", "shape", "value", "prior or role"), tuple(rows), note)
 
@@ -153,16 +155,18 @@ def values(trained: Trained) -> Section:
     return Section("Trained values", ("parameter", "shape", "value"), tuple(rows), note)
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, str, str]]:
-    """The arrays of a parameter, with their names, shapes and values."""
+def _leaves(name: str, value: Any, columns: Sequence[str] = ()) -> Iterator[tuple[str, str, str]]:
+    """The arrays of a parameter, with their names, shapes and values; of as many numbers as columns by their names."""
     for at, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-        yield name + jax.tree_util.keystr(at), str(list(np.shape(leaf))), _value(leaf)
+        yield name + jax.tree_util.keystr(at), str(list(np.shape(leaf))), _value(leaf, columns)
 
 
-def _value(leaf: Any) -> str:
+def _value(leaf: Any, columns: Sequence[str]) -> str:
     if files.is_key(leaf):
         return "a random key"
     values = np.ravel(np.asarray(leaf)).astype(np.float64)
+    if len(columns) == values.size:
+        return ", ".join(f"{column} {shown(float(x))}" for column, x in zip(columns, values, strict=True))
     if values.size <= _WRITTEN:
         return ", ".join(shown(float(x)) for x in values)
     return f"{shown(float(values.min()))} to {shown(float(values.max()))}"

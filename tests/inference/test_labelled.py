@@ -1,5 +1,7 @@
 """Datasets of xarray and frames of pandas as arguments: rows of all dimensions, and their names in results."""
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -7,7 +9,7 @@ import pytest
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots, report
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
@@ -105,5 +107,7 @@ def test_columns_of_a_frame_keep_their_names(tmp_path):
     for each in (model, load(tmp_path / "model.gpzoo", gp_regression)):
         ticks = plots.lengthscales(each, frame, FIELD.ravel()).get_yticklabels()
         assert [tick.get_text() for tick in ticks] == ["age", "dose", "year"]
+    page = report(KEY, model, frame, FIELD.ravel(), path=tmp_path / "report.html").read_text()
+    assert re.search(r"age [0-9.]+, dose [0-9.]+, year [0-9.]+", page)
     nameless = Trained(model.model, model.guide, model.params)
     assert plots.lengthscales(nameless, GRID, FIELD.ravel()).get_yticklabels()[0].get_text() == "column 0"
