@@ -26,8 +26,8 @@ from numpyro.distributions.distribution import MaskedDistribution
 from gpzoo import linalg
 from gpzoo._numpyro import mask_of
 from gpzoo._pytree import Fields, static
-from gpzoo.errors import FactorisationError
 from gpzoo.inference.guides.handler import parameter_of
+from gpzoo.inference.guides.reparam import guarded_factor
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.base import MaskedLikelihood
@@ -99,7 +99,7 @@ class Site(Fields):
         """``A``, for each output that has one of its own, and whether the prior's covariance has a factor."""
         if self.projection is not None:
             return self.projection, self.conditional.factorised
-        L, factorised = factor(self.covariance(), f"the covariance of GP site {self.name!r}", self.prior.jitter)
+        L, factorised = guarded_factor(self.covariance(), f"the covariance of GP site {self.name!r}", self.prior.jitter)
         return L.mT, factorised
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
@@ -338,7 +338,7 @@ class Latents(Fields):
         else:
             v, good = best(self)
             found = good == 1
-        L, factorised = factor(self.hessian(v), _PRECISION, 0.0)
+        L, factorised = guarded_factor(self.hessian(v), _PRECISION, 0.0)
         if self.gaussian:  # one step ends there, since the objective is quadratic
             v = -_solve(L, self.slope(v))
         return Law(v, L), found & factorised & self.factorised
@@ -384,7 +384,7 @@ def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     def implicit(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
         v, good = found(*primals)
         _, change = jax.jvp(lambda given: jax.grad(objective)(v, given), primals[:1], tangents[:1])
-        L, _ = factor(hessian(v, primals[1]), _PRECISION, 0.0)
+        L, _ = guarded_factor(hessian(v, primals[1]), _PRECISION, 0.0)
         return (v, good), (-_solve(L, change), jnp.zeros_like(good))
 
     return found(given, also)
@@ -431,17 +431,6 @@ def _newton(
     zero = jnp.zeros((), start.dtype)
     v, *_, left, _ = lax.while_loop(going, step, (start, *both(start), zero, zero + jnp.inf, 0))
     return v, (left <= enough).astype(start.dtype)
-
-
-def factor(
-    K: Float[Array, "*D N N"], name: str, jitter: Array | float | None
-) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
-    """A Cholesky factor of ``K`` plus jitter, and whether there is one; the identity where there is none."""
-    try:
-        L, factorised = linalg.cholesky_or_failed(K, name, jitter)
-    except FactorisationError:  # outside jit, where the density is zero all the same
-        return jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape), jnp.asarray(False)
-    return L, jnp.all(factorised == 1)
 
 
 def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Float[Array, ""]:
