@@ -34,11 +34,11 @@ from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs import files
-from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.labelled import labels_of, read_columns
+from gpzoo.inference.programs.labelled import columns_of, labels_of, read_columns, unlabelled
 from gpzoo.inference.training._sources import described_arguments
 
 
@@ -155,14 +155,18 @@ class Trained:
         own, shape = checks.named("draws", own), (1, checks.positive_int("num_draws", num_draws))
         if own:
             shape, own = chains_of(own)
-        given, fn = checks.parameters("params", {} if params is None else params), of.fn
+        given, fn = jax.tree.map(jnp.asarray, checks.parameters("params", params or {})), of.fn
+        columns = columns_of(fn, args)
         found = of.draws_of_sites(rng_key, own, args, shape[1], given, model_kwargs)
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
         (args, kwargs), guide = arguments(fn, args, model_kwargs), DrawsGuide(fn, of.variables_of(found))
         sites = guide.sites_for(args, kwargs)
+        if not isinstance(draws, MCMC):  # which records deterministic sites too
+            refuse_unknown("draws", own, sites.latents - sites.processes, "program's latent sites that are no GPs")
         found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
-        return cls(fn, guide, given | stacked, data=described_arguments(fn, args, split_arrays(kwargs)[0]))
+        data = described_arguments(fn, args, split_arrays(kwargs)[0]) | columns
+        return cls(fn, guide, given | stacked, data=data)
 
     @entry_point
     def predict(
@@ -644,6 +648,7 @@ class Trained:
             seen: whether its guide must have seen data; else these are the data.
             new: whether targets may be left out.
         """
+        args = unlabelled(self.model, args, self.data)
         args, kwargs = arguments(self.model, args, model_kwargs, new=new)
         guide = self._usable_guide(args, kwargs, seen=seen)
         guide.sites_for(args, kwargs)

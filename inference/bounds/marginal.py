@@ -300,6 +300,11 @@ class Evidence(Distribution):
         super().__init__(event_shape=tuple(fn.batch_shape) + tuple(fn.event_shape))
 
     @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood of the data."""
+        return cast(Likelihood, unmasked(self.fn))
+
+    @property
     def support(self) -> constraints.Constraint:
         """That of the likelihood, of all data together."""
         base = cast(Any, self.fn.support)

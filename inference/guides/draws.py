@@ -17,6 +17,7 @@ from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
 
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.like_autoguides import probabilities
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.sites import Sites
@@ -47,7 +48,7 @@ class DrawsGuide(InducingGuide):
         chains, count = self.shape(draws)
         any_of = dist.DiscreteUniform(0, chains * count - 1).mask(False)
         number = numpyro.sample(NUMBER, any_of, infer={"is_auxiliary": True})
-        one = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[number], draws)
+        one = jax.tree.map(lambda x: jnp.asarray(x).reshape(-1, *x.shape[2:])[number], draws)
         one |= {f"{site}_scale": jnp.zeros_like(one[f"{site}_mean"]) for site in self.sites.processes}
         with handlers.block(hide=list(one)), handlers.substitute(data=one):
             return super().__call__(*args, **kwargs)
@@ -64,7 +65,7 @@ class DrawsGuide(InducingGuide):
 
     def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
         """See :meth:`LikeAutoGuides.quantiles`: of the draws."""
-        levels = jnp.asarray(quantiles)
+        levels = jnp.asarray(probabilities(quantiles))
         return {name: jnp.quantile(jnp.concatenate(params[f"{name}_loc"]), levels, axis=0) for name in self._names}
 
     def get_posterior(self, params: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.scipy.special import ndtri
@@ -65,6 +66,8 @@ class LikeAutoGuides(Options):
             return {name: jnp.asarray(found[name]["value"]) for name in names}
 
         key = checks.rng_key(rng_key)
+        wrong = f"sample_shape must be a tuple such as (100,), got {sample_shape!r}."
+        checks.refuse(not isinstance(sample_shape, tuple), wrong, TypeError)
         if sample_shape == ():
             return one(key)
         draws = lax.map(one, random.split(key, prod(sample_shape)))
@@ -102,7 +105,7 @@ class LikeAutoGuides(Options):
         """
         if callable(self.hyperparameters):
             return self._automatic.quantiles(params, quantiles)
-        found = {}
+        found, quantiles = {}, probabilities(quantiles)
         for name in self._names:
             fn: Any = self._of_other(name, params)
             loc = jnp.asarray(params[f"{name}_loc"])
@@ -127,6 +130,9 @@ class LikeAutoGuides(Options):
         return self._others.guide if self._others is not None else None
 
     def _of_other(self, name: str, params: Mapping[str, Any]) -> Distribution:
+        wanted = [f"{name}_{part}" for part in ("loc", "scale")[: 1 + (self.hyperparameters == "normal")]]
+        missing = [one for one in wanted if one not in params]
+        checks.refuse(missing, f"params has no values of {missing}.")
         support = self.sites.constraints.get(name)
         loc = jnp.asarray(params[f"{name}_loc"])
         if self.hyperparameters == "point":
@@ -139,3 +145,15 @@ class LikeAutoGuides(Options):
         transform = biject_to(support)
         base = dist.Normal(loc, params[f"{name}_scale"]).to_event(transform.domain.event_dim)
         return dist.TransformedDistribution(base, transform)
+
+
+def probabilities(quantiles: Sequence[float]) -> list[float]:
+    """``quantiles``, if they are probabilities.
+
+    Raises:
+        ValueError: for anything but a sequence of numbers between 0 and 1.
+    """
+    given = np.asarray(quantiles, float)
+    good = given.ndim == 1 and bool(np.all((given > 0) & (given < 1)))
+    checks.refuse(not good, f"quantiles must be numbers between 0 and 1, such as [0.05, 0.95]; got {quantiles!r}.")
+    return given.tolist()

@@ -104,6 +104,7 @@ def refuse_absent(
             fn = unmasked(site["fn"])
             if isinstance(fn, GaussianProcess):
                 inputs |= {(name, part): x for part, x in parts_of(fn).items()}
+            fn = getattr(fn, "likelihood", fn)  # of a marginal program
             if site["is_observed"] and isinstance(fn, Likelihood) and fn.missing:
                 missing[name] = site["value"]
             elif site["is_observed"]:

@@ -56,31 +56,46 @@ def labels_of(program: Callable, args: tuple) -> Labels | None:
     return Labels({str(name): size for name, size in every[0].sizes.items()}, coords, columns)
 
 
-def unlabelled(program: Callable, args: tuple) -> tuple:
+def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:
     """Arrays by row in place of one Dataset or DataArray; other arguments as they are.
 
-    Rows are those of all dimensions, in C order. An argument of the program takes the variable or coordinate of its
-    name. The first argument, where there is none, takes the coordinates of all dimensions, ``[N, d]`` in the order of
-    these. A DataArray is meant so if its name is that of a later argument: else it is an array like any other.
+    An argument of the program takes the variable of its name. The first argument, where there is none, takes the
+    coordinates of all dimensions, ``[N, d]`` in the order of these; else arguments may take coordinates too. Rows are
+    those of all dimensions of the variables that are taken, in C order. A DataArray is meant so if its name is that of
+    a later argument: else it is an array like any other.
+
+    Args:
+        program: for the names of its arguments.
+        args: positional arguments.
+        described: the data of a training, whose columns of inputs must be there in that order.
 
     Raises:
-        ValueError: for a dimension without a coordinate.
+        ValueError: for a dimension without a coordinate, coordinates that are no numbers, data that lack a dimension,
+            other arguments beside a Dataset, and columns that are not those of the training.
     """
+    name, order = read_columns(described or {}) or ("", [])
     if (labels := labels_of(program, args)) is None:
-        return args
+        return tuple(_in_order(x, order) if at == name else x for at, x in _named(program, args))
     import xarray
 
-    data = _dataset(program, args)
+    data, (first, *others) = _dataset(program, args), _names(program)
     like = xarray.DataArray(np.zeros(tuple(labels.dims.values())), dims=tuple(labels.dims))
-    names, found = _names(program), {}
-    for name in names:
-        if name in data.variables:
-            rows = data[name].broadcast_like(like).transpose(*labels.dims)
-            found[name] = rows.values.ravel()
-    if names[0] not in found:
-        found[names[0]] = np.stack(list(labels.columns.values()), axis=1)
-    last = max(i for i, name in enumerate(names) if name in found)
-    return tuple(found.get(name) for name in names[: last + 1])
+    stacked, found = first not in data.variables, {}
+    taken = [at for at in (first, *others) if at in (data.data_vars if stacked else data.variables)]
+    for at in taken:
+        lacking = [dim for dim in labels.dims if dim not in data[at].dims]
+        checks.refuse(
+            lacking and at == taken[-1] and at in data.data_vars,
+            f"Variable {at!r} has no dimension {lacking}, which others have: its values would count several times.",
+        )
+        found[at] = data[at].broadcast_like(like).transpose(*labels.dims).values.ravel()
+    if stacked:
+        columns = _in_order(labels.columns, order) if name == first else labels.columns
+        odd = {at: str(x.dtype) for at, x in columns.items() if x.dtype.kind not in "fiub"}
+        checks.refuse(odd, f"Coordinates must be numbers, such as the days since the first date; got {odd}.")
+        found[first] = np.stack(list(columns.values()), axis=1)
+    last = max(i for i, at in enumerate((first, *others)) if at in found)
+    return tuple(found.get(at) for at in (first, *others)[: last + 1])
 
 
 def columns_of(program: Callable, args: tuple) -> dict[str, str]:
@@ -89,8 +104,7 @@ def columns_of(program: Callable, args: tuple) -> dict[str, str]:
         first = _names(program)[0]
         found = {} if first in _dataset(program, args).variables else {first: list(labels.columns)}
     else:
-        named = zip(checks.positional(program, len(args))[0], args, strict=True)
-        found = {name: list(map(str, x.columns)) for name, x in named if hasattr(x, "columns") and hasattr(x, "dtypes")}
+        found = {name: list(map(str, x.columns)) for name, x in _named(program, args) if _is_frame(x)}
     return {f"argument {name} columns": json.dumps(columns) for name, columns in found.items()}
 
 
@@ -100,23 +114,47 @@ def read_columns(described: Mapping[str, Any]) -> tuple[str, list[str]] | None:
     return next(((name[9:-8], json.loads(x)) for name, x in found), None)
 
 
+def _named(program: Callable, args: tuple) -> list[tuple[str, Any]]:
+    return list(zip(checks.positional(program, len(args))[0], args, strict=True))
+
+
+def _is_frame(x: Any) -> bool:
+    return hasattr(x, "columns") and hasattr(x, "dtypes")
+
+
+def _in_order(x: Any, order: list[str]) -> Any:
+    """A frame, or columns by name, in the order of the training's; anything else as it is."""
+    if not order or not (_is_frame(x) or isinstance(x, Mapping)):
+        return x
+    own = [str(name) for name in (x if isinstance(x, Mapping) else x.columns)]
+    checks.refuse(sorted(own) != sorted(order), f"The inputs have the columns {own}, and those of training {order}.")
+    if isinstance(x, Mapping):
+        return {name: x[name] for name in order}
+    return x.iloc[:, [own.index(name) for name in order]]
+
+
 def _names(program: Callable) -> list[str]:
     """The names of a program's positional arguments."""
     return [name for name in checks.positional(program, 100)[0] if not name.startswith("args[")]
 
 
 def _dataset(program: Callable, args: tuple) -> Any:
-    """A Dataset of the only argument, where it is meant as one; no module is imported for any other."""
-    if len(args) != 1 or type(args[0]).__module__.partition(".")[0] != "xarray":
+    """A Dataset of the only argument, where it is meant as one, without variables that the program does not take."""
+    of_xarray = [x for x in args if type(x).__module__.partition(".")[0] == "xarray"]
+    several = any(hasattr(x, "data_vars") for x in of_xarray) and len(args) > 1
+    checks.refuse(several, "A Dataset stands for all positional arguments of the program: pass it alone.")
+    if not of_xarray or len(args) != 1:
         return None
-    x = args[0]
-    if hasattr(x, "data_vars"):
-        return x
-    return x.to_dataset() if x.name in _names(program)[1:] else None
+    (x,), names = args, _names(program)
+    if not hasattr(x, "data_vars"):
+        return x.to_dataset() if x.name in names[1:] else None
+    used = [name for name in names if name in x.data_vars]
+    return x[used] if used else x
 
 
 def _coordinates(data: Any) -> list[Any]:
     """The names of the coordinates of all dimensions: of the levels where several share one."""
+    checks.refuse(not data.sizes, "The Dataset has no dimensions, so that there are no rows.")
     found: list[Any] = []
     for dim in data.sizes:
         checks.refuse(

@@ -23,6 +23,7 @@ from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.labelled import unlabelled
 from gpzoo.inference.reports.document import Block, Code, Folded, Part, page
 from gpzoo.inference.reports.pictures import pictures_of, rows_in
 from gpzoo.inference.reports.program import named, parameters_of, sites_of
@@ -78,7 +79,8 @@ def report(
     name = named(trained.model)
     found = parts(rng_key, trained, args, model_kwargs, train_args=train_args)
     with files.replacing(path) as temporary:
-        temporary.write_text(page(f"Report: {name}", subtitle(args), found), encoding="utf-8")
+        said = subtitle(unlabelled(trained.model, args))
+        temporary.write_text(page(f"Report: {name}", said, found), encoding="utf-8")
     return path
 
 

@@ -83,12 +83,12 @@ class Comparison(Mapping[str, Candidate]):
         for name, c in self.items():
             scores = ("-" if x is None else f"{x:.4f}" for x in (c.bound, c.nlpp, c.score))
             rows.append((name, *scores, f"{c.trained.seconds:.0f}"))
-        best = next(iter(self.values()), None)
-        if best is not None and best.elpd is not None:
+        terms = [c.elpd for c in self.values() if c.elpd is not None]
+        if terms and len(terms) == len(self):
             rows[0] += ("elpd", "error", "below best", "error", "by")
-            for i, c in enumerate(self.values()):
-                below = best.elpd - c.elpd
-                numbers = (c.elpd.sum(), _error(c.elpd), below.sum(), _error(below))
+            for i, (own, c) in enumerate(zip(terms, self.values(), strict=True)):
+                below = terms[0] - own
+                numbers = (own.sum(), _error(own), below.sum(), _error(below))
                 rows[i + 1] += (*(f"{x:.2f}" for x in numbers), c.elpd_by)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
@@ -230,7 +230,13 @@ def compare(
         message = f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
         checks.refuse((tests is not None or elpd is not None) and site not in observed, message)
     if elpd is not None and elpd != "loo":
-        elpd = checks.whole("elpd", elpd, 2, len(data[0]))
+        wrong = f"elpd must be 'loo' or a number of folds from 2 to {len(data[0])}, got {elpd!r}."
+        checks.refuse(isinstance(elpd, str) or not 2 <= elpd <= len(data[0]), wrong)
+    if elpd is not None:
+        by_row = [n for n, x in kwargs.items() if np.shape(x)[:1] == np.shape(data[0])[:1] or n == "num_data"]
+        checks.refuse(by_row, f"elpd trains on parts of the rows, and model_kwargs {by_row} belong to all of them.")
+        absent = not _observed(np.asarray(data[1])).all()
+        checks.refuse(absent, "elpd is of rows whose data are there: leave out those that miss some.")
     found = {}
     for name, svi in trainings.items():
         folder = None if checkpoint is None else Path(checkpoint) / name
@@ -279,7 +285,7 @@ def _left_out(
             bad = np.flatnonzero(by_weights.k > largest_k(_DRAWS))
             if len(bad) <= _MOST_ALONE:
                 left = by_weights.elpd.copy()
-                left[bad] = _without(key, svi, num_steps, data, bad[:, None], site, options)
+                left[bad] = _without(key, svi, num_steps, data, [np.array([i]) for i in bad], site, options)
                 return left, f"LOO, {len(bad)} trained without" if len(bad) else "LOO"
     order = np.asarray(random.permutation(named_key(key, "folds"), len(data[0])))
     folds, left = np.array_split(order, count), np.zeros(len(order))

@@ -74,5 +74,5 @@ def test_candidates_are_compared_by_leaving_rows_out(standard_promotion):
 def test_folds_that_cannot_be_are_refused():
     X, y = sine(8)
     for folds in (1, 9, "waic"):
-        with pytest.raises(ValueError, match="elpd must be an integer from 2 to 8"):
+        with pytest.raises(ValueError, match=r"elpd must be .loo. or a number of folds from 2 to 8"):
             compare(KEY, {"one": (partial(of_kernel, RBF()), kmeans(3))}, X, y, elpd=folds, num_steps=1)

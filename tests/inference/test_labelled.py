@@ -111,3 +111,58 @@ def test_columns_of_a_frame_keep_their_names(tmp_path):
     assert re.search(r"age [0-9.]+, dose [0-9.]+, year [0-9.]+", page)
     nameless = Trained(model.model, model.guide, model.params)
     assert plots.lengthscales(nameless, GRID, FIELD.ravel()).get_yticklabels()[0].get_text() == "column 0"
+
+
+# -- what would be misread ---------------------------------------------------------------------------------------------
+
+
+def test_columns_go_by_their_names(of_grid):
+    """A Dataset or frame that has them in another order is put in that of the training; other columns are refused."""
+    other = xarray.Dataset(coords={name: COORDS[name] for name in ("time", "longitude", "latitude")})
+    found = of_grid.predict(KEY, other)["f"].mean
+    assert found.dims == ("time", "longitude", "latitude")
+    np.testing.assert_allclose(found.transpose(*COORDS), of_grid.predict(KEY, DATA)["f"].mean)
+    with pytest.raises(ValueError, match=r"columns .*'height'.*, and those of training .*'time'"):
+        of_grid.predict(KEY, other.rename(time="height"))
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": GRID[:, 0], "b": GRID[:, 1], "c": GRID[:, 2]})
+    model = trained(gp_regression, frame, FIELD.ravel())
+    again = model.predict(KEY, frame[["c", "a", "b"]])["f"].mean
+    np.testing.assert_array_equal(again, model.predict(KEY, frame)["f"].mean)
+    with pytest.raises(ValueError, match="columns"):
+        model.predict(KEY, frame.rename(columns={"a": "A"}))
+
+
+def test_other_variables_add_no_rows():
+    """A dimension of variables that the program does not take, as climate files have."""
+    more = DATA.assign(monthly=("month", np.arange(12.0))).assign_coords(month=np.arange(12))
+    np.testing.assert_array_equal(trained(climate, more, steps=3).losses, trained(climate, DATA, steps=3).losses)
+
+
+def program_of_y(X, y=None):
+    climate(X, y)
+
+
+def of_height(X, height, warmth=None):
+    climate(X, warmth)
+
+
+FLAT = DATA.assign(height=DATA["warmth"], warmth=DATA["warmth"].isel(time=0, drop=True))
+MISREAD = {
+    "a coordinate is no data": (program_of_y, (DATA.rename(latitude="y"),), "has no data|no data"),
+    "data without a dimension": (of_height, (FLAT,), "'warmth' has no dimension .'time'.*count several times"),
+    "beside others": (climate, (DATA, FIELD.ravel()), "stands for all positional arguments"),
+    "dates": (climate, (DATA.assign_coords(time=np.array(["2020", "2021"], "M8[ns]")),), "days since the first date"),
+    "no rows": (climate, (xarray.Dataset({"warmth": 1.0}),), "no dimensions"),
+}
+
+
+@pytest.mark.parametrize("case", MISREAD)
+def test_what_would_be_misread_is_refused(case):
+    program, data, said = MISREAD[case]
+    with pytest.raises(ValueError, match=said):
+        trained(program, *data, steps=1)
+
+
+def test_a_report_takes_a_dataset(of_grid, tmp_path):
+    assert report(KEY, of_grid, DATA, path=tmp_path / "report.html").stat().st_size > 10_000

@@ -762,3 +762,45 @@ def test_float32_is_float32():
             found = jax.grad(lambda v, p=program, i=inducing, d=data: density(marginal(p, i), few, d, params=v))(values)
             assert {x.dtype.name for x in jax.tree.leaves(found)} == {"float32"}
             assert np.all(np.isfinite(found["lengthscale"]))
+
+
+# -- what draws are asked like any other guide -------------------------------------------------------------------------
+
+
+def test_missing_data_may_be_given_to_every_call():
+    """NaN of data that the program has as missing, as ``fit`` takes them."""
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))), X))
+        numpyro.sample("y", Gaussian(f, 0.1, missing="mask"), obs=y)
+
+    some = np.array(y)
+    some[3] = np.nan
+    kept = np.arange(12) != 3
+    options = {"num_warmup": 5, "num_samples": 5, "num_chains": 1}
+    nuts(KEY, marginal(program), X, some, **options)
+    given = {"lengthscale": np.full((1, 2000), 0.8)}
+    found = [
+        Trained.of_draws(KEY, given, *data, program=marginal(program)).predict(KEY, X, num_draws=2000)["f"].mean
+        for data in ((X, some), (X[kept], some[kept]))
+    ]
+    np.testing.assert_allclose(*found, atol=0.05)
+
+
+def test_draws_work_with_numpyro(of_chains):
+    _, posterior = of_chains
+    guide, params = posterior.guide, posterior.params
+    assert guide.sample_posterior(KEY, params, X, sample_shape=(3,))["f"].shape == (3, 12)
+    found = Predictive(regression, guide=guide, params=params, num_samples=4)(KEY, X)
+    assert found["y"].shape == (4, 12)
+    noise = np.ravel(params["noise_loc"])
+    np.testing.assert_allclose(guide.median(params)["noise"], np.median(noise))
+    for wrong in ([0.0, 0.5], [1.5], 0.5):
+        with pytest.raises(ValueError, match="quantiles must be numbers between 0 and 1"):
+            guide.quantiles(params, wrong)
+
+
+def test_draws_of_unknown_sites_are_refused():
+    draws = {"lengthscale": np.ones((1, 3)), "noise": np.ones((1, 3)), "typo": np.ones((1, 3))}
+    with pytest.raises(ValueError, match=r"draws names .*typo"):
+        Trained.of_draws(KEY, draws, X, y, program=marginal(regression))
