@@ -34,7 +34,8 @@ def keep(path: Path, script: str, options: Sequence[object], **numbers: Any) -> 
 
 def made_by(script: str, options: Sequence[object]) -> dict[str, Any]:
     """The command, the commit of the script's folder, and whether nothing differs; both ``None`` without git."""
-    commit, changed = (_git(script, *given) for given in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
+    changes = ("status", "--porcelain", "-uno", "--", ":/", ":!results")  # a run may write several times
+    commit, changed = (_git(script, *given) for given in (("rev-parse", "HEAD"), changes))
     command = f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}"
     return {"command": command, "commit": commit, "clean": None if changed is None else not changed}
 
