@@ -1,14 +1,14 @@
 """NUTS on hyperparameters with functions integrated out: ours beside the same model elsewhere and by hand.
 
     python benchmarks/marginal.py [--cases exact collapsed laplace] [--pairs 1] [--draws 500] [--dtype float32]
-        [--gpjax-python PATH] [--pymc-python PATH] [--output benchmarks/results/marginal.json]
+        [--limit 300] [--gpjax-python PATH] [--pymc-python PATH] [--output benchmarks/results/marginal.json]
 
 Four chains of 500 + 500 draws: 200 rows exactly, 2,000 rows with 100 inducing inputs, and 1,000 counts by Laplace's
 approximation with 100. Beside it: by hand, the program that NumPyro's own documentation teaches, a multivariate normal
 density, with NumPyro's own starting values and four chains in sequence; GPJax's marginal likelihood under BlackJAX with
 its window adaptation; PyMC's ``gp.Marginal`` and ``gp.MarginalApprox`` (VFE), which is in float64 and runs chains in
 two processes. A side without such a case takes no part in it. Each run is a process of its own, compilation and start
-included; all have one BLAS thread.
+included; all have one BLAS thread. One that takes longer than the limit is stopped, and recorded as stopped.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from recorded import keep
 
 CASES = {"exact": ("gpzoo", "numpyro", "gpjax", "pymc"), "collapsed": ("gpzoo", "gpjax", "pymc"), "laplace": ("gpzoo",)}
 ROWS = {"exact": 200, "collapsed": 2000, "laplace": 1000}
@@ -190,6 +192,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    parser.add_argument("--limit", type=int, default=300, help="seconds of a run")
     parser.add_argument("--gpjax-python", help="interpreter that has GPJax and BlackJAX")
     parser.add_argument("--pymc-python", help="interpreter that has PyMC")
     parser.add_argument("--output", type=Path)
@@ -206,14 +209,29 @@ def main() -> None:
     for _ in range(arguments.pairs):
         for case, library in [(one, library) for one in arguments.cases for library in CASES[one] if pythons[library]]:
             command = [str(pythons[library]), __file__, *options, "--one", case, library]
-            ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | threads)
-            runs.append(judged(case, library, arguments.dtype, json.loads(ended.stdout.splitlines()[-1])))
+            given: dict[str, Any] = {
+                "check": True,
+                "stdout": subprocess.PIPE,
+                "text": True,
+                "env": os.environ | threads,
+            }
+            try:
+                ended = subprocess.run(command, timeout=arguments.limit, **given)
+                runs.append(judged(case, library, arguments.dtype, json.loads(ended.stdout.splitlines()[-1])))
+            except subprocess.TimeoutExpired:
+                runs.append({"case": case, "library": library, "stopped_after": arguments.limit})
             print(json.dumps(runs[-1]), flush=True)
-    if arguments.output:
-        from recorded import keep
-
-        given = [*options, "--cases", *arguments.cases, "--pairs", str(arguments.pairs)]
-        keep(arguments.output, __file__, given, runs=runs)
+            if arguments.output:
+                said = [
+                    *options,
+                    "--cases",
+                    *arguments.cases,
+                    "--pairs",
+                    str(arguments.pairs),
+                    "--limit",
+                    arguments.limit,
+                ]
+                keep(arguments.output, __file__, said, runs=runs)
 
 
 if __name__ == "__main__":
