@@ -277,6 +277,7 @@ def test_a_training_that_failed_is_no_chain():
         failed.to_arviz(KEY, X, y)
 
 
+@pytest.mark.slow
 def test_parameters_without_a_posterior_are_in_it_where_asked_for():
     found = several(0.0).to_arviz(KEY, X, y, num_draws=20, params=True)["posterior"]
     np.testing.assert_array_equal(found["noise"], np.repeat([[0.1], [0.2]], 20, axis=1))

@@ -63,6 +63,7 @@ def test_automatic_guides_may_train_params():
 # -- the methods of NumPyro's automatic guides -------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(kind=["normal"])
 @pytest.mark.parametrize("kind", ["point", "normal", AutoMultivariateNormal], ids=str)
 def test_guides_answer_as_automatic_ones(kind):
     """Quantiles, medians and draws of hyperparameters are those of the distributions that the parameters say."""

@@ -59,6 +59,7 @@ def test_a_grid_goes_in_and_comes_out_with_its_coordinates(of_grid):
     assert functions.dims == ("draw", "latitude", "longitude", "time")
 
 
+@pytest.mark.slow
 def test_a_field_alone_is_its_dataset(of_grid):
     of_field = trained(climate, DATA["warmth"])
     np.testing.assert_array_equal(of_field.losses, of_grid.losses)
@@ -66,6 +67,7 @@ def test_a_field_alone_is_its_dataset(of_grid):
     assert of_grid.predict(KEY, there)["f"].mean.shape == (2, 1, 1)
 
 
+@pytest.mark.slow
 def test_arguments_take_coordinates_by_name(of_grid):
     again = trained(by_name, DATA)
     np.testing.assert_allclose(again.losses, of_grid.losses)
@@ -78,6 +80,7 @@ def test_rows_of_several_coordinates_stay_rows(of_grid):
     np.testing.assert_allclose(found, of_grid.predict(KEY, GRID[:10])["y"].mean)
 
 
+@pytest.mark.slow
 def test_exports_have_the_coordinates_of_rows(of_grid):
     found = of_grid.to_arviz(KEY, DATA, num_draws=3)["posterior"]["f"]
     np.testing.assert_array_equal(found["longitude"], GRID[:, 1])
@@ -96,6 +99,7 @@ def test_a_dimension_without_a_coordinate_is_refused(of_grid):
         of_grid.predict(KEY, DATA.drop_vars("time"))
 
 
+@pytest.mark.slow
 def test_columns_of_a_frame_keep_their_names(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": GRID[:, 0], "dose": GRID[:, 1], "year": GRID[:, 2]})
@@ -133,6 +137,7 @@ def test_columns_go_by_their_names(of_grid):
         model.predict(KEY, frame.rename(columns={"a": "A"}))
 
 
+@pytest.mark.slow
 def test_other_variables_add_no_rows():
     """A dimension of variables that the program does not take, as climate files have."""
     more = DATA.assign(monthly=("month", np.arange(12.0))).assign_coords(month=np.arange(12))
@@ -164,5 +169,6 @@ def test_what_would_be_misread_is_refused(case):
         trained(program, *data, steps=1)
 
 
+@pytest.mark.slow
 def test_a_report_takes_a_dataset(of_grid, tmp_path):
     assert report(KEY, of_grid, DATA, path=tmp_path / "report.html").stat().st_size > 10_000

@@ -559,6 +559,7 @@ def of_chains(request):
     return mcmc, Trained.of_draws(KEY, mcmc, X, y)
 
 
+@pytest.mark.slow
 def test_exports_have_the_sites_and_the_chains(of_chains):
     mcmc, posterior = of_chains
     diverging = mcmc.get_extra_fields(group_by_chain=True)
@@ -574,6 +575,7 @@ def test_exports_have_the_sites_and_the_chains(of_chains):
     assert posterior.to_arviz(KEY, X, y, num_draws=10)["posterior"]["noise"].shape == (2, 5)
 
 
+@pytest.mark.slow
 def test_what_is_said_of_draws(of_chains, tmp_path):
     """Chains and predictions are judged; there is no bound, and no posterior that a guide would have."""
     _, posterior = of_chains
@@ -587,6 +589,7 @@ def test_what_is_said_of_draws(of_chains, tmp_path):
     assert "lengthscale" in path.read_text()
 
 
+@pytest.mark.slow
 def test_draws_are_saved(of_chains, tmp_path):
     _, posterior = of_chains
     posterior.save(tmp_path / "draws.gpzoo")
@@ -594,6 +597,7 @@ def test_draws_are_saved(of_chains, tmp_path):
     np.testing.assert_array_equal(found.mean, posterior.predict(KEY, X)["f"].mean)
 
 
+@pytest.mark.slow
 def test_chains_that_have_not_met_are_found():
     draws = {"lengthscale": np.linspace(0.7, 0.9, 100).reshape(2, 50), "noise": np.full((2, 50), 0.1)}
     draws["noise"] = draws["noise"] + np.random.default_rng(0).uniform(0, 0.1, (2, 50))
@@ -767,6 +771,7 @@ def test_float32_is_float32():
 # -- what draws are asked like any other guide -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_missing_data_may_be_given_to_every_call():
     """NaN of data that the program has as missing, as ``fit`` takes them."""
 
@@ -787,6 +792,7 @@ def test_missing_data_may_be_given_to_every_call():
     np.testing.assert_allclose(*found, atol=0.05)
 
 
+@pytest.mark.slow
 def test_draws_work_with_numpyro(of_chains):
     _, posterior = of_chains
     guide, params = posterior.guide, posterior.params
