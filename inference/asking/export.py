@@ -116,7 +116,7 @@ def _exported(subject: Subject, rng_key: Array, count: int | None, losses: np.nd
     return found.with_points({name: x for name in points for name, x in _leaves(name, params[name])}, shape)
 
 
-def chains_of(samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
+def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
     """The numbers of chains and of draws of each, and the draws without the axis of chains.
 
     Raises:
@@ -125,8 +125,8 @@ def chains_of(samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Ar
     shapes = {name: np.shape(value)[:2] for name, value in samples.items()}
     if len(set(shapes.values())) != 1 or len(shape := next(iter(shapes.values()))) != 2:
         raise ValueError(
-            "Draws must be [chains, draws, ...], as mcmc.get_samples(group_by_chain=True) gives them; got shapes that "
-            f"begin with {shapes}."
+            f"{argument} must be [chains, draws, ...], as mcmc.get_samples(group_by_chain=True) gives them; got shapes "
+            f"that begin with {shapes}."
         )
     return shape, {name: jnp.reshape(value, (-1, *np.shape(value)[2:])) for name, value in samples.items()}
 
@@ -238,7 +238,7 @@ def draws_to_arviz(
     rng_key, params = checks.rng_key(rng_key), checks.parameters("params", {} if params is None else params)
     samples = checks.named("posterior_samples", posterior_samples)
     refuse_marginal(model)
-    shape, flat = chains_of(samples)
+    shape, flat = chains_of("posterior_samples", samples)
     with as_they_stand():
         values = {name: value[0] for name, value in flat.items()} | params
         seen = look(model, args, kwargs, values, arrays=True).trace

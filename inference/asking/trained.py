@@ -154,7 +154,7 @@ class Trained:
         of: Any = checks.instance("program", program, marginal, "marginal(program)")
         own, shape = checks.named("draws", own), (1, checks.positive_int("num_draws", num_draws))
         if own:
-            shape, own = chains_of(own)
+            shape, own = chains_of("draws", own)
         given, fn = jax.tree.map(jnp.asarray, checks.parameters("params", params or {})), of.fn
         columns = columns_of(fn, args)
         found = of.draws_of_sites(rng_key, own, args, shape[1], given, model_kwargs)

@@ -678,12 +678,12 @@ REFUSED = {
     "draws by chain": (
         lambda: of_draws(marginal(regression), {"noise": np.ones(3), "lengthscale": np.ones(3)}, X, y),
         ValueError,
-        "Draws must be .chains, draws",
+        "draws must be .chains, draws",
     ),
     "draws of two lengths": (
         lambda: of_draws(marginal(regression), {"noise": np.ones((1, 3)), "lengthscale": np.ones((1, 2))}, X, y),
         ValueError,
-        "Draws must be .chains, draws",
+        "draws must be .chains, draws",
     ),
     "names": (
         lambda: density(marginal(regression, {"g": kmeans(3)}), X, y, params=VALUES),
