@@ -361,7 +361,7 @@ def _export(
     # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
     groups = {
-        "posterior": drawn(found["posterior"], attributes={} if source.given else {"approximation": "svi"}),
+        "posterior": drawn(found["posterior"], attributes={} if source.of_mcmc else {"approximation": "svi"}),
         "posterior_predictive": drawn(found["posterior_predictive"]),
         "predictions": replace(drawn(found["predictions"], rows="new"), dims=notes.axes),  # no data, none masked
         # PSIS fits tails to differences of log densities, which float32 rounds to none.

@@ -71,7 +71,7 @@ class Draws(GivenProgram):
     notes: Notes = field(default_factory=Notes)
 
     @property
-    def given(self) -> bool:
+    def of_mcmc(self) -> bool:
         """Whether draws are those of MCMC, whose ``log q`` is not known."""
         return self.guide is None or isinstance(self.guide, DrawsGuide)
 
@@ -159,15 +159,15 @@ class Draws(GivenProgram):
             posterior = prior if site is None else site["fn"]
             if isinstance(posterior, InducingPosterior):
                 log_prior[f"{name}_u"] = posterior.log_prior_of_inducing()
-                if not self.given:
+                if not self.of_mcmc:
                     log_q[f"{name}_u"] = shown.q[name].log_density_of(posterior.u_mean)
                 continue
             value = found.model[name]["value"]
             log_prior[name] = total(name, prior.log_prob(value))
-            if not self.given:
+            if not self.of_mcmc:
                 log_q[name] = total(name, posterior.log_prob(value))
         for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary ones
-            if site["infer"].get("is_auxiliary") and not self.given:
+            if site["infer"].get("is_auxiliary") and not self.of_mcmc:
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 

@@ -99,7 +99,8 @@ class Site(Fields):
         """``A``, for each output that has one of its own, and whether the prior's covariance has a factor."""
         if self.projection is not None:
             return self.projection, self.conditional.factorised
-        L, factorised = guarded_factor(self.covariance(), f"the covariance of GP site {self.name!r}", self.prior.jitter)
+        name = f"the covariance of GP site {self.name!r}"
+        L, factorised = guarded_factor(self.covariance(), name, self.prior.jitter, for_draws=False)
         return L.mT, factorised
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
@@ -338,7 +339,7 @@ class Latents(Fields):
         else:
             v, good = best(self)
             found = good == 1
-        L, factorised = guarded_factor(self.hessian(v), _PRECISION, 0.0)
+        L, factorised = guarded_factor(self.hessian(v), _PRECISION, 0.0, for_draws=False)
         if self.gaussian:  # one step ends there, since the objective is quadratic
             v = -_solve(L, self.slope(v))
         return Law(v, L), found & factorised & self.factorised
@@ -384,7 +385,7 @@ def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     def implicit(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
         v, good = found(*primals)
         _, change = jax.jvp(lambda given: jax.grad(objective)(v, given), primals[:1], tangents[:1])
-        L, _ = guarded_factor(hessian(v, primals[1]), _PRECISION, 0.0)
+        L, _ = guarded_factor(hessian(v, primals[1]), _PRECISION, 0.0, for_draws=False)
         return (v, good), (-_solve(L, change), jnp.zeros_like(good))
 
     return found(given, also)

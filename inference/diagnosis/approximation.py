@@ -91,16 +91,22 @@ def _ratio(part: np.ndarray, whole: np.ndarray, axis: int | None = None) -> Any:
     return part.mean(axis=axis) / np.maximum(whole.mean(axis=axis), np.finfo(np.float32).tiny)
 
 
-def inducing(measured: Measured, inner: Collection[str]) -> Diagnosis:
-    """How much of each set of inducing variables is in use, and which rows it does not reach."""
+def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False) -> Diagnosis:
+    """How much of each set of inducing variables is in use, and which rows it does not reach.
+
+    Args:
+        measured: at the rows.
+        inner: names of GP sites of which only other GP sites depend.
+        drawn: whether ``u`` are draws. They have no covariance, and may repeat each other, being at all inputs.
+    """
     rows, findings, arrays = [], [], {}
     for name, site in measured.processes.items():
         known = doubles = alone = None
         crowd = 0
-        if site.eigenvalues is not None and site.eigenvalues.any():  # a draw of u has no covariance
+        if site.eigenvalues is not None and not drawn:
             arrays[f"{name}_eigenvalues"] = site.eigenvalues
             known = float(np.mean(np.sum(1 - np.minimum(site.eigenvalues, 1), axis=-1)))
-        if site.covariance is not None:
+        if site.covariance is not None and not drawn:
             doubles, alone, crowd = _relations(site.covariance)
         left = None if site.residual is None else float(_ratio(site.residual, site.prior_variance))
         rows.append((name, site.num_inducing, doubles, known, left))

@@ -117,7 +117,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
             approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
             chains.of_draws(subject),
             Diagnosis() if isinstance(subject.guide, DrawsGuide) else approximation.by_site(measured),
-            _of_inducing(subject, approximation.inducing(measured, inner)),
+            approximation.inducing(measured, inner, drawn=isinstance(subject.guide, DrawsGuide)),
             approximation.layers(measured, inner),
             approximation.parameters(subject.params, measured.starts),
             *_of_posterior(rng_key, subject, train_args, rows, of_training, measured, effects),
@@ -127,13 +127,6 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     findings = causes.findings + effects.findings
     one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
     return Diagnosis.joined([held, one])
-
-
-def _of_inducing(subject: Subject, found: Diagnosis) -> Diagnosis:
-    """Without what is a matter of training where there was none, as of draws at all inputs."""
-    drawn = isinstance(subject.guide, DrawsGuide)
-    kept = tuple(x for x in found.findings if not drawn or x.name != "inducing variables repeat each other")
-    return replace(found, findings=kept)
 
 
 def _of_data(subject: Subject, numbers: Mapping[str, str]) -> tuple[Mapping[str, frozenset[str]], frozenset[int]]:

@@ -77,10 +77,11 @@ class LikeAutoGuides(Options):
         """The distribution of each latent site that is no GP, by name; of NumPyro's own guides what these return.
 
         Raises:
-            ValueError: before the guide has seen data; for a site whose support depends on others.
+            ValueError: before the guide has seen data; for a site whose support depends on others, or a guide of
+                others without this method.
         """
         if callable(self.hyperparameters):
-            return self._automatic.get_posterior(params)
+            return self._automatic("get_posterior")(params)
         return {name: self._of_other(name, params) for name in self._names}
 
     def median(self, params: Mapping[str, Any]) -> dict[str, Array]:
@@ -90,7 +91,7 @@ class LikeAutoGuides(Options):
             ValueError: as :meth:`get_posterior`.
         """
         if callable(self.hyperparameters):
-            return self._automatic.median(params)
+            return self._automatic("median")(params)
         return {name: x[0] for name, x in self.quantiles(params, [0.5]).items()}
 
     def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
@@ -104,7 +105,7 @@ class LikeAutoGuides(Options):
             ValueError: as :meth:`get_posterior`.
         """
         if callable(self.hyperparameters):
-            return self._automatic.quantiles(params, quantiles)
+            return self._automatic("quantiles")(params, quantiles)
         found, quantiles = {}, probabilities(quantiles)
         for name in self._names:
             fn: Any = self._of_other(name, params)
@@ -122,12 +123,14 @@ class LikeAutoGuides(Options):
         checks.refuse(self.sites is None, unseen)
         return sorted(self.sites.latents - self.sites.processes)
 
-    @property
-    def _automatic(self) -> Any:
-        """The guide of latent sites that are no GPs, where a class or function made it."""
+    def _automatic(self, method: str) -> Any:
+        """A method of the guide of latent sites that are no GPs, where a class or function made it."""
         unseen = "This guide has not seen data, or the program has no latent sites that are no GPs."
         checks.refuse(self._others is None, unseen)
-        return self._others.guide if self._others is not None else None
+        made: Any = getattr(self._others, "guide", None)
+        lacking = f"{type(made).__name__}, which hyperparameters=... made, has no method {method}: ask for draws."
+        checks.refuse(not hasattr(made, method), lacking)
+        return getattr(made, method)
 
     def _of_other(self, name: str, params: Mapping[str, Any]) -> Distribution:
         wanted = [f"{name}_{part}" for part in ("loc", "scale")[: 1 + (self.hyperparameters == "normal")]]

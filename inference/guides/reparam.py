@@ -302,13 +302,23 @@ def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array
     return v
 
 
-def guarded_factor(K: Float[Array, "*D N N"], name: str, jitter: Any) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
-    """A factor of ``K`` plus jitter, and whether it is one; the identity where it is none."""
+def guarded_factor(
+    K: Float[Array, "*D N N"], name: str, jitter: Any, *, for_draws: bool = True
+) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
+    """A factor of ``K`` plus jitter, and whether it is one; the identity where it is none.
+
+    Outside ``jit``, where NumPyro looks for a start, it is a root of ``K`` if draws are made of it: the density is zero
+    all the same, but a draw is the prior's.
+    """
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)
     except FactorisationError:
-        # Outside jit, where NumPyro looks for a start: the density is zero all the same, but a draw is the prior's.
-        return linalg.root(K, name, jitter), jnp.asarray(False)
+        none = (
+            linalg.root(K, name, jitter)
+            if for_draws
+            else jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape)
+        )
+        return none, jnp.asarray(False)
     return L, jnp.all(factorised == 1)
 
 

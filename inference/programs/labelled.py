@@ -99,17 +99,17 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
 
 def columns_of(program: Callable, args: tuple) -> dict[str, str]:
-    """Names of the columns of a program's arguments, as a trained model describes its data."""
+    """Names of the columns of a program's inputs, its first argument, as a trained model describes its data."""
     if (labels := labels_of(program, args)) is not None:
         first = _names(program)[0]
         found = {} if first in _dataset(program, args).variables else {first: list(labels.columns)}
     else:
-        found = {name: list(map(str, x.columns)) for name, x in _named(program, args) if _is_frame(x)}
+        found = {name: list(map(str, x.columns)) for name, x in _named(program, args)[:1] if _is_frame(x)}
     return {f"argument {name} columns": json.dumps(columns) for name, columns in found.items()}
 
 
 def read_columns(described: Mapping[str, Any]) -> tuple[str, list[str]] | None:
-    """The first argument whose columns have names, and these; of :func:`columns_of`."""
+    """The argument whose columns have names, and these; of :func:`columns_of`."""
     found = ((name, x) for name, x in described.items() if name.startswith("argument ") and name.endswith(" columns"))
     return next(((name[9:-8], json.loads(x)) for name, x in found), None)
 
@@ -126,11 +126,13 @@ def _in_order(x: Any, order: list[str]) -> Any:
     """A frame, or columns by name, in the order of the training's; anything else as it is."""
     if not order or not (_is_frame(x) or isinstance(x, Mapping)):
         return x
-    own = [str(name) for name in (x if isinstance(x, Mapping) else x.columns)]
+    labels = list(x if isinstance(x, Mapping) else x.columns)
+    if (own := list(map(str, labels))) == order:
+        return x
     checks.refuse(sorted(own) != sorted(order), f"The inputs have the columns {own}, and those of training {order}.")
     if isinstance(x, Mapping):
         return {name: x[name] for name in order}
-    return x.iloc[:, [own.index(name) for name in order]]
+    return x[[labels[own.index(name)] for name in order]]
 
 
 def _names(program: Callable) -> list[str]:

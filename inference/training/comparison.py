@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +206,11 @@ def compare(
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
             ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite,
-            ``site`` is not a data site, or there are fewer than two folds or fewer rows than folds.
+            ``site`` is not a data site; for ``elpd``, there are fewer than two folds or fewer rows than folds, data are
+            missing, or ``model_kwargs`` belong to all rows.
 
-    The error of a failed candidate carries the candidates before it as ``.finished``, by name.
+    The error of a failed candidate carries the candidates before it as ``.finished``, by name, and itself if its
+    training had ended.
     """
     _check_candidates(candidates)
     checks.refuse((X_test is None) != (y_test is None), "Give compare both X_test and y_test, or neither.")
@@ -250,12 +252,12 @@ def compare(
                 seen = _observed(np.asarray(tests[1])).reshape(len(tests[1]), -1).any(axis=1)
                 nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
                 scored = None if score is None else score(test, np.asarray(tests[1]))
-            left, by = None, ""
+            bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
+            found[name] = Candidate(bound, nlpp, scored, trained)  # which an error below leaves in .finished
             if elpd is not None:
                 options.pop("checkpoint")
                 left, by = _left_out(rng_key, trained, svi, num_steps, data, site, elpd, options)
-        bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
-        found[name] = Candidate(bound, nlpp, scored, trained, left, by)
+                found[name] = replace(found[name], elpd=left, elpd_by=by)
     # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
 

@@ -105,7 +105,8 @@ def fit(
         svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
         num_steps: updates in total, those of a resumed training included, and no fewer than it has.
         *data: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
-            are the arguments.
+            are the arguments; or one xarray Dataset, whose variables and coordinates are, by name (the first argument,
+            if it has no such name, is the coordinates of all dimensions).
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
         model_kwargs: the model's keyword arguments, by name, passed whole. Where the model has an argument

@@ -10,6 +10,7 @@ from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots, report
+from gpzoo.inference.programs.labelled import columns_of
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
@@ -135,6 +136,8 @@ def test_columns_go_by_their_names(of_grid):
     np.testing.assert_array_equal(again, model.predict(KEY, frame)["f"].mean)
     with pytest.raises(ValueError, match="columns"):
         model.predict(KEY, frame.rename(columns={"a": "A"}))
+    # Names are those of the inputs: columns of targets are no inputs.
+    assert not columns_of(gp_regression, (GRID, frame))
 
 
 @pytest.mark.slow

@@ -738,6 +738,19 @@ def test_a_covariance_without_a_factor_has_no_density():
     assert np.isfinite(jax.jit(at)(0.1)) and np.isfinite(jax.jit(jax.grad(at))(0.1))
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "counts"])
+def test_nonsense_has_no_density_outside_jit_either(kind):
+    """Where NumPyro looks for a start: a covariance that overflows raises nothing there."""
+
+    def program(X, y, variance):
+        f = numpyro.sample("f", GaussianProcess(RBF(variance, 1.0) + RBF(variance, 1.0), X))
+        fn = Gaussian(f, 0.1) if kind == "gaussian" else Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
+        numpyro.sample("y", fn, obs=y)
+
+    at = lambda x: density(marginal(program), X, y if kind == "gaussian" else COUNTS, x)  # noqa: E731
+    assert at(jnp.asarray(1e308)) == -np.inf and np.isfinite(at(jnp.asarray(1.0)))
+
+
 def test_two_data_sites_without_a_density_have_none_together():
     def twice(noise):
         f = numpyro.sample("f", GaussianProcess(RBF(), np.zeros((3, 1)), jitter=0.0))
