@@ -176,9 +176,10 @@ def root(
 
     Joint draws need it: covariances of functions given inducing variables are differences of nearly equal matrices,
     which usually have no Cholesky factor in float32. ``R`` is the Cholesky factor if that exists; otherwise it is the
-    symmetric root, from an eigendecomposition with negative eigenvalues set to zero. It is finite for every finite
-    ``K``. Derivatives are those of the chosen root, finite even for equal eigenvalues, where the derivative of an
-    eigendecomposition is NaN; at ``K = 0`` they are zero.
+    symmetric root, from an eigendecomposition with negative eigenvalues set to zero. Where all variances are as small
+    as rounding errors of ``out_of``, correlations are these errors, and ``R`` is the root of the diagonal, for which
+    no eigenvalues are computed. It is finite for every finite ``K``. Derivatives are those of the chosen root, finite
+    even for equal eigenvalues, where the derivative of an eigendecomposition is NaN; at ``K = 0`` they are zero.
 
     Args:
         K: covariance matrices ``[..., N, N]``.
@@ -195,11 +196,12 @@ def root(
             :data:`NEGLIGIBLE` of the variance, which rounding does not explain.
     """
     jittered = add_jitter(K, jitter)
-    R = _root(jittered)
+    scale = jnp.mean(diagonal(K) if out_of is None else out_of)
+    R = _root(jittered, lax.stop_gradient(scale))
     _refuse_failed(R, K, name, jitter)
     if is_concrete(R):
         left_out = float(jnp.mean(jnp.sum(R * R, axis=-1) - diagonal(jittered)))
-        variance = float(jnp.mean(diagonal(K) if out_of is None else out_of))
+        variance = float(scale)
         refuse(
             left_out > NEGLIGIBLE * variance,
             f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
@@ -211,24 +213,38 @@ def root(
 
 
 @jax.custom_jvp
-def _root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]:
+def _root(K: Float[Array, "*batch N N"], scale: Float[Array, ""]) -> Float[Array, "*batch N N"]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    return lax.cond(jnp.isfinite(L).all(), lambda: L, lambda: _symmetric_root(K)[0])
+    return lax.switch(_choice(L, K, scale), [lambda: L, lambda: _diagonal_root(K), lambda: _symmetric_root(K)[0]])
+
+
+def _choice(L: Float[Array, "*batch N N"], K: Float[Array, "*batch N N"], scale: Float[Array, ""]) -> Array:
+    """Which root is taken: the Cholesky factor, that of the diagonal, the symmetric one."""
+    rounding = 64 * jnp.finfo(K.dtype).eps * scale
+    return jnp.where(jnp.isfinite(L).all(), 0, jnp.where(jnp.abs(K).max() <= rounding, 1, 2))
+
+
+def _diagonal_root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]:
+    return jnp.sqrt(jnp.maximum(diagonal(K), 0))[..., None] * jnp.eye(K.shape[-1], dtype=K.dtype)
 
 
 @_root.defjvp
-def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    K, dK = primals[0], (tangents[0] + tangents[0].mT) / 2
+def _root_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    (K, scale), dK = primals, (tangents[0] + tangents[0].mT) / 2
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    factorised = jnp.isfinite(L).all()
+    choice = _choice(L, K, scale)
     # Under vmap over draws both derivatives are computed, and zero times NaN would be NaN.
-    L = _identity_unless(jnp.broadcast_to(factorised, L.shape[:-2]), L)
+    L = _identity_unless(jnp.broadcast_to(choice == 0, L.shape[:-2]), L)
     eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
     # dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK: JAX 0.10 does not
     # transpose a choice under vmap.
     def lower() -> tuple[Array, ...]:
         return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), inverse_of_lower(L), eye
+
+    def of_diagonal() -> tuple[Array, ...]:
+        R = _diagonal_root(K)
+        return R, eye, jnp.where(R > 0, 1 / (2 * jnp.where(R > 0, R, 1)), 0), eye, eye
 
     def symmetric() -> tuple[Array, ...]:
         R, vectors, values = _symmetric_root(K)
@@ -239,7 +255,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
         weights = jnp.where(sums > 0, 1 / jnp.where(sums > 0, sums, 1), 0)
         return R, vectors, weights, vectors.mT, vectors.mT
 
-    R, left, weights, inner, right = lax.cond(factorised, lower, symmetric)
+    R, left, weights, inner, right = lax.switch(choice, [lower, of_diagonal, symmetric])
     between = weights * matmul(matmul(inner, dK), inner.mT)
     return R, matmul(matmul(left, between), right)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -13,6 +13,9 @@ import numpy as np
 import numpyro
 
 import gpzoo
+
+#: Groups with one number for a site, whatever its shape.
+_SUMS = ("log_prior", "sample_stats")
 
 #: The axes of draws.
 SAMPLES = ("chain", "draw")
@@ -39,21 +42,21 @@ class Group:
 
 def container(
     groups: Mapping[str, Group],
-    rows: Collection[str],
+    rows: Mapping[str, np.ndarray | None],
     known: Mapping[str, Any],
     coords: Mapping[str, Any] | None,
     dims: Mapping[str, Sequence[str]] | None,
-    columns: Mapping[str, np.ndarray] | None = None,
+    of_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Any:
     """``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (1.x) of groups that are not empty.
 
     Args:
         groups: by name.
-        rows: axes that count rows of the data.
+        rows: axes that count rows of the data, with the numbers of these rows where they are not all.
         known: coordinates of axes, by name.
         coords: the user's, which win.
         dims: the user's names of axes, by name of the array.
-        columns: further coordinates of every row of the data, by name, ``[N]``.
+        of_rows: further coordinates of every row of the data, and of ``"new"`` rows, by name, ``[N]``.
 
     Raises:
         TypeError: for ``coords`` or ``dims`` that are no mappings.
@@ -71,7 +74,10 @@ def container(
         variables, lengths = {}, {}
         for name, value in group.values.items():
             value, name = np.asarray(value), name.replace("/", ".")  # netCDF keeps slashes for groups
-            axes = _axes(name, value.shape[2 * group.drawn :], group.dims.get(name), dims.get(name))
+            shape, given = value.shape[2 * group.drawn :], dims.get(name)
+            if group_name in _SUMS and not shape:
+                given = None
+            axes = _axes(name, shape, group.dims.get(name), given)
             unknown_arrays.discard(name)
             axes = (*SAMPLES, *axes) if group.drawn else axes
             variables[name] = (axes, value)
@@ -88,8 +94,12 @@ def container(
             if group.rows != "data" and axis in {*rows, *known}:
                 given = given[:length] if given is not None and group.rows == "first" else None
             labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
-            if axis in rows and group.rows != "new":
-                labels |= {name: (axis, x[:length]) for name, x in (columns or {}).items() if len(x) >= length}
+            if axis in rows:
+                own, at = (of_rows or {}).get("new" if group.rows == "new" else "data", {}), rows[axis]
+                at = np.arange(length) if at is None else at[:length]
+                others = {*variables, *coords, *labels} - ({axis} - set(coords))
+                own = {n: x for n, x in own.items() if n not in others and len(x) > max(at, default=0)}
+                labels |= {name: (axis, x[at]) for name, x in own.items()}
         sets[group_name] = xarray.Dataset(variables, labels, _attributes() | dict(group.attributes))
     for argument, unknown in (("dims", unknown_arrays), ("coords", unknown_axes)):
         if unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -28,7 +28,7 @@ from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.files import is_key
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.labelled import Labels
+from gpzoo.inference.programs.labelled import columns_of, coordinates_of_rows, read_columns, unlabelled
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import sampled
@@ -39,6 +39,12 @@ _SMALL = 1_000_000
 
 #: Rows whose joint covariance is factorised once per draw in a second in all.
 _FEW = 300
+
+#: Most rows of a batch by default; and where there are more, and each draw has covariances of its own.
+_MOST, _MOST_OF_DRAWS = 1000, 200
+
+#: ArviZ's names of what NumPyro records beside draws.
+_BY_ARVIZ = {"num_steps": "n_steps", "accept_prob": "acceptance_rate", "adapt_state.step_size": "step_size"}
 
 #: Groups of a draw's densities.
 _DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
@@ -57,15 +63,28 @@ _Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
 
 @dataclass(frozen=True)
 class Exporting:
-    """Options of :meth:`gpzoo.inference.Trained.to_arviz`."""
+    """Options of :meth:`gpzoo.inference.Trained.to_arviz`.
+
+    Beside them ``described``, the data of the training, whose columns of inputs may have names, and ``of_rows``, what
+    names the rows of the ``"data"`` and ``"new"`` ones.
+    """
 
     new_args: tuple[Argument, ...] | None = None
     new_kwargs: Mapping[str, Any] | None = None
-    batch_size: int = 1000
+    batch_size: int | None = None
     coords: Mapping[str, Any] | None = None
     dims: Mapping[str, Sequence[str]] | None = None
     sample_stats: Mapping[str, ArrayLike] | None = None
     params: bool = False
+    described: Mapping[str, Any] = field(default_factory=dict)
+    of_rows: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def labelled(self, model: Callable, args: tuple, data: Mapping[str, Any]) -> Exporting:
+        """With the names of columns and rows that arguments of ``model`` have, and of the ``data`` of a training."""
+        described = columns_of(model, args) | dict(data)
+        new = self.new_args if isinstance(self.new_args, tuple) else ()
+        of_rows = {"data": coordinates_of_rows(model, args), "new": coordinates_of_rows(model, new)}
+        return replace(self, described=described, of_rows=of_rows)
 
 
 def exported(
@@ -75,13 +94,10 @@ def exported(
     num_draws: int | None,
     losses: np.ndarray,
     options: Exporting,
-    labels: Labels | None,
-    columns: tuple[str, list[str]] | None,
 ) -> Any:
     """:meth:`gpzoo.inference.Trained.to_arviz` of a model, or of several trainings of one: the chains.
 
-    Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``. Rows have the coordinates of
-    ``labels``, if the arguments had any, and lengthscales those of ``columns``, the names of an argument's columns.
+    Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``.
     """
     rng_key = checks.rng_key(rng_key)
     count = None if num_draws is None else checks.positive_int("num_draws", num_draws)
@@ -90,9 +106,7 @@ def exported(
         _exported(subject, key, count, of_training, options)
         for subject, key, of_training in zip(subjects, keys, losses.reshape(len(subjects), -1), strict=True)
     ]
-    if columns is not None:
-        each = [one.with_columns(f"{columns[0]}_column", columns[1]) for one in each]
-    return _container(each, options, None if labels is None else labels.columns)
+    return _container(each, options)
 
 
 def _exported(subject: Subject, rng_key: Array, count: int | None, losses: np.ndarray, options: Exporting) -> Exported:
@@ -101,6 +115,7 @@ def _exported(subject: Subject, rng_key: Array, count: int | None, losses: np.nd
     constants = {name: x for name, x in params.items() if name not in guide.variational_parameters()}
     if isinstance(guide, DrawsGuide):
         shape, numbers = guide.by_chain(params, count)
+        options = replace(options, sample_stats=guide.thinned(params, options.sample_stats or {}, shape[1]))
         own = constants.keys() & guide.parameters(guide.sites, None).keys()
         constants |= {name: jax.tree.map(lambda x: x[0, 0], params[name]) for name in own}
     found = _export(
@@ -172,7 +187,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
     alone = subject.guide.draws_anything or subject.site_rows.count <= _FEW
     question = _of_data("densities", of_draw, alone, source.notes)
     draws = random.split(named_key(rng_key, "export"), num_draws), subject.guide.numbers(subject.params, num_draws)
-    found = _at_data(question, subject, rng_key, draws, Exporting.batch_size).found
+    found = _at_data(question, subject, rng_key, draws, _MOST).found
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -191,7 +206,7 @@ def draws_to_arviz(
     params: Mapping[str, Any] | None = None,
     new_args: tuple[Argument, ...] | None = None,
     new_kwargs: Mapping[str, Any] | None = None,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
@@ -224,7 +239,7 @@ def draws_to_arviz(
         params: values of the ``numpyro.param`` sites, if there are any.
         new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, and the next four.
         new_kwargs: of new inputs.
-        batch_size: rows of new inputs at a time, and most rows of the prior.
+        batch_size: rows of new inputs at a time, 1,000 if ``None``, and most rows of the prior.
         coords: labels.
         dims: names of axes.
         model_kwargs: the program's keyword arguments, by name.
@@ -234,7 +249,8 @@ def draws_to_arviz(
         FactorisationError: naming the GP site whose covariance does not factorise at some draw.
         NonFiniteError: naming any other site whose draws or densities are not finite.
     """
-    args, kwargs = arguments(model, args, model_kwargs)
+    options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats).labelled(model, args, {})
+    args, kwargs = arguments(model, unlabelled(model, args), model_kwargs)
     rng_key, params = checks.rng_key(rng_key), checks.parameters("params", {} if params is None else params)
     samples = checks.named("posterior_samples", posterior_samples)
     refuse_marginal(model)
@@ -251,7 +267,6 @@ def draws_to_arviz(
         variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
         variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
         subject = Subject(model, None, params, args, kwargs, values=values)
-        options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats)
         found = _export(
             subject,
             Draws.of(subject, latents=latents, plate_depth=depth, inducing=inducing),
@@ -269,7 +284,7 @@ class Exported:
     """The groups of one posterior, and the names and labels of their axes."""
 
     groups: dict[str, Group]
-    rows: set[str]
+    rows: dict[str, np.ndarray | None]
     labels: dict[str, Any]
 
     def with_points(self, points: Mapping[str, np.ndarray], shape: tuple[int, int]) -> Exported:
@@ -283,22 +298,27 @@ class Exported:
         return replace(self, groups={**self.groups, "posterior": posterior})
 
     def with_columns(self, axis: str, names: list[str]) -> Exported:
-        """With names of the columns of an input where lengthscales have one for each."""
+        """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
+        of_them = lambda n: "lengthscale" in n or f"{n}_column" == axis  # noqa: E731
 
         def named(group: Group) -> Group:
-            own = {n: np.ndim(x) - 2 * group.drawn - 1 for n, x in group.values.items() if "lengthscale" in n}
+            own = {n: np.ndim(x) - 2 * group.drawn - 1 for n, x in group.values.items() if of_them(n)}
             own = {n: k for n, k in own.items() if k >= 0 and np.shape(group.values[n])[-1] == len(names)}
-            return replace(group, dims={**group.dims, **{n: [*([None] * k), axis] for n, k in own.items()}})
+            first = {n: [*group.dims.get(n, [])[:k], *([None] * k)][:k] for n, k in own.items()}
+            dims = {n: [*names, axis] for n, names in first.items()}
+            return replace(group, dims={**group.dims, **dims})
 
         groups = {name: named(group) for name, group in self.groups.items()}
         return replace(self, groups=groups, labels={**self.labels, axis: names})
 
 
-def _container(each: Sequence[Exported], options: Exporting, columns: Mapping[str, np.ndarray] | None = None) -> Any:
+def _container(each: Sequence[Exported], options: Exporting) -> Any:
     """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
+    if (columns := read_columns(options.described)) is not None:
+        each = [one.with_columns(f"{columns[0]}_column", columns[1]) for one in each]
     first, *others = each
     groups = first.groups if not others else {name: _joint([one.groups[name] for one in each]) for name in first.groups}
-    return container(groups, first.rows, first.labels, options.coords, options.dims, columns)
+    return container(groups, first.rows, first.labels, options.coords, options.dims, options.of_rows)
 
 
 def _joint(groups: Sequence[Group]) -> Group:
@@ -342,11 +362,11 @@ def _export(
         constants: of ``constant_data``, by name.
         options: see there.
     """
-    checks.positive_int("batch_size", options.batch_size)
+    size = None if options.batch_size is None else checks.positive_int("batch_size", options.batch_size)
     other = {n: np.shape(x) for n, x in (options.sample_stats or {}).items() if np.shape(x)[:2] != shape}
     checks.refuse(other, f"sample_stats must be of the exported draws, {list(shape)} of each; got shapes {other}.")
     new = _at_new_inputs(subject, options)
-    source, found, few = _computed(subject, new, source, rng_key, draws, shape[1], options.batch_size)
+    source, found, few = _computed(subject, new, source, rng_key, draws, shape[1], size)
     notes = source.notes
     fixed = _constants(constants, source.notes) | _arguments(source, subject)
     axes, labels = _without_masked(found, notes.axes, fixed)
@@ -374,7 +394,8 @@ def _export(
         "constant_data": constant(fixed),
         "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
     }
-    return Exported(groups, notes.rows, labels)
+    few = {f"{n}_observed": np.flatnonzero(mask) for n, mask in found["masks"].items() if mask.ndim == 1}
+    return Exported(groups, dict.fromkeys(notes.rows) | few, labels)
 
 
 def _as_drawn(found: Found) -> dict[str, np.ndarray]:
@@ -388,7 +409,13 @@ def _as_drawn(found: Found) -> dict[str, np.ndarray]:
 
 
 def _computed(
-    subject: Subject, new: Subject | None, source: Draws, rng_key: Array, draws: Draw, num_prior: int, batch_size: int
+    subject: Subject,
+    new: Subject | None,
+    source: Draws,
+    rng_key: Array,
+    draws: Draw,
+    num_prior: int,
+    batch_size: int | None,
 ) -> tuple[Draws, Found, int]:
     """Posterior, prior and predictions on the host, each drawn by one compiled program.
 
@@ -401,6 +428,8 @@ def _computed(
     # Where kernels are the same for all draws, so are their factors: vmap forms those once.
     alone = source.guide is None or source.guide.draws_anything
     rows = subject.site_rows.count
+    if batch_size is None:
+        batch_size = _MOST_OF_DRAWS if alone and rows > _MOST else _MOST
     most = max(rows, 1) if source.guide is None else batch_size
     answer = _at_data(_of_data("export", source.at_data, alone, source.notes), subject, rng_key, draws, most)
     found, source, few = answer.found, replace(source, notes=answer.question.notes), min(rows, most)
@@ -481,7 +510,8 @@ def _at_new_inputs(subject: Subject, options: Exporting) -> Subject | None:
         return None
     refuse_no_tuple("new_args", "(X_new,)", options.new_args)
     given = subject.kwargs if options.new_kwargs is None else options.new_kwargs
-    args, kwargs = arguments(subject.model, options.new_args, given, new=True)
+    args = unlabelled(subject.model, options.new_args, options.described)
+    args, kwargs = arguments(subject.model, args, given, new=True)
     return replace(subject, args=args, kwargs=kwargs)
 
 
@@ -512,6 +542,7 @@ def _log_densities(found: Found, given: Mapping[str, ArrayLike]) -> dict[str, np
         return np.sum([x.reshape(len(x), -1).sum(axis=1) for x in parts], axis=0)
 
     stats = {name: np.reshape(value, (-1, *np.shape(value)[2:])) for name, value in given.items()}
+    stats = {_BY_ARVIZ.get(name, name): x for name, x in stats.items()}
     stats |= {"log_p": total("log_likelihood", "log_prior", "others")}
     return stats | ({"log_q": total("log_q")} if found["log_q"] else {})
 

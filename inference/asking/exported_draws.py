@@ -122,7 +122,8 @@ class Draws(GivenProgram):
         sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
-        return {"predictions": processes | _replicates(data, random.fold_in(draw[0], at.number))}
+        of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and self._of_rows(n)}
+        return {"predictions": processes | of_rows | _replicates(data, random.fold_in(draw[0], at.number))}
 
     def of_prior(self, key: Array, at: At) -> Found:
         """Values and data that the program draws."""
@@ -142,6 +143,9 @@ class Draws(GivenProgram):
             key = random.fold_in(key, at.number)
         values = at.params | sample
         return self.run(key, at.with_static(self.static), values, given, of_guide=shown, model=model), shown
+
+    def _of_rows(self, name: str) -> bool:
+        return bool(set(self.notes.axes.get(name, [])[:1]) & self.notes.rows)
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
@@ -183,6 +187,8 @@ class Draws(GivenProgram):
                 continue
             fn, value = site.get("fn"), site["value"]
             axes = plates.get(name) or _axes(site)
+            if site["type"] == "deterministic" and not axes and jnp.ndim(value):
+                axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), None)]
             if isinstance(fn, ProcessAtInputs):
                 notes.processes.update({name} & self.latents)
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]

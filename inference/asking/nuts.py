@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ def nuts(
     num_chains: int = 4,
     target_accept_prob: float = 0.8,
     progress: bool = False,
+    extra_fields: Sequence[str] = ("energy", "num_steps", "accept_prob"),
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> MCMC:
     """NumPyro's MCMC by NUTS, run from the mode of the latent sites: for few of them, as in :class:`marginal`.
@@ -71,6 +72,7 @@ def nuts(
         num_chains: number of chains.
         target_accept_prob: see :class:`numpyro.infer.NUTS`.
         progress: whether to show a bar, for which chains run side by side: on a CPU that takes longer.
+        extra_fields: what ``mcmc.get_extra_fields()`` is to have beside ``diverging``, such as for ``az.plot_energy``.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
@@ -120,7 +122,7 @@ def nuts(
             progress_bar=progress,
         )
         first = jax.vmap(unravel)(points) if len(points) > 1 else unravel(points[0])
-        mcmc.run(named_key(key, "nuts"), *given, init_params=first, **kwargs)
+        mcmc.run(named_key(key, "nuts"), *given, init_params=first, extra_fields=extra_fields, **kwargs)
     return mcmc
 
 

@@ -63,7 +63,7 @@ def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.
         log_ratio: ``log p - log q`` of each draw, up to a constant.
     """
     arviz = import_arviz()
-    data = container({"log_likelihood": Group({"y": log_likelihood[None]})}, (), {}, None, None)
+    data = container({"log_likelihood": Group({"y": log_likelihood[None]})}, {}, {}, None, None)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*shape parameter of Pareto")  # it is returned
         plain: Any = arviz.loo(data, pointwise=True, reff=1.0)

@@ -38,7 +38,7 @@ from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.labelled import columns_of, labels_of, read_columns, unlabelled
+from gpzoo.inference.programs.labelled import columns_of, labels_of, unlabelled
 from gpzoo.inference.training._sources import described_arguments
 
 
@@ -145,7 +145,7 @@ class Trained:
 
         Raises:
             TypeError: for a program that is not marginal.
-            ValueError: for draws that are not ``[chains, draws, ...]`` throughout, or miss a site.
+            ValueError: for draws that are not ``[chains, draws, ...]`` throughout, miss a site or are of other shapes.
             FactorisationError: if the law of a GP site is not found at some draw.
         """
         own: Any = draws
@@ -237,10 +237,12 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
+        labels, found = labels_of(self.model, new), self._subject(new, model_kwargs)
+        if labels is not None and isinstance(test_data, Mapping):
+            test_data = {name: labels.by_rows(x) for name, x in test_data.items()}
         options = Predicting(
             train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
         )
-        labels, found = labels_of(self.model, new), self._subject(new, model_kwargs)
         found = predictions(found, checks.rng_key(rng_key), options)
         return found if labels is None else {name: site.labelled(labels) for name, site in found.items()}
 
@@ -501,7 +503,7 @@ class Trained:
         num_draws: int | None = None,
         new_args: tuple[Argument, ...] | None = None,
         new_kwargs: Mapping[str, Any] | None = None,
-        batch_size: int = 1000,
+        batch_size: int | None = None,
         coords: Mapping[str, Any] | None = None,
         dims: Mapping[str, Sequence[str]] | None = None,
         sample_stats: Mapping[str, ArrayLike] | None = None,
@@ -552,12 +554,14 @@ class Trained:
             new_args: positional arguments at new inputs, ``(X_new,)``.
             new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
             batch_size: most rows at a time; ``f`` is joint among them given ``u``, for which their covariance is
-                formed. The prior has at most so many rows.
-            coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data.
+                formed, for every draw where hyperparameters have draws. The prior has at most so many rows. ``None``:
+                1,000, or 200 if there are more rows and hyperparameters have draws.
+            coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data. The index of a
+                frame and the coordinates of a Dataset are there without it, of new rows too.
             dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.
             params: whether ``posterior`` also has the program's ``numpyro.param`` sites. They are points: the same in
                 all draws of a chain, and an attribute names them.
-            sample_stats: of a model :meth:`of_draws`, by ArviZ's names, such as
+            sample_stats: of a model :meth:`of_draws`, by ArviZ's names or NumPyro's, such as
                 ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -578,14 +582,13 @@ class Trained:
         failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))] if several else []
         checks.refuse(failed, f"Trainings {failed} failed: export others of them, trained.member(k).to_arviz(...).")
         each = [self.member(k) for k in range(len(self.losses))] if several else [self]
+        options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params)
         return exported(
             [one._subject(args, model_kwargs, seen=False) for one in each],
             rng_key,
             num_draws=num_draws,
             losses=self.losses,
-            options=Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params),
-            labels=labels_of(self.model, args),
-            columns=read_columns(self.data),
+            options=options.labelled(self.model, args, self.data),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

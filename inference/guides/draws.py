@@ -88,11 +88,19 @@ class DrawsGuide(InducingGuide):
         stride = next(k for k in range(round(0.618 * total), total + 1) if math.gcd(k, total) == 1) if total > 1 else 0
         return {NUMBER: jnp.asarray(np.arange(count) * stride % total)}
 
+    def thinned(self, params: Mapping[str, Any], stats: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """Of what was recorded of all draws, ``[chains, draws, ...]``, the part of :meth:`by_chain`."""
+        shape, at = self.shape(params), self._spaced(params, count)
+        return {name: np.asarray(x)[:, at] if np.shape(x)[:2] == shape else x for name, x in stats.items()}
+
+    def _spaced(self, params: Mapping[str, Any], count: int) -> Integer[np.ndarray, " S"]:
+        return np.linspace(0, self.shape(params)[1] - 1, count).round().astype(int)
+
     def by_chain(
         self, params: Mapping[str, Any], most: int | None
     ) -> tuple[tuple[int, int], dict[str, Integer[Array, " S"]]]:
         """The numbers of chains and of draws of each, and at most so many draws, evenly spaced in every chain."""
         chains, draws = self.shape(params)
         count = draws if most is None else min(draws, max(1, most // chains))
-        each = np.linspace(0, draws - 1, count).round().astype(int)
+        each = self._spaced(params, count)
         return (chains, count), {NUMBER: jnp.asarray((np.arange(chains)[:, None] * draws + each).ravel())}

@@ -42,6 +42,14 @@ class Labels:
         values = np.reshape(x, (*shape[:at], *self.dims.values(), *shape[at + 1 :]))
         return xarray.DataArray(values, self.coords, (*before, *self.dims, *more, *after))
 
+    def by_rows(self, x: Any) -> Any:
+        """A DataArray with these dimensions by row, ``[N, ...]``, by its labels; others as they are."""
+        if not set(self.dims) <= set(map(str, getattr(x, "dims", ()))):
+            return x
+        x = x.sel({dim: self.coords[dim] for dim in self.dims if dim in x.coords and dim in self.coords})
+        x = x.transpose(*self.dims, ...).values
+        return x.reshape(-1, *x.shape[len(self.dims) :])
+
 
 def labels_of(program: Callable, args: tuple) -> Labels | None:
     """The labels of arguments that are one Dataset, or one DataArray of data; ``None`` for any others."""
@@ -49,11 +57,26 @@ def labels_of(program: Callable, args: tuple) -> Labels | None:
         return None
     import xarray
 
-    names = _coordinates(data)
+    names = _coordinates(data, _dimension_of_columns(data, _names(program)))
     every = xarray.broadcast(*(data[name] for name in names))
     columns = {str(name): x.values.ravel() for name, x in zip(names, every, strict=True)}
-    coords = {str(name): x for name, x in data.coords.items()}
-    return Labels({str(name): size for name, size in every[0].sizes.items()}, coords, columns)
+    dims = {str(name): size for name, size in every[0].sizes.items()}
+    coords = {str(name): x for name, x in data.coords.items() if set(map(str, x.dims)) <= set(dims)}
+    return Labels(dims, coords, columns)
+
+
+def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]:
+    """What names every row, ``[N]``: the coordinates of a Dataset, or the index of a frame that has one of its own."""
+    if (labels := labels_of(program, args)) is not None:
+        return dict(labels.columns)
+    found: dict[str, np.ndarray] = {}
+    for index in (x.index for x in args if hasattr(x, "index") and hasattr(x.index, "get_level_values")):
+        if type(index).__name__ == "RangeIndex":  # rows were not named
+            continue
+        for level, name in enumerate(index.names):
+            values = np.asarray(index.get_level_values(level))
+            found[str(name or "index")] = values.astype(str) if values.dtype == object else values
+    return found
 
 
 def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:
@@ -61,8 +84,9 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
     An argument of the program takes the variable of its name. The first argument, where there is none, takes the
     coordinates of all dimensions, ``[N, d]`` in the order of these; else arguments may take coordinates too. Rows are
-    those of all dimensions of the variables that are taken, in C order. A DataArray is meant so if its name is that of
-    a later argument: else it is an array like any other.
+    those of all dimensions of the variables that are taken, in C order, but for a second dimension of the first
+    argument that no other variable has, or whose labels are words: that of its columns. A DataArray is meant so if its
+    name is that of a later argument: else it is an array like any other.
 
     Args:
         program: for the names of its arguments.
@@ -82,7 +106,13 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     like = xarray.DataArray(np.zeros(tuple(labels.dims.values())), dims=tuple(labels.dims))
     stacked, found = first not in data.variables, {}
     taken = [at for at in (first, *others) if at in (data.data_vars if stacked else data.variables)]
+    own = _dimension_of_columns(data, _names(program))
     for at in taken:
+        if own and at == first:
+            table = data[at].transpose(*labels.dims, own)
+            by_name = dict(zip(_labels_of_columns(data, own), table.values.T, strict=False))
+            found[at] = table.values if not by_name else np.stack(list(_in_order(by_name, order).values()), axis=1)
+            continue
         lacking = [dim for dim in labels.dims if dim not in data[at].dims]
         checks.refuse(
             lacking and at == taken[-1] and at in data.data_vars,
@@ -101,8 +131,10 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 def columns_of(program: Callable, args: tuple) -> dict[str, str]:
     """Names of the columns of a program's inputs, its first argument, as a trained model describes its data."""
     if (labels := labels_of(program, args)) is not None:
-        first = _names(program)[0]
-        found = {} if first in _dataset(program, args).variables else {first: list(labels.columns)}
+        data, (first, *_) = _dataset(program, args), _names(program)
+        own = _dimension_of_columns(data, _names(program))
+        names = list(labels.columns) if first not in data.variables else _labels_of_columns(data, own)
+        found = {first: names} if names else {}
     else:
         found = {name: list(map(str, x.columns)) for name, x in _named(program, args)[:1] if _is_frame(x)}
     return {f"argument {name} columns": json.dumps(columns) for name, columns in found.items()}
@@ -144,7 +176,8 @@ def _dataset(program: Callable, args: tuple) -> Any:
     """A Dataset of the only argument, where it is meant as one, without variables that the program does not take."""
     of_xarray = [x for x in args if type(x).__module__.partition(".")[0] == "xarray"]
     several = any(hasattr(x, "data_vars") for x in of_xarray) and len(args) > 1
-    checks.refuse(several, "A Dataset stands for all positional arguments of the program: pass it alone.")
+    message = "A Dataset stands for all positional arguments of the program: pass it alone, or data.to_dataframe()."
+    checks.refuse(several, message)
     if not of_xarray or len(args) != 1:
         return None
     (x,), names = args, _names(program)
@@ -154,11 +187,26 @@ def _dataset(program: Callable, args: tuple) -> Any:
     return x[used] if used else x
 
 
-def _coordinates(data: Any) -> list[Any]:
-    """The names of the coordinates of all dimensions: of the levels where several share one."""
+def _dimension_of_columns(data: Any, names: list[str]) -> Any:
+    """That of the columns of the first argument, ``[row, column]``; ``None`` where rows are of all dimensions."""
+    if names[0] not in data.data_vars or len(data.sizes) != 2 or len(dims := data[names[0]].dims) != 2:
+        return None
+    others = [data[at].dims for at in data.data_vars if at != names[0]]
+    words = dims[1] in data.indexes and data.indexes[dims[1]].dtype.kind not in "fiubM"
+    return dims[1] if words or (others and all(dims[1] not in of for of in others)) else None
+
+
+def _labels_of_columns(data: Any, dim: Any) -> list[str]:
+    return list(map(str, data.indexes[dim])) if dim is not None and dim in data.indexes else []
+
+
+def _coordinates(data: Any, columns: Any) -> list[Any]:
+    """The names of the coordinates of all dimensions of rows: of the levels where several share one."""
     checks.refuse(not data.sizes, "The Dataset has no dimensions, so that there are no rows.")
     found: list[Any] = []
     for dim in data.sizes:
+        if dim == columns:
+            continue
         checks.refuse(
             dim not in data.indexes, f"Dimension {dim!r} of the Dataset has no coordinate: give it one, assign_coords."
         )

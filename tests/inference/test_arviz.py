@@ -1,6 +1,7 @@
 """The export to ArviZ: groups, shapes, densities that use the trained parameters, and files that can be read again."""
 
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -283,3 +284,22 @@ def test_parameters_without_a_posterior_are_in_it_where_asked_for():
     np.testing.assert_array_equal(found["noise"], np.repeat([[0.1], [0.2]], 20, axis=1))
     assert "lengthscale, noise, variance are trained values" in found.attrs["points"]
     assert "noise" not in several(0.0).to_arviz(KEY, X, y, num_draws=20)["posterior"]
+
+
+def rates(X, y=None):
+    relevance = numpyro.sample("relevance", dist.LogNormal(0.0, 0.1).expand([1]).to_event(1))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, relevance), X))
+    numpyro.deterministic("rate", 2.0 + f)
+    with numpyro.plate("day", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+def test_vectors_and_recorded_functions_have_named_axes():
+    """Of a vector's one density there are no axes to name; what is recorded of rows is predicted too."""
+    guide, params = prepared(rates, hyperparameters="normal")
+    export = partial(Trained(rates, guide, params).to_arviz, KEY, X, y, num_draws=20, new_args=(X[:3],))
+    found = export(dims={"relevance": ["column"]}, coords={"column": ["age"]})
+    assert found["posterior"]["relevance"].dims == ("chain", "draw", "column")
+    assert found["log_prior"]["relevance"].dims == ("chain", "draw")
+    assert found["posterior"]["rate"].dims == ("chain", "draw", "day")
+    np.testing.assert_allclose(found["predictions"]["rate"], 2.0 + found["predictions"]["f"], rtol=1e-6)

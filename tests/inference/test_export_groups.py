@@ -160,7 +160,7 @@ def test_names_that_do_not_fit_are_refused():
         ([1, 2], None, TypeError, "coords must map names to sequences, got list"),
     ):
         with pytest.raises(error, match=words):
-            container(groups, {"data"}, {}, coords, dims)
+            container(groups, {"data": None}, {}, coords, dims)
 
 
 def test_options_are_checked_first(trained):

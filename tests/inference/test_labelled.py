@@ -31,6 +31,12 @@ def climate(X, warmth=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=warmth)
 
 
+def masked(X, warmth=None, mask=True):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    with numpyro.plate("data", len(X)), numpyro.handlers.mask(mask=mask):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=warmth)
+
+
 def by_name(time, latitude, longitude, warmth=None):
     climate(jnp.stack([latitude, longitude, time], axis=1), warmth)
 
@@ -53,6 +59,9 @@ def test_a_grid_goes_in_and_comes_out_with_its_coordinates(of_grid):
     rows = plain.predict(KEY, GRID, test_data={"y": FIELD.ravel()}, **options)["y"]
     assert found.mean.dims == ("latitude", "longitude", "time")
     assert found.quantiles.dims == ("quantile", *found.mean.dims) and found.draws.dims == ("draw", *found.mean.dims)
+    assert of_grid.predict(KEY, DATA, test_data={"y": DATA["warmth"].transpose("time", ...)[:, ::-1]}, **options)[
+        "y"
+    ].log_density.equals(found.log_density)
     for name in ("mean", "variance", "log_density"):
         np.testing.assert_array_equal(getattr(found, name).values.ravel(), getattr(rows, name))
     np.testing.assert_array_equal(found.mean.longitude, LONGITUDE)
@@ -114,8 +123,49 @@ def test_columns_of_a_frame_keep_their_names(tmp_path):
         assert [tick.get_text() for tick in ticks] == ["age", "dose", "year"]
     page = report(KEY, model, frame, FIELD.ravel(), path=tmp_path / "report.html").read_text()
     assert re.search(r"age [0-9.]+, dose [0-9.]+, year [0-9.]+", page)
+    assert list(found["constant_data"]["X"]["X_column"].values) == ["age", "dose", "year"]
     nameless = Trained(model.model, model.guide, model.params)
     assert plots.lengthscales(nameless, GRID, FIELD.ravel()).get_yticklabels()[0].get_text() == "column 0"
+
+
+def test_an_export_labels_new_rows_and_matches_their_columns(of_grid):
+    """Labels of new rows are theirs, and their columns are put in the order of the training's."""
+    new = xarray.Dataset(coords={name: COORDS[name][:2] for name in ("time", "longitude", "latitude")})
+    found = of_grid.to_arviz(KEY, DATA, num_draws=400, new_args=(new,))["predictions"]["f"]
+    back = found.set_index(data=list(new.coords)).unstack("data").mean(("chain", "draw"))
+    want = of_grid.predict(KEY, new)["f"].mean
+    np.testing.assert_allclose(back.transpose(*want.dims).sel(want.coords), want, atol=0.05)
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2020-01-01", periods=len(GRID), name="day")
+    frame = pandas.DataFrame(GRID, days, ["a", "b", "c"])
+    model = trained(gp_regression, frame, FIELD.ravel())
+    mixed = frame[["c", "a", "b"]][5:9]
+    found = model.to_arviz(KEY, frame, FIELD.ravel(), num_draws=400, new_args=(mixed,))
+    mean = found["predictions"]["f"].mean(("chain", "draw"))
+    np.testing.assert_allclose(mean, model.predict(KEY, frame[5:9])["f"].mean, atol=0.05)
+    for group, of in (("posterior", days), ("predictions", days[5:9])):
+        np.testing.assert_array_equal(found[group]["f"]["day"], of.values)
+    with pytest.raises(ValueError, match="columns"):
+        model.to_arviz(KEY, frame, FIELD.ravel(), new_args=(frame.rename(columns={"a": "A"}),))
+
+
+def test_a_dataset_may_be_a_table():
+    """Inputs ``[row, column]`` and data of the rows."""
+    names = {"feature": ["age", "dose", "year"], "patient": np.arange(len(GRID))}
+    table = xarray.Dataset({"X": (("patient", "feature"), GRID), "y": ("patient", FIELD.ravel())}, names)
+    model = trained(gp_regression, table)
+    np.testing.assert_array_equal(model.losses, trained(gp_regression, GRID, FIELD.ravel()).losses)
+    found = model.predict(KEY, table[["X"]].isel(feature=[2, 0, 1], patient=slice(5)))["f"].mean
+    assert found.dims == ("patient",)
+    np.testing.assert_array_equal(found, model.predict(KEY, GRID[:5])["f"].mean)
+
+
+def test_rows_that_are_masked_keep_their_labels():
+    data = DATA.assign(mask=DATA["warmth"] > 0.5)
+    model = trained(masked, data)
+    found = model.to_arviz(KEY, data, num_draws=3)["log_likelihood"]["y"]
+    assert found.sizes["y_observed"] < len(GRID)
+    np.testing.assert_array_equal(found["latitude"], GRID[FIELD.ravel() > 0.5, 0])
 
 
 # -- what would be misread ---------------------------------------------------------------------------------------------

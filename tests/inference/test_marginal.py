@@ -567,12 +567,15 @@ def test_exports_have_the_sites_and_the_chains(of_chains):
     assert found["posterior"]["f"].shape == (2, 100, 12)
     assert found["predictions"]["f"].shape == (2, 100, 3)
     assert found["log_likelihood"]["y"].shape == (2, 100, 12)
-    assert {"diverging", "log_p"} <= set(found["sample_stats"].data_vars) and "log_q" not in found["sample_stats"]
+    stats = found["sample_stats"]
+    assert {"diverging", "log_p", "energy", "n_steps"} <= set(stats.data_vars) and "log_q" not in stats
     np.testing.assert_allclose(found["posterior"]["noise"], mcmc.get_samples(group_by_chain=True)["noise"])
     if found["posterior"]["f_u"].shape[-1] == 12:  # of a draw, new inputs that are old ones have its values
         known, again = found["posterior"]["f"].values[..., :3], found["predictions"]["f"].values
         np.testing.assert_allclose(known, again, atol=0.02)
-    assert posterior.to_arviz(KEY, X, y, num_draws=10)["posterior"]["noise"].shape == (2, 5)
+    few = posterior.to_arviz(KEY, X, y, num_draws=10, sample_stats=diverging)
+    kept = [int(np.flatnonzero(found["posterior"]["noise"][0] == noise)[0]) for noise in few["posterior"]["noise"][0]]
+    np.testing.assert_array_equal(few["sample_stats"]["energy"][0], diverging["energy"][0, np.array(kept)])
 
 
 @pytest.mark.slow

@@ -165,6 +165,18 @@ def test_gradients_of_a_symmetric_root_are_those_of_finite_differences():
     np.testing.assert_allclose(found, (np.asarray(more) - np.asarray(less)) / 2e-3, atol=1e-4)
 
 
+def test_of_rounding_errors_the_variances_are_kept():
+    """Correlations that are rounding errors of the minuend have no eigenvalues worth the time."""
+    noise = 1e-6 * np.random.default_rng(0).standard_normal((5, 5)).astype(np.float32)
+    K = jnp.asarray(1e-6 * np.eye(5, dtype=np.float32) + noise + noise.T)
+    of = lambda K: root(K, jitter=0.0, out_of=jnp.ones(5, jnp.float32))  # noqa: E731
+    R, slopes = jax.jit(of)(K), jax.jit(jax.jacfwd(of))(K)
+    np.testing.assert_allclose(R, np.diag(np.sqrt(np.maximum(np.diag(K), 0))))
+    kept = int(np.argmax(np.diag(K)))
+    np.testing.assert_allclose(slopes[kept, kept, kept, kept], 1 / (2 * R[kept, kept]), rtol=1e-5)
+    assert np.isfinite(slopes).all() and np.abs(np.asarray(jax.jit(of)(1e3 * K))[0, 1:]).max() > 1e-6
+
+
 def test_draws_of_zero_variance_are_the_mean():
     process = GaussianProcess(RBF(1e-12, 1.0), np.linspace(0, 1, 5)[:, None], mean=np.arange(5.0), jitter=0.0)
     np.testing.assert_allclose(jax.jit(process.sample)(KEY), np.arange(5.0), atol=1e-5)
