@@ -399,7 +399,7 @@ class Trained:
             inducing[name] = variable_of(kind, params[f"{name}_inducing"]) if f"{name}_inducing" in params else kind
         fixed = {name: params[name] for name in sites.parameters if name in params}
         program = marginal(handlers.substitute(self.model, data=fixed), inducing, sparse=sparse)
-        counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+        counts: Any = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
         return nuts(rng_key, program, *args, **counts, progress=progress, model_kwargs=model_kwargs)
 
     @entry_point
