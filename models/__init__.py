@@ -1,6 +1,12 @@
 """NumPyro programs, a file for each kind of model, and the parts that they share: parameters, views, networks."""
 
-from gpzoo.models.convolutional import colour_patch_gp, convolutional_gp, convolutional_plus_rbf_gp, multi_channel_gp
+from gpzoo.models.convolutional import (
+    colour_patch_gp,
+    convolutional_gp,
+    convolutional_plus_rbf_gp,
+    multi_channel_gp,
+    translation_insensitive_gp,
+)
 from gpzoo.models.coregionalised import categories, coregionalised_gp
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
@@ -51,4 +57,5 @@ __all__ = [
     "recognition",
     "rotation",
     "shifted_and_mirrored",
+    "translation_insensitive_gp",
 ]

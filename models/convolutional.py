@@ -1,4 +1,4 @@
-"""Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017): every model of the paper.
+"""Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017): every model of the paper, and an heir.
 
 As in the authors' code, sums over patches are divided by the number of patches, which only rescales variances, and
 kernels have a little white noise. Images are ``[N, H, W, C]`` with pixels in [0, 1]; two classes use the probit
@@ -69,6 +69,63 @@ def convolutional_gp(
     weights = _weights(X, patch_shape) if weighted else None
     kernel = _with_white(Convolutional(base, X.shape[1:], patch_shape, weights, mean=True), white, X)
     classify(kernel, X, y, num_classes=num_classes, num_data=num_data, **options)
+
+
+def translation_insensitive_gp(
+    X: Array,
+    y: Array | None = None,
+    *,
+    patch_shape: tuple[int, int],
+    weighted: bool = False,
+    num_classes: int = 2,
+    variance: float = 1.0,
+    lengthscale: float = 1.0,
+    place_lengthscale: float = 0.3,
+    white: float = 1e-3,
+    num_data: int | None = None,
+    **options: Unpack[Options],
+) -> None:
+    """``f(x) = (1 / P) sum_p w_p g(x[p], p)``: patches that know their places, TICK.
+
+    Dutordoir, van der Wilk, Artemev and Hensman 2020, *Bayesian image classification with deep convolutional Gaussian
+    processes*: ``g`` has the product of a kernel of patches and one of their places, so that the response to a patch
+    changes slowly over the image. In between are the convolution of :func:`convolutional_gp` without weights, for a
+    ``place_lengthscale`` far above 1, and a response of its own at every place, far below. Patches are of all channels.
+    Inducing variables are patches with places: ``InducingGuide(translation_insensitive_gp, unique_patches(750))``.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import unique_patches
+        >>> from gpzoo.inference import InducingGuide
+        >>> from gpzoo.models import translation_insensitive_gp
+        >>> images = np.random.default_rng(0).uniform(size=(10, 6, 6, 1)).astype(np.float32)
+        >>> guide = InducingGuide(partial(translation_insensitive_gp, patch_shape=(3, 3)), unique_patches(5))
+        >>> guide.init_params(jax.random.key(0), images, np.zeros(10, np.float32))["f_inducing"].shape
+        (5, 11)
+
+    Args:
+        X: images ``[N, H, W, C]``.
+        y: labels ``0 .. num_classes - 1``, ``[N]``.
+        patch_shape: height and width of a patch, in pixels.
+        weighted: one weight per patch beside the kernel of places, trained, or none.
+        num_classes: number of classes.
+        variance: initial variance of ``g``.
+        lengthscale: its initial lengthscale, in units of pixel values.
+        place_lengthscale: the same of places, in units of the way from the first patch of the image to the last.
+        white: variance of the white noise, fixed; 0 for none.
+        num_data: rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the probit Bernoulli or robust-max,
+            and ``jitter``, the absolute jitter on covariance diagonals in place of the relative default.
+    """
+    size = X.shape[3] * patch_shape[0] * patch_shape[1]
+    variance, lengthscale = positive("variance", variance, X), positive("lengthscale", lengthscale, X)
+    of_patch = RBF(variance, lengthscale, active_dims=range(size))
+    of_place = RBF(1.0, positive("place_lengthscale", place_lengthscale, X), active_dims=(size, size + 1))
+    weights = _weights(X, patch_shape, channels="joint") if weighted else None
+    base, shape = of_patch * of_place, X.shape[1:]
+    kernel = Convolutional(base, shape, patch_shape, weights, mean=True, channels="joint", places=True)
+    classify(_with_white(kernel, white, X), X, y, num_classes=num_classes, num_data=num_data, **options)
 
 
 def convolutional_plus_rbf_gp(

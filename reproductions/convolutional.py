@@ -44,6 +44,12 @@ _PROGRAMS: dict[str, tuple[Callable, Callable, str]] = {
     "weighted-rbf-full": (models.convolutional_plus_rbf_gp, blocks, "full"),
     "colour-patch": (partial(models.colour_patch_gp, additive=False), lambda patches, points: patches, "full"),
     "additive": (partial(models.colour_patch_gp, additive=True), lambda patches, points: patches, "full"),
+    "tick": (models.translation_insensitive_gp, lambda patches, points: patches, "full"),
+    "weighted-tick": (
+        partial(models.translation_insensitive_gp, weighted=True),
+        lambda patches, points: patches,
+        "full",
+    ),
     "multi-channel": (models.multi_channel_gp, lambda patches, points: blocks(patches), "block_diagonal"),
 }
 
@@ -147,6 +153,12 @@ def mnist(run: Run) -> Outcome:
     """
     data = datasets.load("mnist")
     return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run))
+
+
+@experiment(PAPER, "mnist-places", ("tick", "weighted-tick"))
+def mnist_places(run: Run) -> Outcome:
+    """All ten digits by patches that know their places (Dutordoir et al. 2020), by the settings of ``mnist``."""
+    return _train(run, datasets.load("mnist"), Setting.of(run.options), (5, 5))
 
 
 @experiment(PAPER, "mnist-study", ("late", "authors", "patches", "float64"))

@@ -34,6 +34,7 @@ from gpzoo.models import (
     ordinal_gp,
     principal_components,
     rotation,
+    translation_insensitive_gp,
 )
 from gpzoo.views import Orbit
 
@@ -92,6 +93,12 @@ PROGRAMS = {
     ),
     "classes": lambda: (partial(gp_classification, num_classes=3), X, np.arange(12) % 3, kmeans(6)),
     "convolution": lambda: (partial(convolutional_gp, patch_shape=(3, 3)), IMAGES, LABELS, unique_patches(6)),
+    "patches and places": lambda: (
+        partial(translation_insensitive_gp, patch_shape=(3, 3), weighted=True),
+        COLOUR,
+        LABELS,
+        unique_patches(6),
+    ),
     "colours": lambda: (
         partial(colour_patch_gp, patch_shape=(3, 3), additive=True),
         COLOUR,

@@ -5,9 +5,10 @@ Inputs are taken in chunks, so that memory never holds the base kernel between a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jaxtyping import Float
 from gpzoo import _checks as checks
 from gpzoo import _devices, _platform
 from gpzoo._pytree import Fields, static
-from gpzoo.kernels.base import Kernel, Scaled, Sum, addends
+from gpzoo.kernels.base import Kernel, Product, Scaled, Sum, addends
 from gpzoo.kernels.stationary import RBF
 from gpzoo.linalg.operators import matmul
 
@@ -28,7 +29,7 @@ def cross_view(
     """``sum_p w_p k(T_p x_n, z_m)``."""
     values = []
     for scale, part in _parts(base.split_noise()[0]):
-        if _single_lengthscale(part):
+        if isinstance(part, _Exponential):
             seen = _of_dims(Z, part.active_dims)
             value = part.variance * _rbf_cross_view(_seen(view, part), X, part.lengthscale, weights, seen)
         else:
@@ -42,7 +43,7 @@ def diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "
     function, noise = base.split_noise()
     values = []
     for scale, part in _parts(function):
-        if _single_lengthscale(part):
+        if isinstance(part, _Exponential):
             value = part.variance * _rbf_diag(_seen(view, part), X, part.lengthscale, weights)
         else:
             value = _any_diag(part, view, weights, X)
@@ -55,16 +56,35 @@ def diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "
 # -- the parts of a base kernel ----------------------------------------------------------------------------------------
 
 
-def _single_lengthscale(base: Kernel) -> bool:
-    return type(base) is RBF and jnp.ndim(base.lengthscale) == 0
+class _Exponential(NamedTuple):
+    """``variance * exp(-r^2 / 2)``, of one lengthscale or of one for each column that enters."""
+
+    variance: Array
+    lengthscale: Array
+    active_dims: tuple[int, ...] | None
+
+
+def _exponential(base: Kernel) -> _Exponential | None:
+    """An RBF with one lengthscale; or a product of such on columns of their own, which has one exponent too."""
+    factors: list[Any] = list(base.parts) if isinstance(base, Product) else [base]
+    if not all(type(factor) is RBF and jnp.ndim(factor.lengthscale) == 0 for factor in factors):
+        return None
+    if len(factors) == 1:
+        return _Exponential(factors[0].variance, factors[0].lengthscale, factors[0].active_dims)
+    dims = [dim for factor in factors for dim in factor.active_dims or ()]
+    if len(set(dims)) < len(dims) or not all(factor.active_dims for factor in factors):
+        return None
+    lengthscales = [jnp.broadcast_to(factor.lengthscale, (len(factor.active_dims),)) for factor in factors]
+    variance = math.prod((factor.variance for factor in factors[1:]), start=factors[0].variance)
+    return _Exponential(variance, jnp.concatenate(lengthscales), tuple(dims))
 
 
 def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
     """The addends of a base kernel with their factors; those without a specialised evaluation stay one sum."""
     own, others = [], []
     for factor, part in addends(base):
-        if _single_lengthscale(part):
-            own.append((factor, part))
+        if (found := _exponential(part)) is not None:
+            own.append((factor, found))
         else:
             others.append(part if factor is None else Scaled(part, factor))
     return own + ([(None, Sum(*others) if len(others) > 1 else others[0])] if others else [])
@@ -101,7 +121,7 @@ class _Seen(Fields):
         return _of_dims(self.whole.view(X), self.dims)
 
 
-def _seen(view: Any, base: RBF) -> Any:
+def _seen(view: Any, base: _Exponential) -> Any:
     return view if base.active_dims is None else _Seen(view, base.active_dims)
 
 
@@ -144,8 +164,8 @@ def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Arr
     return _map(one, X, weights.shape[0] ** 2, base, view, weights)
 
 
-# -- RBF base with one lengthscale: derivatives formed with the values -------------------------------------------------
-# The scalar lengthscale may be a literal of a traced program, which is not a JAX array.
+# -- RBF base: derivatives formed with the values ----------------------------------------------------------------------
+# A scalar lengthscale may be a literal of a traced program, which is not a JAX array.
 
 
 def _factors(A: Float[Array, "M e"]) -> tuple[Float[Array, "M e+2"], Float[Array, "M e+2"]]:
@@ -192,14 +212,18 @@ def _rbf_cross_view_forward(
     def one(x: Array, view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array) -> tuple[Array, ...]:
         right = _view_factors(view, x, centre, lengthscale)
         # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r): the
-        # value, and the ingredients of its derivatives with respect to z and the lengthscale.
-        sums = matmul(jnp.exp(matmul(left, right.T)), weights[:, None] * right)
-        value = sums[:, size]
-        return (
-            value,
-            -2 * jnp.sum(left * sums, -1) / lengthscale,
-            (sums - left * value[:, None])[:, :size] / lengthscale,
-        )
+        # value, and the ingredients of its derivatives with respect to z and the lengthscale; with squares of a those
+        # with respect to each of several.
+        k, several = jnp.exp(matmul(left, right.T)), jnp.ndim(lengthscale) > 0
+        squares = jnp.square(right[:, :size])
+        sums = matmul(k, weights[:, None] * (jnp.concatenate([right, squares], -1) if several else right))
+        value, a = sums[:, size], left[:, :size]
+        if several:
+            square = jnp.square(a) * value[:, None] - 2 * a * sums[:, :size] + sums[:, size + 2 :]
+            by_lengthscale = square / lengthscale
+        else:
+            by_lengthscale = -2 * jnp.sum(left * sums, -1) / lengthscale
+        return value, by_lengthscale, (sums[:, :size] - a * value[:, None]) / lengthscale
 
     fixed = view, lengthscale, weights, left, centre
     value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0], *fixed)
@@ -218,7 +242,8 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
     fixed = view, lengthscale, left, centre
     d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0], *fixed), 0)
     d_view, d_X = _pull(lambda view, X: _any_cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
-    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
+    d_lengthscale = jnp.einsum("nm,nm...->...", cotangent, by_lengthscale)
+    return d_view, d_X, d_lengthscale, d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
 
 
 _rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
@@ -241,7 +266,12 @@ def _rbf_diag_forward(
         exponent = matmul(left, right.T)
         weighted = jnp.exp(exponent) * weights
         rows = jnp.sum(weighted, -1)
-        return jnp.vdot(weights, rows), rows, -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
+        if jnp.ndim(lengthscale):
+            a = left[:, :-2]
+            by_lengthscale = 2 * weights @ (jnp.square(a) * rows[:, None] - a * matmul(weighted, a)) / lengthscale
+        else:
+            by_lengthscale = -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
+        return jnp.vdot(weights, rows), rows, by_lengthscale
 
     value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2, view, lengthscale, weights)
     return value, (view, X, lengthscale, weights, rows, by_lengthscale)
@@ -250,7 +280,7 @@ def _rbf_diag_forward(
 def _rbf_diag_backward(saved: tuple, cotangent: Float[Array, " N"]) -> tuple:
     view, X, lengthscale, weights, rows, by_lengthscale = saved
     d_view, d_X = _pull(lambda view, X: _any_diag(RBF(1.0, lengthscale), view, weights, X), view, X, cotangent)
-    return d_view, d_X, jnp.vdot(cotangent, by_lengthscale), 2 * (cotangent @ rows)
+    return d_view, d_X, jnp.einsum("n,n...->...", cotangent, by_lengthscale), 2 * (cotangent @ rows)
 
 
 _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)

@@ -31,9 +31,9 @@ class DoubleSum(Wrapper):
     diagonal, and nothing to covariances between different inputs.
 
     Inputs are taken in chunks, so that memory never holds the base kernel between all views of a batch. For an
-    :class:`~gpzoo.kernels.RBF` with a single lengthscale, as the base or as an addend of it, gradients are formed along
-    with the values, in reverse mode only; with one lengthscale per column, ``jnp.full(view_size, lengthscale)``, the
-    kernel has forward mode too.
+    :class:`~gpzoo.kernels.RBF` with a single lengthscale, as the base or as an addend of it, and for a product of such
+    on columns of their own, gradients are formed along with the values, in reverse mode only; with one lengthscale per
+    column, ``jnp.full(view_size, lengthscale)``, the kernel has forward mode too.
 
     Example:
         >>> import numpy as np
@@ -265,6 +265,7 @@ def Convolutional(
     *,
     mean: bool = False,
     channels: str | int = "separate",
+    places: bool = False,
 ) -> DoubleSum:
     """The convolutional kernel: a :class:`DoubleSum` over the patches of an image (convolutional GPs, eq. 14 and 18).
 
@@ -285,12 +286,15 @@ def Convolutional(
         channels: treatment of colour (section 4.4), see :class:`~gpzoo.Patches`: with ``"separate"`` each patch has one
             channel, with ``"joint"`` all channels (colour-patch). A base kernel that is a sum over the channels'
             columns makes the latter additive (eq. 25).
+        places: whether patches know their places, the last two columns (see :class:`~gpzoo.Patches`): with a base
+            ``k_patch * k_place`` this is the translation-insensitive convolutional kernel, TICK (Dutordoir, van der
+            Wilk, Artemev and Hensman 2020).
 
     Raises:
         TypeError: if ``base`` is not a kernel.
         ValueError: if the shapes do not fit each other.
     """
-    return DoubleSum(base, Patches(image_shape, patch_shape, channels=channels), weights, mean=mean)
+    return DoubleSum(base, Patches(image_shape, patch_shape, channels=channels, places=places), weights, mean=mean)
 
 
 def MultiChannel(

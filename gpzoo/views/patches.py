@@ -37,6 +37,8 @@ class Patches(View):
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
+        places: whether two more columns say where the patch lies: 0 at the top and 1 at the bottom, 0 at the left and 1
+            at the right.
 
     Raises:
         ValueError: if a size is not a positive integer, a patch is larger than the image, or there is no such channel.
@@ -45,9 +47,15 @@ class Patches(View):
     image_shape: tuple[int, int, int] = static()
     patch_shape: tuple[int, int] = static()
     channels: str | int = static()
+    places: bool = static()
 
     def __init__(
-        self, image_shape: Sequence[int], patch_shape: Sequence[int], *, channels: str | int = "separate"
+        self,
+        image_shape: Sequence[int],
+        patch_shape: Sequence[int],
+        *,
+        channels: str | int = "separate",
+        places: bool = False,
     ) -> None:
         image: Any
         patch: Any
@@ -64,6 +72,7 @@ class Patches(View):
         wanted = f"be 'separate', 'joint' or the number of one of the {image[2]} channels, counted from 0;"
         checks.must(known, "channels", wanted, repr(channels))
         self.image_shape, self.patch_shape, self.channels = image, patch, channels
+        self.places = checks.instance("places", places, bool, "True or False")
 
     @property
     def input_ndim(self) -> int:
@@ -78,7 +87,12 @@ class Patches(View):
 
     @property
     def view_size(self) -> int:
-        """Size of a patch: ``h w``, or ``C h w`` with joint channels."""
+        """Size of a patch: ``h w``, or ``C h w`` with joint channels; with places two more."""
+        return self.num_pixels + 2 * self.places
+
+    @property
+    def num_pixels(self) -> int:
+        """The columns of a view that are pixels, the first ones."""
         return (self.image_shape[2] if self.channels == "joint" else 1) * self.patch_shape[0] * self.patch_shape[1]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
@@ -96,4 +110,10 @@ class Patches(View):
         pixels = [X[:, i : i + H - h + 1, j : j + W - w + 1, :] for i in range(h) for j in range(w)]
         patches = jnp.stack(pixels, axis=-1)
         patches = patches if self.channels == "joint" else jnp.moveaxis(patches, 3, 1)
-        return patches.reshape(X.shape[0], self.num_views, self.view_size)
+        patches = patches.reshape(X.shape[0], self.num_views, self.num_pixels)
+        if not self.places:
+            return patches
+        rows, columns = (np.linspace(0, 1, size) if size > 1 else np.zeros(1) for size in (H - h + 1, W - w + 1))
+        at = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+        at = np.tile(at, (self.num_views // len(at), 1)).astype(patches.dtype)
+        return jnp.concatenate([patches, jnp.broadcast_to(at, (*patches.shape[:2], 2))], axis=-1)

@@ -122,6 +122,7 @@ def _as_pictures(view: Any, vectors: np.ndarray) -> np.ndarray | None:
     if isinstance(view, Composed):
         return _as_pictures(view.inner, vectors)
     if isinstance(view, Patches):
+        vectors = vectors[:, : view.num_pixels]
         if view.channels != "joint":
             return vectors.reshape(-1, *view.patch_shape)
         # One channel after the other.

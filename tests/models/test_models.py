@@ -20,6 +20,7 @@ from gpzoo.models import (
     gp_classification,
     gp_regression,
     multi_channel_gp,
+    translation_insensitive_gp,
 )
 from gpzoo.reproductions import datasets
 from gpzoo.reproductions.datasets.files import find
@@ -84,6 +85,14 @@ PROGRAMS = {
         2,
         unique_patches(4),
         {"variance", "lengthscale", "weights"},
+    ),
+    "patches and places": (
+        partial(translation_insensitive_gp, patch_shape=(3, 3)),
+        COLOUR,
+        np.arange(9) % 2,
+        2,
+        unique_patches(4),
+        {"variance", "lengthscale", "place_lengthscale"},
     ),
     "channels": (
         partial(multi_channel_gp, patch_shape=(3, 3), num_classes=3),

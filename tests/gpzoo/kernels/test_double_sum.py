@@ -407,3 +407,55 @@ def test_errors():
         kernel(X.reshape(3, 20))
     with pytest.raises(ValueError, match=r"got shape \(3, 4, 5, 1\)"):
         kernel.diag(jnp.swapaxes(X, 1, 2))
+
+
+# -- patches that know their places (TICK) -----------------------------------------------------------------------------
+
+
+def with_places(base, X):
+    """In NumPy: the covariance between images whose patches of 2 x 2 are told their places."""
+    seen = [
+        [np.r_[x[i : i + 2, j : j + 2, 0].ravel(), i / 3, j / 2] for i in range(4) for j in range(3)]
+        for x in np.asarray(X)
+    ]
+    each = [[sum(base(s, t) for s in one for t in other) for other in seen] for one in seen]
+    return np.array(each) / 12**2
+
+
+@pytest.mark.parametrize("of_place", ["RBF", "Matern32"])
+def test_patches_and_their_places(of_place):
+    """Values by two loops; of RBFs, which have one exponent, gradients as of one lengthscale for each column."""
+    _, X, Z, weights = toy()
+    Z = np.hstack([Z, np.random.default_rng(5).uniform(size=(4, 2))])
+
+    def kernel(variance, of_patches, of_places, weights=None):
+        places = {"RBF": RBF, "Matern32": Matern32}[of_place](1.1, of_places, active_dims=(4, 5))
+        return Convolutional(
+            RBF(variance, of_patches, active_dims=range(4)) * places, (5, 4), (2, 2), weights, mean=True, places=True
+        )
+
+    def base(s, t):
+        near = np.sum((s[4:] - t[4:]) ** 2) / 0.3**2
+        place = np.exp(-near / 2) if of_place == "RBF" else (1 + np.sqrt(3 * near)) * np.exp(-np.sqrt(3 * near))
+        return 1.3 * np.exp(-np.sum((s[:4] - t[:4]) ** 2) / (2 * 0.7**2)) * 1.1 * place
+
+    found = jax.jit(lambda X: kernel(1.3, 0.7, 0.3)(X))(X)
+    assert_close(found, with_places(base, X), 1e-12)
+    assert_close(jax.jit(lambda X: kernel(1.3, 0.7, 0.3).diag(X))(X), np.diag(found), 1e-12)
+    if of_place != "RBF":
+        return
+
+    def per_column(variance, of_patches, of_places, weights):
+        lengthscales = jnp.concatenate([jnp.full(4, of_patches), jnp.full(2, of_places)])
+        base = RBF(1.1 * variance, lengthscales)
+        return Convolutional(base, (5, 4), (2, 2), weights, mean=True, places=True)
+
+    def scored(make):
+        def score(arguments, X, Z):
+            own = make(*arguments)
+            return jnp.sum(jnp.sin(own.cross_view(X, Z))) + jnp.sum(jnp.cos(own.diag(X)))
+
+        return jax.jit(jax.grad(score, argnums=(0, 1, 2)))((1.3, 0.7, 0.3, weights), X, Z)
+
+    for gradient, reference in zip(*map(jax.tree.leaves, map(scored, (kernel, per_column))), strict=True):
+        assert_close(gradient, reference, 1e-10)
