@@ -119,8 +119,7 @@ def translation_insensitive_gp(
             and ``jitter``, the absolute jitter on covariance diagonals in place of the relative default.
     """
     size = X.shape[3] * patch_shape[0] * patch_shape[1]
-    variance, lengthscale = positive("variance", variance, X), positive("lengthscale", lengthscale, X)
-    of_patch = RBF(variance, lengthscale, active_dims=range(size))
+    of_patch = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X), active_dims=range(size))
     of_place = RBF(1.0, positive("place_lengthscale", place_lengthscale, X), active_dims=(size, size + 1))
     weights = _weights(X, patch_shape, channels="joint") if weighted else None
     base, shape = of_patch * of_place, X.shape[1:]

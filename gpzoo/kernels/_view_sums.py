@@ -5,9 +5,9 @@ Inputs are taken in chunks, so that memory never holds the base kernel between a
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -75,7 +75,7 @@ def _exponential(base: Kernel) -> _Exponential | None:
     if len(set(dims)) < len(dims) or not all(factor.active_dims for factor in factors):
         return None
     lengthscales = [jnp.broadcast_to(factor.lengthscale, (len(factor.active_dims),)) for factor in factors]
-    variance = math.prod((factor.variance for factor in factors[1:]), start=factors[0].variance)
+    variance = reduce(operator.mul, [factor.variance for factor in factors])
     return _Exponential(variance, jnp.concatenate(lengthscales), tuple(dims))
 
 
