@@ -223,7 +223,7 @@ def rank(found: Found, images: int, most: int) -> Judged:
     return Judged(number <= most, [Value("rank", Ours(number)), Value("images", Ours(images))])
 
 
-EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_study, cifar10)
+EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_places, mnist_study, cifar10)
 
 
 if __name__ == "__main__":
