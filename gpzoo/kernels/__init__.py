@@ -1,22 +1,28 @@
 """Covariance functions: pytrees of hyperparameters."""
 
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
+from gpzoo.kernels.changing import ChangePoint, Gate, Gibbs
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.dot_product import ArcCosine, Linear, Polynomial
 from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiChannel, with_fixed_views
 from gpzoo.kernels.elementary import Elementary
 from gpzoo.kernels.flattened import Flattened
 from gpzoo.kernels.pointwise import Pointwise
+from gpzoo.kernels.spectral import Cosine, SpectralMixture
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
 __all__ = [
     "RBF",
     "ArcCosine",
+    "ChangePoint",
     "Constant",
     "Convolutional",
+    "Cosine",
     "DoubleSum",
     "Elementary",
     "Flattened",
+    "Gate",
+    "Gibbs",
     "Invariant",
     "Kernel",
     "Linear",
@@ -30,6 +36,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "Scaled",
+    "SpectralMixture",
     "Stationary",
     "Sum",
     "White",

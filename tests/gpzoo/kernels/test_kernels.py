@@ -17,8 +17,12 @@ from gpzoo._pytree import static
 from gpzoo.kernels import (
     RBF,
     ArcCosine,
+    ChangePoint,
     Constant,
+    Cosine,
     Elementary,
+    Gate,
+    Gibbs,
     Kernel,
     Linear,
     Matern12,
@@ -30,6 +34,7 @@ from gpzoo.kernels import (
     Product,
     RationalQuadratic,
     Scaled,
+    SpectralMixture,
     Sum,
     White,
 )
@@ -87,7 +92,21 @@ class Ridge(Elementary):
         return self.variance * jnp.sum(x * z * self.weight)
 
 
+def widening(x, low, more):
+    return low + more * jnp.square(x)
+
+
+def gibbs(x, z, variance, low, more):
+    a, b = low + more * x**2, low + more * z**2
+    return variance * np.prod(np.sqrt(2 * a * b / (a**2 + b**2))) * np.exp(-np.sum((x - z) ** 2 / (a**2 + b**2)))
+
+
+def opened(x):
+    return 1 / (1 + np.exp(-(x[1] - 0.2) / 0.5))
+
+
 PERIOD = np.array([1.5, 2.5, 4.0])
+TURNS = np.array([0.3, 0.0, -1.2])
 WIDE = np.linspace(1.0, 3.0, 11)
 
 CASES = [
@@ -125,6 +144,27 @@ CASES = [
         lambda x, z: arc_cosine(x, z, 1, 0.8, 0.7, 0.5),
         columns=11,
     ),
+    Case("cosine", Cosine(1.2, TURNS), lambda x, z: 1.2 * np.cos(2 * np.pi * TURNS @ (x - z))),
+    Case(
+        "spectral-mixture",
+        SpectralMixture([0.7, 0.4], [TURNS[:2], TURNS[1:]], [ARD[:2] / 9, ARD[1:] / 9], active_dims=(2, 0)),
+        lambda x, z: sum(
+            weight
+            * np.exp(-2 * np.pi**2 * np.sum(((x - z)[[2, 0]] * scale) ** 2))
+            * np.cos(2 * np.pi * mean @ (x - z)[[2, 0]])
+            for weight, mean, scale in ((0.7, TURNS[:2], ARD[:2] / 9), (0.4, TURNS[1:], ARD[1:] / 9))
+        ),
+    ),
+    Case("gate", Gate(0.2, 0.5, 1, closing=True), lambda x, z: (1 - opened(x)) * (1 - opened(z))),
+    Case(
+        "change-point",
+        ChangePoint(RBF(1.7, 0.8), Matern32(0.6, 1.4) + White(0.3), 0.2, 0.5, 1),
+        lambda x, z: (
+            (1 - opened(x)) * (1 - opened(z)) * rbf(x, z, 1.7, 0.8) + opened(x) * opened(z) * matern32(x, z, 0.6, 1.4)
+        ),
+        lambda x: 0.3 * opened(x) ** 2,
+    ),
+    Case("gibbs", Gibbs(widening, 1.3, low=0.4, more=0.2), lambda x, z: gibbs(x, z, 1.3, 0.4, 0.2)),
     Case("constant", Constant(0.4), lambda x, z: 0.4),
     Case("white", White(0.3), lambda x, z: 0.0, 0.3),
     Case("scaled", 2.5 * Matern32(0.6, 1.4), lambda x, z: 2.5 * matern32(x, z, 0.6, 1.4)),
@@ -583,6 +623,9 @@ THREE = np.ones(3)
         (lambda: ArcCosine(bias_variance=0.0), ValueError, "bias_variance must be positive"),
         (lambda: ArcCosine(weight_variance=0.0), ValueError, "weight_variance must be positive"),
         (lambda: White(-0.1), ValueError, "variance must be positive"),
+        (lambda: Gate(0.0, -1.0), ValueError, "width must be positive"),
+        (lambda: ChangePoint(RBF(), 1.0, 0.0), TypeError, "after must be a kernel, got float"),
+        (lambda: SpectralMixture([1.0], [0.5], [0.1]), ValueError, r"weights, frequencies and scales must be \[Q\]"),
         (lambda: 0.0 * RBF(), ValueError, "scale must be positive"),
         (lambda: Scaled(2.0, RBF()), TypeError, "Scaled takes a kernel and a scale, got float"),
         (lambda: RBF(1j), TypeError, "variance must be real"),

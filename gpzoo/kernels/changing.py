@@ -1,0 +1,145 @@
+"""Kernels of functions whose kind changes from one place to another: change points, lengthscales that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from gpzoo import _checks as checks
+from gpzoo._pytree import static
+from gpzoo.kernels.base import Kernel
+from gpzoo.kernels.elementary import Elementary
+from gpzoo.kernels.pointwise import Pointwise
+
+
+class Gate(Elementary):
+    """``s(x) s(x')`` with ``s(x) = sigmoid((x - location) / width)`` of one column: a factor that opens there.
+
+    Times another kernel it switches a function on, with ``closing=True`` off.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, Gate
+        >>> late = RBF() * Gate(location=2.0, width=0.1)
+        >>> late.diag(np.array([[0.0], [2.0], [4.0]], np.float32)).round(2)
+        Array([0.  , 0.25, 1.  ], dtype=float32)
+
+    Args:
+        location: where it is half open; scalar, or ``[D]`` for one per output, in the units of the inputs.
+        width: over how much it opens, in the same units; positive.
+        active_dim: the column.
+        closing: whether it closes instead.
+
+    Raises:
+        TypeError: if a number is none, or ``active_dim`` no integer.
+        ValueError: if ``width`` is known and not positive.
+    """
+
+    location: Float[Array, "*D"]
+    width: Float[Array, "*D"]
+    active_dims: tuple[int, ...] | None = static()
+    closing: bool = static()
+
+    def __init__(
+        self, location: float | Array, width: float | Array = 1.0, active_dim: int = 0, *, closing: bool = False
+    ) -> None:
+        self.location, self.width = checks.floating("location", location), checks.positive("width", width)
+        self.active_dims = (checks.whole("active_dim", active_dim, 0),)
+        self.closing = checks.instance("closing", closing, bool, "True or False")
+        self.check_fields()
+
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
+        """The product of both factors for all pairs of rows."""
+        return self._factor(X)[:, None] * self._factor(Z)
+
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """The squares of the factors."""
+        return jnp.square(self._factor(X))
+
+    def _factor(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
+        steps = (self.active_columns(X)[:, 0] - self.location) / self.width
+        return jax.nn.sigmoid(-steps if self.closing else steps)
+
+
+def ChangePoint(
+    before: Kernel, after: Kernel, location: float | Array, width: float | Array = 1.0, active_dim: int = 0
+) -> Kernel:
+    """The kernel of one function up to a place and of another, independent one from there on (Lloyd et al. 2014).
+
+    ``f(x) = (1 - s(x)) f_1(x) + s(x) f_2(x)``: a sum of products with a :class:`Gate`, whose parts have inducing
+    variables of their own if ``blocks`` gives them some.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import RBF, ChangePoint, Matern12
+        >>> kernel = ChangePoint(RBF(lengthscale=2.0), 4.0 * Matern12(), location=1.0, width=0.1)
+        >>> kernel.diag(np.array([[0.0], [3.0]], np.float32)).round(2)
+        Array([1., 4.], dtype=float32)
+
+    Args:
+        before: kernel of the function where the column is below ``location``.
+        after: kernel of the one above.
+        location: see :class:`Gate`, and the next two.
+        width: of the passage from one to the other.
+        active_dim: the column.
+
+    Raises:
+        TypeError: if ``before`` or ``after`` is no kernel.
+        ValueError: see :class:`Gate`.
+    """
+    checks.instance("before", before, Kernel, "a kernel")
+    checks.instance("after", after, Kernel, "a kernel")
+    closes, opens = Gate(location, width, active_dim, closing=True), Gate(location, width, active_dim)
+    return before * closes + after * opens
+
+
+class Gibbs(Pointwise):
+    """An RBF whose lengthscale depends on the place (Gibbs 1997; Rasmussen and Williams 2006, eq. 4.32).
+
+    ``variance * prod_i sqrt(2 l_i l'_i / (l_i^2 + l'_i^2)) * exp(-sum_i (x_i - x'_i)^2 / (l_i^2 + l'_i^2))`` with
+    ``l = lengthscale(x)`` and ``l' = lengthscale(x')``.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from gpzoo.kernels import Gibbs
+        >>> def rougher(x, near, far):  # from one lengthscale to another on the way from 0 to 1
+        ...     return near + (far - near) * jnp.clip(x, 0.0, 1.0)
+        >>> kernel, X = Gibbs(rougher, near=1.0, far=0.1), np.array([[0.0], [0.1], [0.9], [1.0]], np.float32)
+        >>> np.asarray(kernel(X)).round(2)[[0, 2], [1, 3]]
+        array([0.99, 0.73], dtype=float32)
+
+    Args:
+        lengthscale: ``lengthscale(x, **hyperparameters)`` of one input ``[d]`` (the active columns): a positive number,
+            or one for each column. Define it once, as for :class:`Pointwise`.
+        variance: see :class:`RBF`.
+        active_dims: the input columns that count; all if ``None``.
+        **hyperparameters: numbers of the function; each may have an axis for one kernel per output.
+
+    Raises:
+        TypeError: see :class:`Pointwise`.
+        ValueError: see :class:`Pointwise`, and if ``variance`` is known and not positive.
+    """
+
+    def __init__(
+        self,
+        lengthscale: Callable[..., Array],
+        /,
+        variance: float | Array = 1.0,
+        *,
+        active_dims: Iterable[int] | None = None,
+        **hyperparameters: float | Array,
+    ) -> None:
+        variance = checks.positive("variance", variance)
+        super().__init__(lengthscale, active_dims=active_dims, variance=variance, **hyperparameters)
+
+    def evaluate(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Array:
+        """The covariance of two points."""
+        own = {name: value for name, value in self.hyperparameters.items() if name != "variance"}
+        a, b = (jnp.broadcast_to(self.function(each, **own), each.shape) for each in (x, z))
+        squares = jnp.square(a) + jnp.square(b)
+        exponent = jnp.sum(jnp.square(x - z) / squares)
+        return self.hyperparameters["variance"] * jnp.prod(jnp.sqrt(2 * a * b / squares)) * jnp.exp(-exponent)

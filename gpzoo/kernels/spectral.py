@@ -1,0 +1,118 @@
+"""Kernels by their spectra: waves of one frequency, and mixtures of bands of frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
+
+from gpzoo import _checks as checks
+from gpzoo._pytree import static
+from gpzoo._types import ArrayLike
+from gpzoo.kernels.base import Kernel, Scaled, Sum
+from gpzoo.kernels.elementary import Elementary, columns
+from gpzoo.kernels.stationary import RBF
+
+
+class Cosine(Elementary):
+    """``variance * cos(2 pi sum_i frequency_i (x_i - x'_i))``: plane waves of one frequency, of any phase and height.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import Cosine
+        >>> Cosine(frequency=0.5)(np.zeros((1, 1), np.float32), np.array([[1.0], [2.0]], np.float32)).round(2)
+        Array([[-1.,  1.]], dtype=float32)
+
+    Args:
+        variance: scalar, or ``[D]`` for one kernel per output.
+        frequency: scalar or one per (active) column ``[d]``, in turns per unit of the inputs; with a leading ``D`` for
+            one kernel per output.
+        active_dims: the input columns that count; all if ``None``.
+
+    Raises:
+        TypeError: if a hyperparameter is no number or ``active_dims`` no sequence of integers.
+        ValueError: if ``variance`` is known and not positive, or shapes do not go together.
+    """
+
+    variance: Float[Array, "*D"]
+    frequency: Float[Array, "..."]
+    active_dims: tuple[int, ...] | None = static()
+    per_column: ClassVar[tuple[str, ...]] = ("frequency",)
+
+    def __init__(
+        self,
+        variance: float | Array = 1.0,
+        frequency: float | Array = 1.0,
+        active_dims: Iterable[int] | None = None,
+    ) -> None:
+        self.variance, self.frequency = checks.positive("variance", variance), checks.floating("frequency", frequency)
+        self.active_dims = columns(active_dims)
+        self.check_fields()
+
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
+        """The cosine of the difference of angles, for all pairs of rows."""
+        return self.variance * jnp.cos(self._angles(X)[:, None] - self._angles(Z))
+
+    def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
+        """Exactly symmetric, with ``variance`` on the diagonal, whatever the compiler contracts."""
+        K = self.cross(X, X)
+        return jnp.where(jnp.eye(len(K), dtype=bool), self.variance, (K + K.T) / 2)
+
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """``variance``, ``[N]``."""
+        self.active_columns(X)
+        return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
+
+    def _angles(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
+        turns = self.active_columns(X) * self.frequency
+        return 2 * jnp.pi * jnp.sum(turns - jnp.round(turns), axis=-1)
+
+    def frequencies(
+        self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
+    ) -> Float[Array, "{num} {num_columns}"]:
+        """The frequency, with either sign."""
+        active = range(num_columns) if self.active_dims is None else self.active_dims
+        own = jnp.broadcast_to(2 * jnp.pi * jnp.asarray(self.frequency, dtype), (len(active),))
+        signs = random.rademacher(key, (num, 1), dtype)
+        return jnp.zeros((num, num_columns), dtype).at[:, jnp.asarray(tuple(active))].set(signs * own)
+
+
+def SpectralMixture(
+    weights: ArrayLike, frequencies: ArrayLike, scales: ArrayLike, active_dims: Iterable[int] | None = None
+) -> Kernel:
+    """``sum_q w_q exp(-2 pi^2 sum_i (tau_i s_qi)^2) cos(2 pi sum_i tau_i m_qi)``, ``tau = x - x'``.
+
+    The kernel whose spectral density is a mixture of normals around plus and minus ``m_q`` (Wilson and Adams 2013,
+    eq. 12, with one cosine of all columns). It is a sum of products of :class:`RBF` and :class:`Cosine`. The bound has
+    many optima: start frequencies where the data have some.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.kernels import SpectralMixture
+        >>> kernel = SpectralMixture([1.0, 0.5], [[0.0], [1.0]], [[0.1], [0.05]])
+        >>> np.asarray(kernel(np.zeros((1, 1), np.float32), np.array([[0.0], [0.5], [1.0]], np.float32))).round(2)
+        array([[1.5 , 0.46, 1.3 ]], dtype=float32)
+
+    Args:
+        weights: variances of ``Q`` bands, ``[Q]``.
+        frequencies: their centres, ``[Q, d]``, in turns per unit of each (active) column.
+        scales: their standard deviations, ``[Q, d]``, in the same units.
+        active_dims: the input columns that count; all if ``None``.
+
+    Raises:
+        TypeError: if something is no number.
+        ValueError: if shapes do not go together, or known weights or scales are not positive.
+    """
+    weights, scales = checks.positive("weights", weights), checks.positive("scales", scales)
+    means, dims = checks.floating("frequencies", frequencies), columns(active_dims)
+    shapes = [tuple(map(int, jnp.shape(x))) for x in (weights, means, scales)]
+    good = len(shapes[1]) == 2 and shapes[1] == shapes[2] and shapes[0] == shapes[1][:1] and shapes[0] != (0,)
+    checks.must(good, "weights, frequencies and scales", "be [Q], [Q, d] and [Q, d];", f"shapes {shapes}")
+    bands = [
+        Scaled(RBF(1.0, 1 / (2 * jnp.pi * scale), dims) * Cosine(1.0, mean, dims), weight)
+        for weight, mean, scale in zip(weights, means, scales, strict=True)
+    ]
+    return bands[0] if len(bands) == 1 else Sum(*bands)
