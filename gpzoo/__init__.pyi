@@ -4,6 +4,7 @@ from . import errors, inducing, kernels, likelihoods, linalg, posteriors, proces
 from ._pytree import static
 from .errors import CheckpointError, DatasetError, FactorisationError, GPZooError, NonFiniteError, PrecisionWarning
 from .inducing import (
+    InducingBasis,
     InducingBlocks,
     InducingGrid,
     InducingPatches,
@@ -34,6 +35,7 @@ __all__ = [
     "GPZooError",
     "GaussianMarginals",
     "GaussianProcess",
+    "InducingBasis",
     "InducingBlocks",
     "InducingGrid",
     "InducingPatches",

@@ -7,6 +7,7 @@ from gpzoo.kernels.dot_product import ArcCosine, Linear, Polynomial
 from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiChannel, with_fixed_views
 from gpzoo.kernels.elementary import Elementary
 from gpzoo.kernels.flattened import Flattened
+from gpzoo.kernels.hilbert import HilbertSpace
 from gpzoo.kernels.pointwise import Pointwise
 from gpzoo.kernels.spectral import Cosine, SpectralMixture
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
@@ -23,6 +24,7 @@ __all__ = [
     "Flattened",
     "Gate",
     "Gibbs",
+    "HilbertSpace",
     "Invariant",
     "Kernel",
     "Linear",

@@ -54,6 +54,7 @@ class Kernel(Fields):
     :meth:`variances`      its diagonal ``[N]``: for speed                               :meth:`cross`, row by row
     :meth:`split_noise`    the function's and the noise's part of the kernel             no noise
     :meth:`frequencies`    draws from the spectral density, for draws of functions       refused
+    :meth:`density`        the spectral density, for :class:`gpzoo.kernels.HilbertSpace`  refused
     :attr:`batched`        whether there is one kernel per output                        no; see :class:`Elementary`
     :attr:`input_ndim`     rank of an input                                              1, a vector
     =====================  ============================================================  =============================
@@ -140,6 +141,20 @@ class Kernel(Fields):
             f"{type(self).__name__} has no known spectral density, so its functions cannot be drawn by random "
             "features: draw them with numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand), whose "
             "exact joint covariance it forms. The class of a stationary kernel may define a method `frequencies`."
+        )
+
+    def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
+        """The spectral density, ``k(x, x') = (2 pi)^-d int S(omega) cos(omega . (x - x')) d omega``.
+
+        Args:
+            omega: frequencies in radians per unit of the inputs.
+
+        Raises:
+            TypeError: for kernels without one, or of some columns only.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no spectral density here: HilbertSpace takes RBF and Matérn kernels of all "
+            "columns, sums and multiples of such, and classes with a method `density`."
         )
 
     def check_fields(self) -> None:
@@ -361,6 +376,10 @@ class Sum(_Combination):
 
     combine = operator.add
 
+    def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
+        """The sum of those of the parts."""
+        return total(part.density(omega) for part in self.parts)
+
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """The sum of the functions, and of the noise, of its parts."""
         functions, noise = zip(*(part.split_noise() for part in self.parts), strict=True)
@@ -490,6 +509,10 @@ class Scaled(Wrapper):
     ) -> Float[Array, "{num} {num_columns}"]:
         """The frequencies of the scaled kernel."""
         return self.kernel.frequencies(key, num, num_columns, dtype)
+
+    def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
+        """``scale`` times that of the scaled kernel."""
+        return self.scale * self.kernel.density(omega)
 
 
 def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -133,8 +134,8 @@ class Gibbs(Pointwise):
         active_dims: Iterable[int] | None = None,
         **hyperparameters: float | Array,
     ) -> None:
-        variance = checks.positive("variance", variance)
-        super().__init__(lengthscale, active_dims=active_dims, variance=variance, **hyperparameters)
+        numbers: Any = {"variance": checks.positive("variance", variance), **hyperparameters}
+        super().__init__(lengthscale, active_dims=active_dims, **numbers)
 
     def evaluate(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Array:
         """The covariance of two points."""

@@ -13,6 +13,7 @@ from gpzoo.kernels.base import Kernel, Scaled, Sum, cast
 from gpzoo.kernels.constant import Constant
 from gpzoo.kernels.dot_product import Linear
 from gpzoo.kernels.flattened import Flattened
+from gpzoo.kernels.hilbert import HilbertSpace
 from gpzoo.linalg.operators import matmul, total
 
 
@@ -109,3 +110,11 @@ def _flattened_values(
     kernel: Flattened, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
 ) -> Float[Array, "N {num_functions}"]:
     return _values(kernel.kernel, kernel.vectors(X), key, num_functions, num_features)
+
+
+@_values.register
+def _hilbert_values(
+    kernel: HilbertSpace, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
+) -> Float[Array, "N {num_functions}"]:
+    spread = jnp.sqrt(kernel.densities(X.dtype))[:, None]
+    return matmul(kernel.box.functions(X), spread * random.normal(key, (len(spread), num_functions), X.dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -162,6 +163,13 @@ class Lengthscaled(Elementary):
             return omega
         return jnp.zeros((len(omega), num_columns), omega.dtype).at[:, jnp.asarray(self.active_dims)].set(omega)
 
+    def _of_frequencies(self, omega: Float[Array, "F d"]) -> tuple[Float[Array, " F"], Float[Array, ""]]:
+        """``sum_i (lengthscale_i omega_i)^2``, and the product of the lengthscales."""
+        some = f"{type(self).__name__} of some columns has no spectral density in all of them: leave active_dims out."
+        checks.refuse(self.active_dims not in (None, tuple(range(omega.shape[-1]))), some, TypeError)
+        scales = jnp.broadcast_to(jnp.asarray(self.lengthscale, omega.dtype), omega.shape[-1:])
+        return jnp.sum(jnp.square(scales * omega), axis=-1), jnp.prod(scales)
+
 
 class Stationary(Lengthscaled):
     """``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
@@ -244,6 +252,11 @@ class RBF(Stationary):
         """Normal frequencies."""
         return self._on_columns(self._normals(key, num, num_columns, dtype), num_columns)
 
+    def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
+        """``variance * prod_i sqrt(2 pi) lengthscale_i * exp(-|lengthscale omega|^2 / 2)``."""
+        square, volume = self._of_frequencies(omega)
+        return self.variance * (2 * jnp.pi) ** (omega.shape[-1] / 2) * volume * jnp.exp(-square / 2)
+
 
 class _Matern(Stationary):
     """A Matérn kernel, whose spectral density is Student's t."""
@@ -260,6 +273,13 @@ class _Matern(Stationary):
         # The bound keeps phases finite with one degree of freedom; it is active about once in 1 / eps draws.
         chi = jnp.maximum(chi / self.degrees, float(jnp.finfo(dtype).eps) ** 2)
         return self._on_columns(self._normals(key_normal, num, num_columns, dtype) / jnp.sqrt(chi), num_columns)
+
+    def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
+        """Student's t density of :attr:`degrees` degrees of freedom (Rasmussen and Williams 2006, eq. 4.15)."""
+        p, d = self.degrees, omega.shape[-1]
+        square, volume = self._of_frequencies(omega)
+        constant = (4 * math.pi) ** (d / 2) * math.gamma((p + d) / 2) / math.gamma(p / 2) * p ** (p / 2)
+        return self.variance * constant * volume * (p + square) ** (-(p + d) / 2)
 
 
 class Matern12(_Matern):

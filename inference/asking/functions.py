@@ -116,6 +116,7 @@ def pathwise(
         return inputs[0] if part.input_ndim is None and kernel.has_outputs(inputs) else inputs
 
     def g(part: Kernel, key: PRNGKeyArray, inputs: Array) -> Float[Array, "_ D"]:
+        inputs = inputs.astype(X.dtype)
         return function_values(part, seen(part, inputs), key, D, num_features, separate=separate)
 
     values = jnp.zeros((posterior.event_shape[0], D), X.dtype)

@@ -13,9 +13,9 @@ import pytest
 from numpyro.diagnostics import gelman_rubin
 from numpyro.infer.util import log_density
 
-from gpzoo import GaussianProcess
+from gpzoo import GaussianProcess, InducingBasis
 from gpzoo.inference import Trained, check_laplace, marginal, nuts, whitened
-from gpzoo.kernels import RBF
+from gpzoo.kernels import RBF, HilbertSpace
 from gpzoo.likelihoods import Expected, Gaussian
 from tests.programs import KEY
 from tests.statistics import errors_apart
@@ -179,6 +179,17 @@ def test_a_hilbert_space_gp_is_integrated_out():
     residual = ACCEL + 10.0
     data = -(residual @ np.linalg.solve(C, residual) + np.linalg.slogdet(2 * np.pi * C)[1]) / 2
     assert float(trace["Y"]["fn"].log_prob(ACCEL)) == pytest.approx(data, rel=1e-9)
+
+    def by_kernel(y=None):
+        kernel = HilbertSpace(RBF(43.0**2, 0.08), 40, (-1.5, 1.5))
+        times = np.array(GOLDEN["mcycle"]["times"])
+        x = (times - times.min()) / np.ptp(times)
+        f = numpyro.sample("f", GaussianProcess(kernel, (x - x.mean())[:, None], jitter=1e-12))
+        numpyro.sample("Y", Gaussian(f - 10.0, sigma**2), obs=y)
+
+    for inducing in (None, InducingBasis(40, (-1.5, 1.5))):
+        _, trace = log_density(marginal(by_kernel, inducing), (), {"y": ACCEL}, {})
+        assert float(trace["Y"]["fn"].log_prob(ACCEL)) == pytest.approx(data, rel=1e-8)
 
 
 @pytest.mark.stress

@@ -1,0 +1,121 @@
+"""Hilbert-space kernels and their basis: against NumPyro's, the exact evidence, and inputs outside the box."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.contrib.hsgp.laplacian import eigenfunctions
+from numpyro.contrib.hsgp.spectral_densities import (
+    diag_spectral_density_matern,
+    diag_spectral_density_squared_exponential,
+)
+from numpyro.infer import SVI
+
+from gpzoo import GaussianProcess, InducingBasis, Kuf, Kuu
+from gpzoo.errors import FactorisationError
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.kernels import RBF, HilbertSpace, Linear, Matern12, Matern32, Matern52, White
+from gpzoo.likelihoods import Gaussian
+from tests.programs import KEY, adam
+
+BOX = {"sizes": (6, 5), "bounds": ((-1.5, 1.5), (-2.0, 2.0))}
+X = np.random.default_rng(0).uniform(-1, 1, (7, 2))
+SCALES = np.array([0.7, 0.5])
+with jax.numpy_dtype_promotion("standard"):
+    PHI = np.asarray(eigenfunctions(X, [1.5, 2.0], [6, 5]))
+
+
+@jax.numpy_dtype_promotion("standard")
+def of_numpyro(kernel):
+    if isinstance(kernel, RBF):
+        return diag_spectral_density_squared_exponential(1.3, SCALES, [1.5, 2.0], [6, 5], 2)
+    nu = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}[type(kernel)]
+    return diag_spectral_density_matern(nu, 1.3, 0.7, [1.5, 2.0], [6, 5], 2)
+
+
+KERNELS = [RBF(1.3, SCALES), Matern12(1.3, 0.7), Matern32(1.3, 0.7), Matern52(1.3, 0.7)]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: type(kernel).__name__)
+def test_it_is_numpyros(kernel):
+    wanted = (PHI * np.asarray(of_numpyro(kernel))) @ PHI.T
+    found = HilbertSpace(kernel, **BOX)
+    np.testing.assert_allclose(jax.jit(found)(X), wanted, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.diag(X), np.diag(wanted), rtol=1e-10)
+    both = HilbertSpace(kernel + 2.0 * KERNELS[0], **BOX)
+    np.testing.assert_allclose(both(X), wanted + 2 * (PHI * np.asarray(of_numpyro(KERNELS[0]))) @ PHI.T, rtol=1e-10)
+
+
+def test_its_basis_says_all_of_it():
+    """Given the weights nothing is left, of one kernel or of one per output; those of a function of the box are its."""
+    basis = InducingBasis(**BOX)
+    for kernel in (HilbertSpace(RBF(1.3, 0.7), **BOX), HilbertSpace(RBF(jnp.array([1.3, 0.4]), 0.7), **BOX)):
+        A = Kuf(basis, kernel, X)
+        Q = jnp.swapaxes(A, -1, -2) @ jnp.linalg.solve(Kuu(basis, kernel), A)
+        np.testing.assert_allclose(Q, kernel(X), atol=1e-10)
+    weights = np.random.default_rng(1).normal(size=(30, 2))
+    np.testing.assert_allclose(basis.of(lambda x: basis.box.functions(x) @ weights), weights, atol=1e-12)
+
+
+LINE = np.linspace(0, 6, 40)[:, None]
+DATA = np.sin(2 * LINE[:, 0]) + 0.2 * np.random.default_rng(2).normal(size=40)
+
+
+def regression(X, y=None, *, sizes):
+    f = numpyro.sample("f", GaussianProcess(HilbertSpace(RBF(1.0, 0.8), sizes, (-2.0, 8.0)), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.04), obs=y)
+
+
+def trained(sizes):
+    program = partial(regression, sizes=sizes)
+    svi = SVI(program, InducingGuide(program, InducingBasis(sizes, (-2.0, 8.0))), adam(0.01), GaussianProcessELBO())
+    return fit(KEY, svi, 2, LINE, DATA, natural=1.0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def of_thirty():
+    return trained(30)
+
+
+def test_the_bound_rises_to_the_evidence(of_thirty):
+    K = np.asarray(RBF(1.0, 0.8)(LINE)) + 0.04 * np.eye(40)
+    evidence = -(DATA @ np.linalg.solve(K, DATA) + np.linalg.slogdet(2 * np.pi * K)[1]) / 2
+    few, some = (-trained(sizes).losses[-1] for sizes in (5, 12))
+    assert few < some < evidence + 0.5
+    assert -of_thirty.losses[-1] == pytest.approx(evidence, abs=1e-3)
+
+
+def test_functions_and_predictions_agree(of_thirty):
+    found = of_thirty.predict(KEY, LINE[::4])["f"]
+    functions = of_thirty.functions(KEY, LINE[::4], num_draws=2000)["f"]
+    spread = np.sqrt(np.asarray(found.variance))
+    assert np.abs(functions.mean(0) - found.mean).max() < 5 * spread.max() / np.sqrt(2000)
+    np.testing.assert_allclose(functions.std(0), spread, rtol=0.1)
+
+
+def test_inputs_outside_are_refused(of_thirty):
+    outside = r"outside the box \[\(-2\.0, 8\.0\)\].*farthest 9 \(row 39, column 0\)"
+    with pytest.raises(ValueError, match=outside):
+        fit(KEY, SVI(of_thirty.model, of_thirty.guide, adam(0.01), GaussianProcessELBO()), 1, LINE + 3, DATA)
+    new = np.array([[9.0]])
+    for ask in (of_thirty.predict, of_thirty.functions):
+        with pytest.raises(FactorisationError, match=r"'f' are not finite.*the box of a HilbertSpace kernel"):
+            ask(KEY, new)
+
+
+def test_what_it_cannot_be_is_refused():
+    for make, error, words in (
+        (lambda: HilbertSpace(RBF() + White(0.1), 5, (0, 1)), ValueError, "add White to the result"),
+        (lambda: HilbertSpace(RBF(), 0, (0, 1)), ValueError, "sizes"),
+        (lambda: HilbertSpace(RBF(), 5, (1, 0)), ValueError, "the lower below the upper"),
+        (lambda: HilbertSpace(Linear(), 5, (0, 1))(np.ones((1, 1))), TypeError, "Linear has no spectral density"),
+        (lambda: HilbertSpace(RBF(active_dims=(0,)), **BOX)(X), TypeError, "of some columns"),
+        (lambda: HilbertSpace(RBF(), 5, (0, 1))(X), ValueError, "have 1 columns"),
+        (lambda: Kuu(InducingBasis(5, (0, 1)), HilbertSpace(RBF(), 6, (0, 1))), ValueError, "is of the box"),
+    ):
+        with pytest.raises(error, match=words):
+            make()
