@@ -105,13 +105,13 @@ class HilbertSpace(Wrapper):
 
     Args:
         kernel: with a spectral density: an RBF or Matérn kernel of all columns, sums and multiples of such.
-        sizes: see :class:`Box`, and the next.
-        bounds: in the units of the inputs.
+        sizes: how many functions along each column, one number for a single column.
+        bounds: of the box, ``(lower, upper)`` for all columns or one such pair for each, in the units of the inputs.
 
     Raises:
         TypeError: if ``kernel`` is no kernel.
-        ValueError: see :class:`Box`; for white noise in ``kernel``; outside ``jit``, for inputs outside the box. Under
-            ``jit`` these give NaN, which ``fit`` and predictions refuse.
+        ValueError: for sizes below one; bounds that are not finite or not in order; white noise in ``kernel``; outside
+            ``jit``, for inputs outside the box. Under ``jit`` these give NaN, which ``fit`` and predictions refuse.
     """
 
     kernel: Kernel

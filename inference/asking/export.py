@@ -429,7 +429,8 @@ def _computed(
     alone = source.guide is None or source.guide.draws_anything
     rows = subject.site_rows.count
     if batch_size is None:
-        batch_size = _MOST_OF_DRAWS if alone and rows > _MOST else _MOST
+        largest = max(rows, 0 if new is None else new.site_rows.count)
+        batch_size = _MOST_OF_DRAWS if alone and largest > _MOST else _MOST
     most = max(rows, 1) if source.guide is None else batch_size
     answer = _at_data(_of_data("export", source.at_data, alone, source.notes), subject, rng_key, draws, most)
     found, source, few = answer.found, replace(source, notes=answer.question.notes), min(rows, most)

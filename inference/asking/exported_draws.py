@@ -122,7 +122,7 @@ class Draws(GivenProgram):
         sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
-        of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and self._of_rows(n)}
+        of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and n in self.layouts}
         return {"predictions": processes | of_rows | _replicates(data, random.fold_in(draw[0], at.number))}
 
     def of_prior(self, key: Array, at: At) -> Found:
@@ -143,9 +143,6 @@ class Draws(GivenProgram):
             key = random.fold_in(key, at.number)
         values = at.params | sample
         return self.run(key, at.with_static(self.static), values, given, of_guide=shown, model=model), shown
-
-    def _of_rows(self, name: str) -> bool:
-        return bool(set(self.notes.axes.get(name, [])[:1]) & self.notes.rows)
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
@@ -187,7 +184,7 @@ class Draws(GivenProgram):
                 continue
             fn, value = site.get("fn"), site["value"]
             axes = plates.get(name) or _axes(site)
-            if site["type"] == "deterministic" and not axes and jnp.ndim(value):
+            if site["type"] == "deterministic" and not axes and name in self.layouts:
                 axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), None)]
             if isinstance(fn, ProcessAtInputs):
                 notes.processes.update({name} & self.latents)

@@ -70,8 +70,9 @@ def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]
     if (labels := labels_of(program, args)) is not None:
         return dict(labels.columns)
     found: dict[str, np.ndarray] = {}
+    rows = len(args[0]) if args and hasattr(args[0], "__len__") else 0
     for index in (x.index for x in args if hasattr(x, "index") and hasattr(x.index, "get_level_values")):
-        if type(index).__name__ == "RangeIndex":  # rows were not named
+        if type(index).__name__ == "RangeIndex" or len(index) != rows:  # rows were not named
             continue
         for level, name in enumerate(index.names):
             values = np.asarray(index.get_level_values(level))

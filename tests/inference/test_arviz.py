@@ -303,3 +303,15 @@ def test_vectors_and_recorded_functions_have_named_axes():
     assert found["log_prior"]["relevance"].dims == ("chain", "draw")
     assert found["posterior"]["rate"].dims == ("chain", "draw", "day")
     np.testing.assert_allclose(found["predictions"]["rate"], 2.0 + found["predictions"]["f"], rtol=1e-6)
+
+
+def levels(X, y=None):
+    numpyro.deterministic("levels", jnp.arange(8.0))  # as many as there are rows, and none of them
+    rates(X, y)
+
+
+def test_what_is_not_of_rows_is_not_predicted():
+    guide, params = prepared(levels, hyperparameters="normal")
+    found = Trained(levels, guide, params).to_arviz(KEY, X, y, num_draws=5, new_args=(X[:3],))
+    assert set(found["predictions"].data_vars) == {"f", "y", "rate"}
+    assert found["posterior"]["levels"].dims == ("chain", "draw", "levels_dim_0")
