@@ -135,6 +135,7 @@ def test_it_grows_with_the_draws_towards_its_limit_below_the_evidence():
     assert abs(found[0].mean() - exact.mean()) < 5 * (errors[0] + standard_error(exact))
 
 
+@pytest.mark.slow
 def test_batches_that_part_the_rows_give_the_bound_of_all_rows():
     guide = guide_of(program)
     params = guide.init_params(KEY, ROWS, y)

@@ -128,6 +128,7 @@ def test_columns_of_a_frame_keep_their_names(tmp_path):
     assert plots.lengthscales(nameless, GRID, FIELD.ravel()).get_yticklabels()[0].get_text() == "column 0"
 
 
+@pytest.mark.slow
 def test_an_export_labels_new_rows_and_matches_their_columns(of_grid):
     """Labels of new rows are theirs, and their columns are put in the order of the training's."""
     new = xarray.Dataset(coords={name: COORDS[name][:2] for name in ("time", "longitude", "latitude")})

@@ -168,6 +168,7 @@ def hessian_of_differences(function, x, size=1e-4):
     return (slope(x + size) - slope(x - size)) / (2 * size)
 
 
+@pytest.mark.slow
 def test_outputs_that_no_data_see_together_share_one_factor_and_second_derivatives_are_right():
     Y = np.random.default_rng(0).standard_normal((12, 3))
     one = lambda scale: density(marginal(shared), X, Y, scale)  # noqa: E731
@@ -327,7 +328,7 @@ def dense_laplace(log_density, K, size):
     return objective(f) - np.linalg.slogdet(np.eye(size) - prior @ np.asarray(curvature(f)))[1] / 2
 
 
-@pytest.mark.slow_but(name=["outliers", "classes"])
+@pytest.mark.slow_but(name=["classes"])
 @pytest.mark.parametrize("name", NOISES)
 def test_laplace_and_its_derivatives_are_those_of_dense_matrices(name):
     program, data = of_noise(name)
@@ -451,6 +452,7 @@ def test_a_trained_model_gives_the_posterior_of_a_grid():
         without.hyperparameters(KEY, X, y)
 
 
+@pytest.mark.slow
 def test_the_check_of_laplace_knows_what_is_missing():
     """One row, whose evidence is a sum over a grid; and a density with a tail that no normal has."""
 
@@ -493,6 +495,7 @@ def test_it_works_with_mcmc_guides_and_predictive():
     assert relations["observed"] == ["y"] and set(relations["sample_sample"]["y"]) == {"lengthscale", "noise"}
 
 
+@pytest.mark.slow
 def test_data_are_drawn_from_their_law():
     def several(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=2))
@@ -514,6 +517,7 @@ def test_data_are_drawn_from_their_law():
 # -- draws of the sites ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inducing", [None, InducingPoints(Z)], ids=["exact", "sparse"])
 def test_predictions_given_hyperparameters_are_those_of_regression(inducing):
     S, new = 4000, np.array([[0.3], [5.0]])

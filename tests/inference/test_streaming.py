@@ -262,6 +262,7 @@ def kl(m, S, n, P):
     return (np.trace(ratio) - np.linalg.slogdet(ratio)[1] + away @ np.linalg.solve(P, away) - len(m)) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 def test_online_bound_is_the_papers(whiten):

@@ -178,6 +178,7 @@ def found_in(found, title):
     return any(section.title == title and len(section.columns) > 1 for section in found.sections)
 
 
+@pytest.mark.slow
 def test_masked_rows_are_left_out():
     trained, (X, y), kwargs = sparse_fits(SEED)["a sine"]
     seen = np.arange(len(y)) % 4 > 0
@@ -225,6 +226,7 @@ def test_labels_are_judged_by_their_probabilities():
     assert "parameter at its start" in names(found)
 
 
+@pytest.mark.slow
 def test_a_diagnosis_prints_in_eighty_columns_and_survives_netcdf(tmp_path):
     trained, (X, y), kwargs = deep_fits(SEED)["a sine"]
     found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
