@@ -247,7 +247,7 @@ def stack(trees):
 
 
 def test_every_exported_kernel_has_a_textbook_case():
-    # Flattened takes inputs of another rank: its tests are with the kernels on images. HilbertSpace takes those of a box.
+    # Flattened takes inputs of another rank, HilbertSpace those of a box: they have tests of their own.
     apart = {kernels.Kernel, kernels.Elementary, kernels.Stationary, kernels.Flattened, kernels.HilbertSpace}
     exported = {v for n in kernels.__all__ if isinstance(v := getattr(kernels, n), type) and issubclass(v, Kernel)}
     here = {v for v in exported if not v.__module__.endswith("double_sum")}
