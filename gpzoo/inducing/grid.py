@@ -17,6 +17,7 @@ from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant, White
+from gpzoo.kernels.hilbert import Box
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 from gpzoo.linalg.operators import KroneckerProduct
 
@@ -68,20 +69,13 @@ class InducingGrid(InducingVariable):
     ) -> None:
         known = interpolation in _NODES
         checks.must(known, "interpolation", "be 'cubic' or 'linear'", repr(interpolation))
-        each: Any = (sizes,) if np.ndim(sizes) == 0 else sizes
-        self.sizes = tuple(checks.positive_int(f"sizes[{i}]", size) for i, size in enumerate(each))
+        box = Box(sizes, bounds)
+        self.sizes, self.bounds = box.sizes, box.bounds
         checks.refuse(
             not self.sizes or min(self.sizes) < _NODES[interpolation],
             f"An axis of the grid needs at least {_NODES[interpolation]} points for {interpolation} "
             f"interpolation, got sizes {self.sizes}.",
         )
-        limits, pairs = np.asarray(bounds, np.float64), (len(self.sizes), 2)
-        wanted = f"be (lower, upper), or one such pair for each of {len(self.sizes)} axes;"
-        checks.must(limits.shape in ((2,), pairs), "bounds", wanted, str(bounds))
-        limits = np.broadcast_to(limits, pairs)
-        good = np.isfinite(limits).all() and (limits[:, 0] < limits[:, 1]).all()
-        checks.must(good, "bounds", "be finite, the lower below the upper;", str(bounds))
-        self.bounds = tuple((float(lower), float(upper)) for lower, upper in limits)
         self.interpolation = interpolation
 
     # -- the grid ----------------------------------------------------------------------------------------------------

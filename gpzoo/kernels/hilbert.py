@@ -34,7 +34,7 @@ class Box:
         each: Any = (sizes,) if np.ndim(sizes) == 0 else sizes
         self.sizes = tuple(checks.positive_int(f"sizes[{i}]", size) for i, size in enumerate(each))
         limits = np.asarray(bounds, np.float64)
-        wanted = f"be (lower, upper), or one such pair for each of {len(self.sizes)} columns;"
+        wanted = f"be (lower, upper), or one such pair for each of {len(self.sizes)} axes;"
         checks.must(limits.shape in ((2,), (len(self.sizes), 2)), "bounds", wanted, str(bounds))
         limits = np.broadcast_to(limits, (len(self.sizes), 2))
         good = np.isfinite(limits).all() and (limits[:, 0] < limits[:, 1]).all()
@@ -47,7 +47,12 @@ class Box:
         return jnp.asarray(np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each)), dtype)
 
     def functions(self, X: Float[Array, "N d"]) -> Float[Array, "N M"]:
-        """The functions at inputs; NaN outside the box."""
+        """The functions at inputs; NaN outside the box, where the inputs are not known.
+
+        Raises:
+            ValueError: for another number of columns, and known inputs outside the box.
+        """
+        self.check(X)
         lower, upper = (np.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
         outside = jnp.any((X < lower) | (X > upper), axis=-1, keepdims=True)
         values = jnp.ones((X.shape[0], 1), X.dtype)
@@ -57,12 +62,14 @@ class Box:
             values = (values[:, :, None] * own[:, None, :]).reshape(X.shape[0], -1)
         return jnp.where(outside, jnp.nan, values)
 
-    def refuse_outside(self, X: Float[Array, "N d"]) -> None:
-        """Refuse known inputs outside the box.
+    def check(self, X: Float[Array, "N d"]) -> None:
+        """Refuse inputs of other columns, and known ones outside the box.
 
         Raises:
-            ValueError: naming the farthest.
+            ValueError: with the shape, or naming the farthest.
         """
+        d = len(self.sizes)
+        checks.must(X.shape[-1] == d, "X", f"have {d} columns, those of the box;", f"shape {tuple(X.shape)}")
         if not checks.is_concrete(X) or not np.size(X):
             return
         at, limits = np.asarray(X), np.asarray(self.bounds, X.dtype).T
@@ -139,10 +146,7 @@ class HilbertSpace(Wrapper):
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
         """See :meth:`Kernel.check_inputs`; outside ``jit`` inputs outside the box are refused."""
         X = super().check_inputs(X, name)
-        d = len(self.box.sizes)
-        wanted = f"have {d} columns, those of the box;"
-        checks.must(X.shape[-1] == d, name, wanted, f"shape {tuple(X.shape)}")
-        self.box.refuse_outside(X.reshape(-1, d))
+        self.box.check(X.reshape(-1, X.shape[-1]))
         return X
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:

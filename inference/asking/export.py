@@ -394,8 +394,8 @@ def _export(
         "constant_data": constant(fixed),
         "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
     }
-    few = {f"{n}_observed": np.flatnonzero(mask) for n, mask in found["masks"].items() if mask.ndim == 1}
-    return Exported(groups, dict.fromkeys(notes.rows) | few, labels)
+    kept = {f"{n}_observed": np.flatnonzero(mask) for n, mask in found["masks"].items() if mask.ndim == 1}
+    return Exported(groups, dict.fromkeys(notes.rows) | kept, labels)
 
 
 def _as_drawn(found: Found) -> dict[str, np.ndarray]:

@@ -198,7 +198,9 @@ def _dimension_of_columns(data: Any, names: list[str]) -> Any:
 
 
 def _labels_of_columns(data: Any, dim: Any) -> list[str]:
-    return list(map(str, data.indexes[dim])) if dim is not None and dim in data.indexes else []
+    found = list(map(str, data.indexes[dim])) if dim is not None and dim in data.indexes else []
+    checks.refuse(len(set(found)) < len(found), f"Columns of the Dataset have the same label: {dim!r} is {found}.")
+    return found
 
 
 def _coordinates(data: Any, columns: Any) -> list[Any]:

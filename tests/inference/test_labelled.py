@@ -212,6 +212,11 @@ MISREAD = {
     "data without a dimension": (of_height, (FLAT,), "'warmth' has no dimension .'time'.*count several times"),
     "beside others": (climate, (DATA, FIELD.ravel()), "stands for all positional arguments"),
     "dates": (climate, (DATA.assign_coords(time=np.array(["2020", "2021"], "M8[ns]")),), "days since the first date"),
+    "columns of one label": (
+        climate,
+        (xarray.Dataset({"X": (("row", "f"), GRID)}, {"f": ["a", "b", "a"], "row": np.arange(len(GRID))}),),
+        "have the same label",
+    ),
     "no rows": (climate, (xarray.Dataset({"warmth": 1.0}),), "no dimensions"),
 }
 

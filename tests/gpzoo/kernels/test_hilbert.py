@@ -115,6 +115,8 @@ def test_what_it_cannot_be_is_refused():
         (lambda: HilbertSpace(Linear(), 5, (0, 1))(np.ones((1, 1))), TypeError, "Linear has no spectral density"),
         (lambda: HilbertSpace(RBF(active_dims=(0,)), **BOX)(X), TypeError, "of some columns"),
         (lambda: HilbertSpace(RBF(), 5, (0, 1))(X), ValueError, "have 1 columns"),
+        (lambda: (HilbertSpace(RBF(), 5, (0, 1)) + White(0.1))(X), ValueError, "have 1 columns"),
+        (lambda: (2.0 * HilbertSpace(RBF(), 5, (0, 1)) + RBF())(X[:, :1] + 5), ValueError, "outside the box"),
         (lambda: Kuu(InducingBasis(5, (0, 1)), HilbertSpace(RBF(), 6, (0, 1))), ValueError, "is of the box"),
     ):
         with pytest.raises(error, match=words):
