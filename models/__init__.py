@@ -9,6 +9,7 @@ from gpzoo.models.convolutional import (
 )
 from gpzoo.models.coregionalised import categories, coregionalised_gp
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
+from gpzoo.models.deep_convolutional import convolutional_layer, deep_convolutional_gp
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
 from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
 from gpzoo.models.latent_inputs import gplvm, latent_variable_deep_gp, principal_components
@@ -26,8 +27,10 @@ __all__ = [
     "categories",
     "colour_patch_gp",
     "convolutional_gp",
+    "convolutional_layer",
     "convolutional_plus_rbf_gp",
     "coregionalised_gp",
+    "deep_convolutional_gp",
     "deep_gp",
     "deep_kernel_gp",
     "deformation",

@@ -133,7 +133,7 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
     return tuple(maps)
 
 
-def inner_scales(layers: Sequence[ArrayLike], scale: float = 1e-5) -> dict[str, float]:
+def inner_scales(layers: Sequence[Any], scale: float = 1e-5) -> dict[str, float]:
     """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: near zero in inner layers.
 
     Inner layers then start at their means (supplement of the paper), and the first steps train the last layer.

@@ -76,9 +76,10 @@ def _train(
         patches: initialiser of inducing patches.
         points: initialiser of inducing images.
         **outcome: further fields of the outcome, such as ``stands_in``; ``init_params`` of the training; the
-            ``variant`` of the program, if it is not that of the run.
+            ``variant`` of the program, if it is not that of the run; ``layers`` below it, by their options.
     """
     data, variant, M = whole, outcome.pop("variant", run.variant), setting.num_inducing
+    layers = [_layer(**options) for options in outcome.pop("layers", ())]
     classes, shape = whole.sizes["classes"], list(patch_shape)
     if variant == "rbf":
         data, shape, covariance = whole.flat(), None, "full"
@@ -91,12 +92,22 @@ def _train(
         inducing = variables(patches(M), points(M))
     settings = {"covariance": covariance, "batch_size": setting.batch_size, "patch_shape": shape}
     settings["inducing"] = _names(inducing)
-    guide = InducingGuide(model, inducing, covariance=covariance)
+    if layers:
+        model = partial(models.deep_convolutional_gp, layers=layers, last=model)
+        inducing = {f"layer_{i}": points(M) for i in range(len(layers))} | {"f": inducing}
+        settings["layers"] = run.options["layers"]
+    guide = InducingGuide(model, inducing, covariance=covariance, initial_scale=models.inner_scales(layers) or 1.0)
     found = train(run, data, model, guide, setting, score=_metrics, settings=settings, **outcome)
     params = found.trained.params
     learned = {name: float(params[own]) for name, own in _VARIANCES.items() if "rbf_variance" in params}
     figures = {"inducing_patches": partial(figure_patches, found.trained, data)} if shape and classes == 2 else {}
     return replace(found, metrics={**found.metrics, **learned}, data=whole, figures=figures)
+
+
+def _layer(variance: float, lengthscale: float, **options: Any) -> Callable:
+    """An inner layer that starts at these hyperparameters."""
+    kernel = partial(rbf, ard=False, variance=variance, lengthscale=lengthscale)
+    return partial(models.convolutional_layer, kernel=kernel, **options)
 
 
 def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
@@ -161,6 +172,25 @@ def mnist_places(run: Run) -> Outcome:
     return _train(run, datasets.load("mnist"), Setting.of(run.options), (5, 5))
 
 
+@experiment(PAPER, "mnist-deep", ("tick", "colour-patch"))
+def mnist_deep(run: Run) -> Outcome:
+    """All ten digits by two layers: GPs on patches, whose draws are the ten maps of an image, and a convolution of it.
+
+    Blomqvist, Kaski and Heinonen 2018 have weighted patches of all maps in the last layer; their logs have 98.09 % with
+    128 inducing patches in each layer. Dutordoir et al. 2020 have patches there that know their places.
+    """
+    return _train(run, datasets.load("mnist"), Setting.of(run.options), (5, 5), layers=run.options["layers"])
+
+
+@experiment(PAPER, "cifar10-deep", ("tick", "colour-patch"))
+def cifar10_deep(run: Run) -> Outcome:
+    """Colour photographs by two layers, as ``mnist-deep``."""
+    data = datasets.load("cifar10")
+    part = data.subset(num_test=run.options.get("num_test"))
+    subsets = {"subset": subset(data, part, "random, seed 0"), "layers": run.options["layers"]}
+    return _train(run, part, Setting.of(run.options), (5, 5), **subsets)
+
+
 @experiment(PAPER, "mnist-study", ("late", "authors", "patches", "float64"))
 def mnist_study(run: Run) -> Outcome:
     """All ten digits by the weighted model, with one setting changed, or with a second training after the first."""
@@ -223,7 +253,7 @@ def rank(found: Found, images: int, most: int) -> Judged:
     return Judged(number <= most, [Value("rank", Ours(number)), Value("images", Ours(images))])
 
 
-EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_places, mnist_study, cifar10)
+EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_places, mnist_deep, mnist_study, cifar10, cifar10_deep)
 
 
 if __name__ == "__main__":

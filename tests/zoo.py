@@ -12,8 +12,10 @@ from gpzoo.models import (
     affine,
     colour_patch_gp,
     convolutional_gp,
+    convolutional_layer,
     convolutional_plus_rbf_gp,
     coregionalised_gp,
+    deep_convolutional_gp,
     deep_gp,
     deep_kernel_gp,
     gp_classification,
@@ -45,6 +47,7 @@ COLOUR = np.repeat(RNG.uniform(size=(6, 5, 5, 3)), 2, axis=0).astype(np.float32)
 NUMBERS = RNG.standard_normal(12).astype(np.float32)
 LABELS = np.arange(12) % 2
 LAYERS = linear_layers(X, [2])
+LAYERS_OF_IMAGES = (partial(convolutional_layer, patch_shape=(3, 3), maps=2),)
 LAYERS_OF_THREE = (np.eye(3, dtype=np.float32),)
 
 
@@ -162,5 +165,14 @@ OTHERS = {
         IMAGES,
         NUMBERS,
         {"features": unique_patches(4), "f": InducingPoints(X[::3])},
+    ),
+    "deep convolution": lambda: (
+        partial(
+            deep_convolutional_gp, layers=LAYERS_OF_IMAGES, last=partial(translation_insensitive_gp, patch_shape=(2, 2))
+        ),
+        IMAGES,
+        LABELS,
+        {"layer_0": kmeans(4), "f": unique_patches(4)},
+        {"initial_scale": inner_scales(LAYERS_OF_IMAGES)},
     ),
 }

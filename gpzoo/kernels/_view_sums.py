@@ -235,13 +235,20 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
     centre = jnp.mean(Z, 0)
     left = _factors((Z - centre) / lengthscale)[0]
 
-    def by_weights(inputs: tuple[Array, Array], view: Any, lengthscale: Array, left: Array, centre: Array) -> Array:
+    def by_view(
+        inputs: tuple[Array, Array], view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array
+    ) -> tuple[Array, Array]:
         x, g = inputs
-        return jnp.sum(jnp.exp(matmul(_view_factors(view, x, centre, lengthscale), left.T)) * g, -1)
+        right = _view_factors(view, x, centre, lengthscale)
+        weighted = jnp.exp(matmul(right, left.T)) * g
+        rows, size = jnp.sum(weighted, -1), left.shape[-1] - 2
+        # Towards each z, by its share.
+        towards = matmul(weighted, left[:, :size]) - rows[:, None] * right[:, :size]
+        return rows, weights[:, None] * towards / lengthscale
 
-    fixed = view, lengthscale, left, centre
-    d_weights = jnp.sum(_map(by_weights, (X, cotangent), weights.shape[0] * Z.shape[0], *fixed), 0)
-    d_view, d_X = _pull(lambda view, X: _any_cross_view(RBF(1.0, lengthscale), view, weights, X, Z), view, X, cotangent)
+    fixed = view, lengthscale, weights, left, centre
+    rows, d_views = _map(by_view, (X, cotangent), weights.shape[0] * Z.shape[0], *fixed)
+    d_weights, (d_view, d_X) = jnp.sum(rows, 0), _pulled(view, X, d_views)
     d_lengthscale = jnp.einsum("nm,nm...->...", cotangent, by_lengthscale)
     return d_view, d_X, d_lengthscale, d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
 
@@ -260,35 +267,35 @@ def _rbf_diag(
 def _rbf_diag_forward(
     view: Any, X: Float[Array, "N ..."], lengthscale: Array, weights: Float[Array, " P"]
 ) -> tuple[Float[Array, " N"], tuple]:
-    def one(x: Array, view: Any, lengthscale: Array, weights: Array) -> tuple[Array, Array, Array]:
+    def one(x: Array, view: Any, lengthscale: Array, weights: Array) -> tuple[Array, ...]:
         views = view.view(x[None])[0]
         left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
-        exponent = matmul(left, right.T)
+        exponent, a = matmul(left, right.T), left[:, :-2]
         weighted = jnp.exp(exponent) * weights
         rows = jnp.sum(weighted, -1)
+        towards = matmul(weighted, a) - rows[:, None] * a
         if jnp.ndim(lengthscale):
-            a = left[:, :-2]
-            by_lengthscale = 2 * weights @ (jnp.square(a) * rows[:, None] - a * matmul(weighted, a)) / lengthscale
+            by_lengthscale = -2 * weights @ (a * towards) / lengthscale
         else:
             by_lengthscale = -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
-        return jnp.vdot(weights, rows), rows, by_lengthscale
+        return jnp.vdot(weights, rows), rows, by_lengthscale, 2 * weights[:, None] * towards / lengthscale
 
-    value, rows, by_lengthscale = _map(one, X, weights.shape[0] ** 2, view, lengthscale, weights)
-    return value, (view, X, lengthscale, weights, rows, by_lengthscale)
+    value, *derivatives = _map(one, X, weights.shape[0] ** 2, view, lengthscale, weights)
+    return value, (view, X, *derivatives)
 
 
 def _rbf_diag_backward(saved: tuple, cotangent: Float[Array, " N"]) -> tuple:
-    view, X, lengthscale, weights, rows, by_lengthscale = saved
-    d_view, d_X = _pull(lambda view, X: _any_diag(RBF(1.0, lengthscale), view, weights, X), view, X, cotangent)
+    view, X, rows, by_lengthscale, by_views = saved
+    d_view, d_X = _pulled(view, X, cotangent[:, None, None] * by_views)
     return d_view, d_X, jnp.einsum("n,n...->...", cotangent, by_lengthscale), 2 * (cotangent @ rows)
 
 
 _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
 
 
-def _pull(evaluate: Callable, view: Any, X: Array, cotangent: Array) -> tuple:
-    """Cotangents of the view and the inputs, by differentiating a second evaluation.
+def _pulled(view: Any, X: Float[Array, "N ..."], d_views: Float[Array, "N P e"]) -> tuple:
+    """Cotangents of a view and of inputs from those of the views.
 
-    Under ``jit`` that evaluation is dropped if neither cotangent is used, because no other result depends on it.
+    Under ``jit`` what they need is dropped if neither is used, because no other result depends on it.
     """
-    return jax.vjp(evaluate, view, X)[1](cotangent)
+    return jax.vjp(lambda view, X: view.view(X), view, X)[1](d_views)

@@ -266,6 +266,7 @@ def Convolutional(
     mean: bool = False,
     channels: str | int = "separate",
     places: bool = False,
+    stride: int = 1,
 ) -> DoubleSum:
     """The convolutional kernel: a :class:`DoubleSum` over the patches of an image (convolutional GPs, eq. 14 and 18).
 
@@ -289,12 +290,14 @@ def Convolutional(
         places: whether patches know their places, the last two columns (see :class:`~gpzoo.Patches`): with a base
             ``k_patch * k_place`` this is the translation-insensitive convolutional kernel, TICK (Dutordoir, van der
             Wilk, Artemev and Hensman 2020).
+        stride: pixels from one patch to the next.
 
     Raises:
         TypeError: if ``base`` is not a kernel.
         ValueError: if the shapes do not fit each other.
     """
-    return DoubleSum(base, Patches(image_shape, patch_shape, channels=channels, places=places), weights, mean=mean)
+    view = Patches(image_shape, patch_shape, channels=channels, places=places, stride=stride)
+    return DoubleSum(base, view, weights, mean=mean)
 
 
 def MultiChannel(

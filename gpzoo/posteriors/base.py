@@ -304,11 +304,12 @@ class Conditional(Fields):
         """Mean of the zero-mean part of ``f`` and its covariance."""
         checks.unwritten(self, "moments(m, form)")
 
-    def moments_in_groups(
-        self, m: Float[Array, "M D"], form: Form, size: int
-    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
-        """As :meth:`moments`, with covariances only within groups of ``size`` inputs that follow each other."""
-        checks.unwritten(self, "moments_in_groups(m, form, size)")
+    def draws_in_groups(self, m: Float[Array, "M D"], form: Form, size: int, keys: Array) -> Float[Array, "D G {size}"]:
+        """Draws of the zero-mean part of ``f``, joint within groups of ``size`` inputs that follow each other.
+
+        ``keys`` has one for each group: groups are independent of each other.
+        """
+        checks.unwritten(self, "draws_in_groups(m, form, size, keys)")
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
         """Mean and covariance ``[D, M, M]`` or Kronecker, always of ``u``, never of ``v``."""

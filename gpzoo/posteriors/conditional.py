@@ -19,6 +19,7 @@ from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
+from gpzoo.linalg.factorise import relative_jitter
 from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.base import Conditional, Form, log_normal
@@ -151,17 +152,25 @@ class Projection(Conditional):
         Kff = self.prior.kernel(self.prior.X)
         return mean_at(B, m), Kff - matmul(A.mT, A) + matmul(root.mT, root)
 
-    def moments_in_groups(
-        self, m: Float[Array, "M D"], form: Form, size: int
-    ) -> tuple[Float[Array, "D N"], Float[Array, "D G {size} {size}"]]:
-        """See :meth:`Conditional.moments_in_groups`."""
-        X, groups = self.prior.X, lambda x: x.reshape(*x.shape[:-1], -1, size)
-        A, B = self._projections(X)
-        own = self.prior.kernel.has_outputs(X)
+    def draws_in_groups(self, m: Float[Array, "M D"], form: Form, size: int, keys: Array) -> Float[Array, "D G {size}"]:
+        """See :meth:`Conditional.draws_in_groups`: ``B^T u`` of a draw ``u`` for each group, and what ``u`` leaves.
+
+        All outputs with the same kernel share what ``u`` leaves, ``Kff - A^T A``, and its root.
+        """
+        X, kernel = self.prior.X, self.prior.kernel
+        own = int(kernel.has_outputs(X))
+        A, B = (x.reshape(*x.shape[:-1], -1, size) for x in self._projections(X))
         each = X.reshape(*X.shape[:own], -1, size, *X.shape[own + 1 :])
-        Kff = jnp.moveaxis(jax.vmap(self.prior.kernel, in_axes=int(own))(each), 0, -3)
-        within = lambda x: jnp.einsum("...mgi,...mgj->...gij", groups(x), groups(x))  # noqa: E731
-        return mean_at(B, m), Kff - within(A) + within(form.spread(B))
+        Kff = jnp.moveaxis(jax.vmap(kernel, in_axes=own)(each), 0, -3)
+        left, variances = Kff - jnp.einsum("...mgi,...mgj->...gij", A, A), linalg.diagonal(Kff)
+        # Relative to what is subtracted from: its rounding errors may exceed all that is left.
+        jitter, name = relative_jitter(jnp.mean(variances)), f"what u leaves of site {self.site!r} within a row"
+        root = linalg.root(left, name, jitter, out_of=variances)
+        of_u, of_rest = jnp.moveaxis(jax.vmap(random.split)(keys), 1, 0)
+        u = jax.vmap(lambda key: self.draw(m, form, key))(of_u)
+        noise = jax.vmap(lambda key: random.normal(key, (m.shape[1], size), m.dtype), out_axes=1)(of_rest)
+        spread = "mgi,gmd->dgi" if B.ndim == 3 else "dmgi,gmd->dgi"
+        return jnp.einsum(spread, B, u) + jnp.einsum("...gij,...gj->...gi", root, noise)
 
     # -- q(u) --------------------------------------------------------------------------------------------------------
 

@@ -16,14 +16,15 @@ from gpzoo.views.base import View, whole_sizes
 
 
 class Patches(View):
-    """All patches of an image at stride 1 that lie inside it (convolutional GPs, sections 3 and 4.4).
+    """All patches of an image that lie inside it, at a stride (convolutional GPs, sections 3 and 4.4).
 
-    Positions run row by row, and each patch is flattened row by row. Three treatments of colour:
+    Positions run row by row, and each patch is flattened row by row. There are ``A = (H - h) // stride + 1`` of them
+    downwards and ``B = (W - w) // stride + 1`` across. Three treatments of colour:
 
     * ``"separate"``: the patches of every channel are separate views. View ``c * (P / C) + position`` is the patch of
-      channel ``c``, so ``P = C (H - h + 1) (W - w + 1)``, views of size ``h w``;
+      channel ``c``, so ``P = C A B``, views of size ``h w``;
     * ``"joint"``: a view is a patch of all channels together, its pixels one channel after the other: the columns
-      ``c h w`` to ``(c + 1) h w`` are channel ``c``. ``P = (H - h + 1) (W - w + 1)``, views of size ``C h w``;
+      ``c h w`` to ``(c + 1) h w`` are channel ``c``. ``P = A B``, views of size ``C h w``;
     * a number: the patches of that channel alone.
 
     Example:
@@ -39,6 +40,7 @@ class Patches(View):
         channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
         places: whether two more columns say where the patch lies: 0 at the top and 1 at the bottom, 0 at the left and 1
             at the right.
+        stride: pixels from one patch to the next, in both directions.
 
     Raises:
         ValueError: if a size is not a positive integer, a patch is larger than the image, or there is no such channel.
@@ -48,6 +50,7 @@ class Patches(View):
     patch_shape: tuple[int, int] = static()
     channels: str | int = static()
     places: bool = static()
+    stride: int = static()
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Patches(View):
         *,
         channels: str | int = "separate",
         places: bool = False,
+        stride: int = 1,
     ) -> None:
         image: Any
         patch: Any
@@ -73,6 +77,7 @@ class Patches(View):
         checks.must(known, "channels", wanted, repr(channels))
         self.image_shape, self.patch_shape, self.channels = image, patch, channels
         self.places = checks.instance("places", places, bool, "True or False")
+        self.stride = checks.positive_int("stride", stride)
 
     @property
     def input_ndim(self) -> int:
@@ -80,10 +85,16 @@ class Patches(View):
         return 3
 
     @property
+    def positions(self) -> tuple[int, int]:
+        """Numbers of patches downwards and across, ``A`` and ``B``."""
+        (H, W, _), (h, w) = self.image_shape, self.patch_shape
+        return (H - h) // self.stride + 1, (W - w) // self.stride + 1
+
+    @property
     def num_views(self) -> int:
         """Number of patches per image, ``P``; separate channels are added up."""
-        (H, W, C), (h, w) = self.image_shape, self.patch_shape
-        return (C if self.channels == "separate" else 1) * (H - h + 1) * (W - w + 1)
+        A, B = self.positions
+        return (self.image_shape[2] if self.channels == "separate" else 1) * A * B
 
     @property
     def view_size(self) -> int:
@@ -104,16 +115,17 @@ class Patches(View):
         wanted = f"be images [N, H, W, C] with (H, W, C) = {self.image_shape};"
         hint = ". Images of one channel need their last axis too: X[..., None]"
         checks.must(tuple(jnp.shape(X)[1:]) == self.image_shape, "X", wanted, f"shape {tuple(jnp.shape(X))}", hint)
-        (H, W, _), (h, w) = self.image_shape, self.patch_shape
+        (h, w), (A, B), step = self.patch_shape, self.positions, self.stride
         # Slices rather than a gather: their gradient is a sum of padded blocks, not a scatter.
         X = X if isinstance(self.channels, str) else X[..., self.channels, None]
-        pixels = [X[:, i : i + H - h + 1, j : j + W - w + 1, :] for i in range(h) for j in range(w)]
+        every = lambda first, count: slice(first, first + (count - 1) * step + 1, step)  # noqa: E731
+        pixels = [X[:, every(i, A), every(j, B), :] for i in range(h) for j in range(w)]
         patches = jnp.stack(pixels, axis=-1)
         patches = patches if self.channels == "joint" else jnp.moveaxis(patches, 3, 1)
         patches = patches.reshape(X.shape[0], self.num_views, self.num_pixels)
         if not self.places:
             return patches
-        rows, columns = (np.linspace(0, 1, size) if size > 1 else np.zeros(1) for size in (H - h + 1, W - w + 1))
-        at = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+        along = (np.linspace(0, 1, size) if size > 1 else np.zeros(1) for size in (A, B))
+        at = np.stack(np.meshgrid(*along, indexing="ij"), axis=-1).reshape(-1, 2)
         at = np.tile(at, (self.num_views // len(at), 1)).astype(patches.dtype)
         return jnp.concatenate([patches, jnp.broadcast_to(at, (*patches.shape[:2], 2))], axis=-1)

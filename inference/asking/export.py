@@ -37,10 +37,10 @@ from gpzoo.inference.programs.runs import sampled
 _SMALL = 1_000_000
 
 
-#: Rows whose joint covariance is factorised once per draw in a second in all.
+#: Inputs whose joint covariance is factorised once per draw in a second in all.
 _FEW = 300
 
-#: Most rows of a batch by default; and where there are more, and each draw has covariances of its own.
+#: Most inputs of a batch by default; and where there are more, and each draw has covariances of its own.
 _MOST, _MOST_OF_DRAWS = 1000, 200
 
 #: ArviZ's names of what NumPyro records beside draws.
@@ -184,10 +184,10 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
         return {group: found[group] for group in _DENSITIES}
 
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
-    alone = subject.guide.draws_anything or subject.site_rows.count <= _FEW
+    alone = subject.guide.draws_anything or subject.site_rows.count * _inputs_of_a_row(subject) <= _FEW
     question = _of_data("densities", of_draw, alone, source.notes)
     draws = random.split(named_key(rng_key, "export"), num_draws), subject.guide.numbers(subject.params, num_draws)
-    found = _at_data(question, subject, rng_key, draws, _MOST).found
+    found = _at_data(question, subject, rng_key, draws, _MOST // _inputs_of_a_row(subject) or 1).found
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -429,8 +429,8 @@ def _computed(
     alone = source.guide is None or source.guide.draws_anything
     rows = subject.site_rows.count
     if batch_size is None:
-        largest = max(rows, 0 if new is None else new.site_rows.count)
-        batch_size = _MOST_OF_DRAWS if alone and largest > _MOST else _MOST
+        largest, inputs = max(rows, 0 if new is None else new.site_rows.count), _inputs_of_a_row(subject)
+        batch_size = (_MOST_OF_DRAWS if alone and largest * inputs > _MOST else _MOST) // inputs or 1
     most = max(rows, 1) if source.guide is None else batch_size
     answer = _at_data(_of_data("export", source.at_data, alone, source.notes), subject, rng_key, draws, most)
     found, source, few = answer.found, replace(source, notes=answer.question.notes), min(rows, most)
@@ -478,6 +478,14 @@ def _at_data(question: Question, subject: Subject, rng_key: Array, draws: Draw, 
 
     answer.refuse_not_finite(_WORDS, processes, site_of)
     return answer
+
+
+def _inputs_of_a_row(subject: Subject) -> int:
+    """The most inputs that a GP site has for each row of the data: draws are joint over all those of a batch."""
+    guide, layouts = subject.guide, subject.site_rows.layouts
+    if guide is None or guide.joint:
+        return 1
+    return max((layouts[site].count for site in guide.sites.processes if site in layouts), default=1)
 
 
 def _even(subject: Subject, most: int) -> int:

@@ -555,7 +555,7 @@ class Trained:
             new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
             batch_size: most rows at a time; ``f`` is joint among them given ``u``, for which their covariance is
                 formed, for every draw where hyperparameters have draws. The prior has at most so many rows. ``None``:
-                1,000, or 200 if there are more rows and hyperparameters have draws.
+                as many as have 1,000 inputs of a GP site, or 200 if there are more and hyperparameters have draws.
             coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data. The index of a
                 frame and the coordinates of a Dataset are there without it, of new rows too.
             dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.

@@ -196,10 +196,10 @@ def _maps(node: DoubleSum) -> _Row:
         view, outer = view.inner, view.outer.num_views
     if node.weights is None or not isinstance(view, Patches):
         return []
-    (H, W, C), (h, w) = view.image_shape, view.patch_shape
+    C = view.image_shape[2]
     # A sum over transformed images has the same weights for each of them, divided by their number.
     weights = np.asarray(node.weights).reshape(-1, outer, view.num_views).sum(axis=1)
-    maps = weights.reshape(len(weights), -1, H - h + 1, W - w + 1)
+    maps = weights.reshape(len(weights), -1, *view.positions)
     first = view.channels if isinstance(view.channels, int) else 0
     channels = C > 1 and view.channels != "joint"
 

@@ -41,7 +41,6 @@ from jax import Array, random
 from jax.tree_util import Partial
 from jaxtyping import Float, Integer, PRNGKeyArray
 
-from gpzoo import linalg
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.posteriors.earlier import Earlier
@@ -161,15 +160,9 @@ def draws_in_groups(
     """
     prior, m, form = posterior.prior, *posterior._q()
     everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
-    mean, covariance = posterior.conditional._with_fields(prior=everywhere).moments_in_groups(m, form, size)
-    root = linalg.root(covariance, f"the covariance of draws of site {posterior.site!r} within a row")
-    shape = (*mean.shape[:1], mean.shape[1] // size, size)
-    if rows is None:
-        noise = random.normal(key, shape, mean.dtype)
-    else:
-        own = lambda row: random.normal(random.fold_in(key, row), (shape[0], size), mean.dtype)  # noqa: E731
-        noise = jax.vmap(own, out_axes=1)(rows)
-    return mean.reshape(shape) + jnp.einsum("dnij,dnj->dni", root, noise)
+    groups = everywhere.event_shape[0] // size
+    keys = random.split(key, groups) if rows is None else jax.vmap(lambda row: random.fold_in(key, row))(rows)
+    return posterior.conditional._with_fields(prior=everywhere).draws_in_groups(m, form, size, keys)
 
 
 def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:

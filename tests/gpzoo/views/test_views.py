@@ -11,13 +11,15 @@ from gpzoo.views.patches import Patches
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_patches_are_those_of_a_loop(channels):
-    X = np.random.default_rng(0).normal(size=(3, 5, 4, channels))
-    view = Patches((5, 4, channels), (2, 3))
+@pytest.mark.parametrize("stride, places", [(1, (4, 5)), (2, (2, 3)), (3, (2, 2))])
+def test_patches_are_those_of_a_loop(channels, stride, places):
+    X = np.random.default_rng(0).normal(size=(3, 5, 7, channels))
+    view = Patches((5, 7, channels), (2, 3), stride=stride)
     patches = np.asarray(view.view(X))
-    assert patches.shape == (3, view.num_views, view.view_size) == (3, 8 * channels, 6)
+    assert view.positions == places
+    assert patches.shape == (3, view.num_views, view.view_size) == (3, places[0] * places[1] * channels, 6)
     index = 0
-    for c, i, j in itertools.product(range(channels), range(4), range(2)):
+    for c, i, j in itertools.product(range(channels), range(0, 4, stride), range(0, 5, stride)):
         np.testing.assert_array_equal(patches[:, index], X[:, i : i + 2, j : j + 3, c].reshape(3, 6))
         index += 1
 
