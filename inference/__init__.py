@@ -26,6 +26,7 @@ from gpzoo.inference.diagnosis.diagnose import diagnose
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding
 from gpzoo.inference.diagnosis.laplace import check_laplace
 from gpzoo.inference.diagnosis.vsbc import vsbc
+from gpzoo.inference.guides.global_inducing import GlobalInducingGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.reparam import WhitenReparam, whitened
 from gpzoo.inference.guides.row_latents import Amortised, PerRow
@@ -46,6 +47,7 @@ __all__ = [
     "Diagnosis",
     "Finding",
     "GaussianProcessELBO",
+    "GlobalInducingGuide",
     "ImportanceWeightedELBO",
     "InducingGuide",
     "NaturalGradients",

@@ -250,8 +250,9 @@ def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Net
 
 
 def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-    """Accuracy and nlpp of a prediction, as metrics of a model."""
-    return {f"{model}_accuracy": metrics.accuracy(test, y), f"{model}_nlpp": metrics.nlpp(test)}
+    """Accuracy and nlpp of a prediction, as metrics of a model, and the standard error of the latter."""
+    found = {"accuracy": metrics.accuracy(test, y), "nlpp": metrics.nlpp(test), "nlpp_se": metrics.standard_error(test)}
+    return {f"{model}_{name}": value for name, value in found.items()}
 
 
 def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> SitePrediction:

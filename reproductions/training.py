@@ -323,7 +323,8 @@ def over_splits(
         kept = replace(kept, inspected=seen._replace(which=which))
     if run.finished:
         return kept
-    names = [name for name in kept.metrics if not name.endswith("_se")]
+    # Of one split there are errors over test rows alone.
+    names = [name for name in kept.metrics if count == 1 or not name.endswith("_se")]
     if (selection := kept.selection) and selection.get("candidates"):
         selection = {**selection, "candidates": [each for found in every for each in found.selection["candidates"]]}
     return replace(

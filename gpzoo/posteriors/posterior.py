@@ -48,6 +48,8 @@ class InducingPosterior(ProcessAtInputs):
         value: makes the site's value in place of a draw over all inputs together: ``value(posterior, key)``. Where
             given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
         earlier: the law of ``u`` given earlier data, which the divergence from the prior then contains.
+        drawn: the draw of ``u``, of the shape of ``u_mean``, that all values follow from, where other sites have seen
+            it; moments and divergence are those of ``q(u)``.
 
     Raises:
         TypeError: if ``form`` is no form, or has no values.
@@ -55,7 +57,7 @@ class InducingPosterior(ProcessAtInputs):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    pytree_data_fields = ("conditional", "u_mean", "form", "value", "earlier")
+    pytree_data_fields = ("conditional", "u_mean", "form", "value", "earlier", "drawn")
     pytree_aux_fields = ("num_outputs",)
 
     def __init__(
@@ -66,6 +68,7 @@ class InducingPosterior(ProcessAtInputs):
         *,
         value: Callable[[InducingPosterior, Array], Any] | None = None,
         earlier: Earlier | None = None,
+        drawn: Array | None = None,
     ) -> None:
         site = conditional.site
         checks.refuse(
@@ -81,7 +84,7 @@ class InducingPosterior(ProcessAtInputs):
         form.check(conditional)
         form.check_values(conditional)
         self.conditional, self.u_mean, self.form, self.value = conditional, u_mean, form, value
-        self.earlier = earlier
+        self.earlier, self.drawn = earlier, drawn
         self._init_events(self.prior.event_shape[0], self.prior.num_outputs)
 
     @property
@@ -201,6 +204,8 @@ class InducingPosterior(ProcessAtInputs):
         Raises:
             ValueError: for a ``sample_shape`` where draws are not joint.
         """
+        if self.drawn is not None:
+            return self.given(self.drawn).sample(key, sample_shape)
         if self.value is None:
             return self._joint_draw(key, sample_shape)
         one = f"Site {self.site!r} gives one value at a time, which is no joint draw: vmap over keys."
@@ -247,7 +252,8 @@ class InducingPosterior(ProcessAtInputs):
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
         """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` elsewhere and on grids."""
-        return self.conditional.draw(*self._q(), key).reshape(self.u_mean.shape)
+        draw = self.conditional.draw(*self._q(), key) if self.drawn is None else self.drawn
+        return draw.reshape(self.u_mean.shape)
 
     def log_density_of(self, draw: Float[Array, "M *D"]) -> Float[Array, ""]:
         """``log q(u)`` of a result of :meth:`draw_inducing`, summed over outputs, in nats: of ``u``, never of ``v``."""
@@ -259,7 +265,8 @@ class InducingPosterior(ProcessAtInputs):
 
     def given(self, u: Float[Array, "M *D"]) -> InducingPosterior:
         """``p(f | u)``: this posterior with ``q`` concentrated on ``u``, as :meth:`draw_inducing` gives it."""
-        return self._replace(conditional=self.conditional.given_draw(), u_mean=u, form=Diagonal(jnp.zeros_like(u)))
+        form = Diagonal(jnp.zeros_like(u))
+        return self._replace(conditional=self.conditional.given_draw(), u_mean=u, form=form, drawn=None)
 
     def as_joint(self) -> InducingPosterior:
         """This posterior with values that are draws over all inputs together."""

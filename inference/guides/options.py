@@ -87,13 +87,7 @@ class Options:
             sites: of the program.
             others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
         """
-        own: dict[str, Constraint | None] = {}
-        for site in sites.processes:
-            inducing = for_site(self.inducing, site)
-            trained = inducing is None or structure(inducing).num_leaves
-            parts = ("mean", *self.form_at(site).data_fields, *(("inducing",) if trained else ()))
-            own |= {f"{site}_{part}": None for part in parts}
-        own |= {f"{site}_residual": constraints.positive for site in self.residual}
+        own = self._of_processes(sites) | {f"{site}_residual": constraints.positive for site in self.residual}
         if callable(self.hyperparameters):
             return own | (others.parameters if others is not None else {})
         for site in sites.latents - sites.processes:
@@ -101,6 +95,15 @@ class Options:
                 own[f"{site}_loc"] = sites.constraints.get(site)
             else:
                 own |= {f"{site}_loc": None, f"{site}_scale": constraints.positive}
+        return own
+
+    def _of_processes(self, sites: Sites) -> dict[str, Constraint | None]:
+        own: dict[str, Constraint | None] = {}
+        for site in sites.processes:
+            inducing = for_site(self.inducing, site)
+            trained = inducing is None or structure(inducing).num_leaves
+            parts = ("mean", *self.form_at(site).data_fields, *(("inducing",) if trained else ()))
+            own |= {f"{site}_{part}": None for part in parts}
         return own
 
     def check_names(self, sites: Sites, others: OtherLatents | None) -> None:

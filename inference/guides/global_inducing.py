@@ -1,0 +1,223 @@
+"""How do layers know what the layers below them made of the inducing inputs? One set of these runs through the program.
+
+Ober and Aitchison 2021, *Global inducing point variational posteriors for Bayesian neural networks and deep Gaussian
+processes*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax import Array
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Float, PRNGKeyArray
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+from numpyro.infer import init_to_median
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo._types import ArrayLike
+from gpzoo.inducing.initialisers import Initialiser
+from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.guides.handler import PosteriorHandler
+from gpzoo.inference.guides.options import for_site
+from gpzoo.inference.programs.runs import Runs, Trace, check_value
+from gpzoo.inference.programs.sites import Sites
+from gpzoo.posteriors.conditional import Projection
+from gpzoo.posteriors.forms import Full
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess, rows_first
+
+#: The parameter of the inducing inputs.
+INPUTS = "inducing_inputs"
+
+
+class GlobalInducingGuide(InducingGuide):
+    """A guide that runs the program on inducing inputs ``Z`` too, and conditions each layer on what those below made.
+
+    The inducing inputs of a GP site are the inputs that it has in a run of the program on ``Z``, where each site below
+    it is drawn. Its ``q(u)`` is the posterior under pseudo-data ``v`` there with independent normal noise, ``q(u) ~
+    p(u) N(v; u, diag(s^2))`` (Ober and Aitchison 2021, eq. 16-19), so that layers depend on each other: where the one
+    below moves its draw, the one above follows. :class:`~gpzoo.inference.InducingGuide` has independent layers.
+
+    Parameters are ``inducing_inputs``, and of each GP site ``<site>_mean``, the pseudo-data less the prior's mean, and
+    ``<site>_noise``, their standard deviations.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from functools import partial
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import GlobalInducingGuide
+        >>> from gpzoo.models import deep_gp, linear_layers
+        >>> X = np.random.default_rng(0).standard_normal((30, 3)).astype(np.float32)
+        >>> guide = GlobalInducingGuide(partial(deep_gp, layers=linear_layers(X, [2])), kmeans(5))
+        >>> params = guide.init_params(jax.random.key(0), X, X[:, 0])
+        >>> [(name, params[name].shape) for name in params if "inducing" in name or "mean" in name]
+        [('inducing_inputs', (5, 3)), ('layer_0_mean', (5, 2)), ('f_mean', (5,))]
+
+    Args:
+        model: a NumPyro program whose first argument is its inputs; it is run on ``Z`` in their place, with the same
+            keyword arguments and without the others.
+        inputs: ``Z``, ``[M, ...]`` as the first argument, or an initialiser such as :func:`~gpzoo.kmeans`, which sees
+            it.
+        initial_noise: initial standard deviations of the pseudo-data, of zero, in units of the prior's; one for all, or
+            by site name. ``None`` for 1 at sites on which no other depends, and 0.1 elsewhere, where layers then start
+            near their means.
+        hyperparameters: see :class:`~gpzoo.inference.InducingGuide`; a latent variable has one value on ``Z`` and on
+            the data.
+        init_loc_fn: see there.
+
+    Raises:
+        TypeError: if ``inputs`` is neither an array nor an initialiser.
+        ValueError: at the first call, for a latent variable of each row, whose values on ``Z`` nothing tells.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        inputs: ArrayLike | Initialiser,
+        *,
+        initial_noise: float | Mapping[str, float] | None = None,
+        hyperparameters: str | Callable[[Callable], Callable] = "point",
+        init_loc_fn: Callable = init_to_median,
+    ) -> None:
+        super().__init__(
+            model,
+            InducingPoints(np.zeros((1, 1))),
+            initial_scale={} if initial_noise is None else initial_noise,
+            hyperparameters=hyperparameters,
+            init_loc_fn=init_loc_fn,
+        )
+        if not isinstance(inputs, Initialiser):
+            inputs = checks.floating("inputs", inputs)
+            checks.finite("inputs", inputs)
+        self.inputs = inputs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """See :meth:`InducingGuide.__call__`."""
+        sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
+        Z = numpyro.param(INPUTS, partial(self._start, args[0]))
+        start = partial(self.starting_sites, args=args, kwargs=kwargs)
+        below = _AtInducing(self, sites, ((Z,), kwargs), others, start)
+        with handlers.block(hide_fn=lambda site: site["type"] != "param"), handlers.seed(rng_seed=numpyro.prng_key()):
+            with below:
+                self.model(Z, **kwargs)
+        with _Given(self, sites, (args, kwargs), others, start, below=below) as handler:
+            self.model(*args, **kwargs)
+        return handler.values
+
+    def _start(self, X: Array, key: PRNGKeyArray) -> Array:
+        if not isinstance(self.inputs, Initialiser):
+            return self.inputs.astype(X.dtype)
+        checks.refuse(
+            not checks.is_concrete(X), "The initialiser of inducing inputs reads them, outside jit.", TypeError
+        )
+        return self.inputs.initialise(key, np.asarray(X), None).points()
+
+    def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Any = None) -> Sites:
+        """See :meth:`InducingGuide.sites_for`."""
+        known = self.sites is not None
+        sites = super().sites_for(args, kwargs, seen)
+        if not known and isinstance(self.initial_scale, Mapping):
+            self.initial_scale = dict.fromkeys(sites.inner, 0.1) | self.initial_scale
+        return sites
+
+    def _of_processes(self, sites: Sites) -> dict[str, Constraint | None]:
+        own: dict[str, Constraint | None] = {INPUTS: None}
+        for site in sites.processes:
+            own |= {f"{site}_mean": None, f"{site}_noise": constraints.positive}
+        return own
+
+    def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
+        """See :meth:`InducingGuide.looks_at_inputs`."""
+        return [INPUTS] if isinstance(self.inputs, Initialiser) and INPUTS not in (given or {}) else []
+
+    def _started_at_once(self, started: Callable[..., Runs], looked_at: list[str]) -> Trace | None:
+        return None if looked_at else super()._started_at_once(started, looked_at)
+
+    def form_at(self, site: str) -> NoReturn:
+        """Refused: what is trained are pseudo-data."""
+        raise ValueError("GlobalInducingGuide has no natural gradients: its parameters are pseudo-data, not q(u).")
+
+
+class _AtInducing(PosteriorHandler):
+    """A run on the inducing inputs: a GP site's inducing inputs are its own inputs, and its value is a draw of ``u``.
+
+    Attributes:
+        found: the posterior and the draw of ``u``, whitened, of each GP site.
+    """
+
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
+        self.found: dict[str, tuple[InducingPosterior, Array]] = {}
+
+    def _process(self, name: str, msg: dict[str, Any]) -> Array:
+        prior = self.representation.prior(name, msg["fn"])
+        conditional = Projection(prior, InducingPoints(prior.X), site=name)
+        shape, scale = (conditional.num_inducing, *conditional.outputs), for_site(self.options.initial_scale, name, 1.0)
+        start = lambda _: scale * jnp.sqrt(rows_first(prior.kernel.diag(prior.X), shape))  # noqa: E731
+        v = numpyro.param(f"{name}_mean", jnp.zeros(shape, conditional.dtype))
+        noise = numpyro.param(f"{name}_noise", start, constraint=constraints.softplus_positive)
+        for part, value in (("mean", v), ("noise", noise)):
+            check_value(f"{name}_{part}", value, shape)
+        posterior = InducingPosterior(conditional, *_of_pseudo_data(conditional.L, v, noise))
+        draw = posterior.draw_inducing(numpyro.prng_key())
+        self.found[name] = posterior, draw
+        return prior.mean if self.representation.starts else prior.mean + posterior.given(draw).inducing_moments()[0]
+
+    def _other(self, name: str, msg: dict[str, Any]) -> Any:
+        plates = [frame.name for frame in msg["cond_indep_stack"]]
+        checks.refuse(
+            plates,
+            f"Latent site {name!r} has a value for each row (plate {', '.join(map(repr, plates))}), and nothing tells "
+            "those of the inducing inputs: GlobalInducingGuide is for programs without such sites.",
+        )
+        return super()._other(name, msg)
+
+
+class _Given(PosteriorHandler):
+    """A run on the data, after one on the inducing inputs."""
+
+    def __init__(self, *options: Any, below: _AtInducing) -> None:
+        super().__init__(*options)
+        self.below, self.sampled, self.taken = below, below.sampled, below.taken
+
+    def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
+        return self.below.found[name][0].inducing
+
+    def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
+        q, draw = self.below.found[name]
+        factor = q.conditional.L, q.conditional.L_inverse
+        conditional = Projection(self.representation.prior(name, prior), inducing, site=name, factor=factor)
+        # Where a layer above has seen the draw, so does the rest of the function.
+        return InducingPosterior(conditional, q.u_mean, q.form, drawn=draw if name in self.sites.inner else None)
+
+    def _other(self, name: str, msg: dict[str, Any]) -> Any:
+        with handlers.substitute(data={name: self.below.values[name]}):
+            return super()._other(name, msg)
+
+
+def _of_pseudo_data(
+    L: Float[Array, "... M M"], v: Float[Array, "M *D"], noise: Float[Array, "M *D"]
+) -> tuple[Float[Array, "M *D"], Full]:
+    """Mean and covariance of whitened ``u``, ``u = L w``, given ``v = u + noise e``.
+
+    ``S = (I + A A^T)^-1`` and ``m = S A v / s`` with ``A = L^T / s``.
+    """
+    by_output = lambda x: x.reshape(len(v), -1).T  # noqa: E731
+    deviations = by_output(noise)
+    A = jnp.broadcast_to(L.mT, (*deviations.shape[:1], *L.shape[-2:])) / deviations[:, None, :]
+    B = jnp.eye(L.shape[-1], dtype=L.dtype) + linalg.matmul(A, A.mT)
+    # ``U U^T = B`` with ``U`` upper, so that ``U^-T`` is lower.
+    U = jnp.flip(jnp.linalg.cholesky(jnp.flip(B, (-2, -1)), symmetrize_input=False), (-2, -1))
+    R = solve_triangular(U, jnp.broadcast_to(jnp.eye(B.shape[-1], dtype=B.dtype), B.shape), lower=False).mT
+    m = linalg.matmul(R, linalg.matmul(R.mT, linalg.matmul(A, (by_output(v) / deviations)[..., None])))[..., 0]
+    return (m[0], Full(R[0])) if v.ndim == 1 else (m.T, Full(R))
