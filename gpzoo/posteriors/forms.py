@@ -19,11 +19,11 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import static
-from gpzoo.linalg.quadratic import lower_squares, lower_trace
+from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.processes.process import rows_first
 
-__all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank"]
+__all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank", "Orthogonal"]
 
 #: Grid points along one axis beyond which the prior over them is not factorised unless asked for.
 LARGE_GRID = 256
@@ -140,6 +140,55 @@ class BlockDiagonal(_OfFactors):
     def root(self) -> linalg.BlockDiagonalMatrix:
         """The factors on the diagonal."""
         return linalg.BlockDiagonalMatrix(*self.scale)
+
+
+class Orthogonal(_OfFactors):
+    """Two sets of inducing variables, the second of what the first leaves: ``covariance=forms.Orthogonal(first=100)``.
+
+    SOLVE-GP (Shi, Titsias and Mnih 2020, *Sparse orthogonal variational inference for Gaussian processes*): ``f`` is
+    the sum of its projection onto the first variables and of an independent rest, and the others are inducing variables
+    of the rest, with a ``q`` of their own. As whitening takes variables in their order, that is ``q(v) = N(m_1, S_1)
+    N(m_2, S_2)`` for whitened ``v``. The bound is between those of the first set alone and of a full covariance of all,
+    which has twice as many parameters and products for each output if both sets have one size.
+
+    Args:
+        scale: a lower-triangular factor for each set, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
+        first: size of the first set, where no values are given.
+    """
+
+    scale: Any
+    first: int = static()
+
+    def __init__(self, scale: Any = None, *, first: int = 1) -> None:
+        super().__init__(*(() if scale is None else (scale,)))
+        self.first = checks.positive_int("first", first if scale is None else scale[0].shape[-1])
+
+    def check(self, conditional: Conditional) -> None:
+        """Refuse one set of inducing variables, or variables that are not whitened; see :meth:`Form.check`."""
+        super().check(conditional)
+        checks.refuse(
+            not conditional.whiten or conditional.num_inducing <= self.first or conditional.inducing.num_axes,
+            f"covariance=Orthogonal(first={self.first}) needs more than {self.first} inducing variables at site "
+            f"{conditional.site!r}, which has {conditional.num_inducing}, no grid of them, and whiten=True.",
+        )
+
+    def start(self, conditional: Conditional, scale: float | Array) -> Orthogonal:
+        """The prior's factors, which are identities, times ``scale``."""
+        sizes = self.first, conditional.num_inducing - self.first
+        return Orthogonal(tuple(_each_output(jnp.eye(M, dtype=conditional.dtype), conditional, scale) for M in sizes))
+
+    def root(self) -> Float[Array, "D M M"]:
+        """The factors on the diagonal of a matrix."""
+        return linalg.BlockDiagonalMatrix(*self.scale).dense()
+
+    def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
+        """See :meth:`Form.spread`."""
+        return spread(B, linalg.BlockDiagonalMatrix(*self.scale))
+
+    def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
+        """See :meth:`Form.squares`."""
+        parts = linalg.BlockDiagonalMatrix(*self.scale).split(B)
+        return linalg.total(lower_squares(part, own) for part, own in zip(parts, self.scale, strict=True))
 
 
 class Kronecker(_OfFactors):
