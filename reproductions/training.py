@@ -85,6 +85,7 @@ class Setting:
         weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
         decay: what Adam keeps of its mean of squared gradients at every step.
         test_rows: number of rows predicted at a time.
+        test_draws: number of draws of a prediction of the test set.
         num_draws: number of draws of the exported posterior.
         factors: factors of Adam's rate, by parameter, where they are not 1.
         early: number of further evaluations in the first interval, each at half the steps of the next one.
@@ -102,6 +103,7 @@ class Setting:
     weighted: int | None = None
     decay: float = ADAM
     test_rows: int = 1000
+    test_draws: int = 100
     num_draws: int = 200
     factors: Mapping[str, float] = field(default_factory=dict)
     early: int = 0
@@ -158,6 +160,7 @@ class Setting:
     def added(self) -> dict[str, Any]:
         """What is not as usual, for the result."""
         found = {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
+        found |= {"draws_prediction": self.test_draws} if self.test_draws != 100 else {}
         if self.factors:
             found["factors"] = dict(self.factors)
         return found | ({"decay": self.decay} if self.decay != ADAM else {})
@@ -242,7 +245,7 @@ def train(
 
     def evaluate(params: dict[str, Any]) -> dict[str, float]:
         now = begun.with_params(params)
-        test = predicted(keys.test, now, data.X_test, data.y_test, setting.test_rows, keywords)
+        test = predicted(keys.test, now, data.X_test, data.y_test, setting.test_rows, keywords, setting.test_draws)
         also = {name: float(params[site]) for name, site in (watched or {}).items() if site in params}
         return {**score(test, data.y_test), **also}
 
@@ -373,7 +376,13 @@ def optimise(
 
 
 def predicted(
-    key: Array, trained: Trained, X: Any, y: Any, test_rows: int = 1000, model_kwargs: Mapping[str, Any] | None = None
+    key: Array,
+    trained: Trained,
+    X: Any,
+    y: Any,
+    test_rows: int = 1000,
+    model_kwargs: Mapping[str, Any] | None = None,
+    num_draws: int = 100,
 ) -> SitePrediction:
     """The prediction of ``"y"``, with the density of these targets.
 
@@ -384,8 +393,10 @@ def predicted(
         y: targets.
         test_rows: number of rows at a time.
         model_kwargs: keyword arguments of the program.
+        num_draws: number of draws, of what the program draws.
     """
-    return trained.predict(key, X, test_data={"y": y}, batch_size=test_rows, model_kwargs=model_kwargs)["y"]
+    options = {"num_draws": num_draws, "batch_size": test_rows, "model_kwargs": model_kwargs}
+    return trained.predict(key, X, test_data={"y": y}, **options)["y"]
 
 
 def exported(

@@ -171,7 +171,8 @@ def root(
     jitter: float | Array | None = None,
     *,
     out_of: Float[Array, "..."] | None = None,
-) -> Float[Array, "*batch N N"]:
+    times: Float[Array, "*batch N S"] | None = None,
+) -> Float[Array, "*batch N _"]:
     """A matrix ``R`` with ``R R^T = K`` plus jitter, even if ``K`` is singular or indefinite by rounding.
 
     Joint draws need it: covariances of functions given inducing variables are differences of nearly equal matrices,
@@ -187,9 +188,10 @@ def root(
         jitter: see :func:`add_jitter`; the default is too small to change moments noticeably.
         out_of: variances that set the scale of the rounding errors in ``K``: the diagonal of the minuend, if ``K`` is a
             difference; ``None`` for the diagonal of ``K``.
+        times: what ``R`` is multiplied with, such as noise; of few columns this is much cheaper to differentiate.
 
     Returns:
-        ``[..., N, N]``.
+        ``R``, ``[..., N, N]``, or its product with ``times``.
 
     Raises:
         FactorisationError: outside ``jit``, if ``K`` is not finite, or its negative eigenvalues exceed
@@ -197,9 +199,11 @@ def root(
     """
     jittered = add_jitter(K, jitter)
     scale = jnp.mean(diagonal(K) if out_of is None else out_of)
-    R = _root(jittered, lax.stop_gradient(scale))
-    _refuse_failed(R, K, name, jitter)
-    if is_concrete(R):
+    eye = jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape)
+    found = _root_times(jittered, lax.stop_gradient(scale), eye if times is None else times)
+    if is_concrete(found):
+        R = found if times is None else _root_times(jittered, scale, eye)
+        _refuse_failed(R, K, name, jitter)
         left_out = float(jnp.mean(jnp.sum(R * R, axis=-1) - diagonal(jittered)))
         variance = float(scale)
         refuse(
@@ -209,13 +213,16 @@ def root(
             "must be positive semi-definite.",
             FactorisationError,
         )
-    return R
+    return found
 
 
 @jax.custom_jvp
-def _root(K: Float[Array, "*batch N N"], scale: Float[Array, ""]) -> Float[Array, "*batch N N"]:
+def _root_times(
+    K: Float[Array, "*batch N N"], scale: Float[Array, ""], X: Float[Array, "*batch N S"]
+) -> Float[Array, "*batch N S"]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    return lax.switch(_choice(L, K, scale), [lambda: L, lambda: _diagonal_root(K), lambda: _symmetric_root(K)[0]])
+    roots = [lambda: L, lambda: _diagonal_root(K), lambda: _symmetric_root(K)[0]]
+    return matmul(lax.switch(_choice(L, K, scale), roots), X)
 
 
 def _choice(L: Float[Array, "*batch N N"], K: Float[Array, "*batch N N"], scale: Float[Array, ""]) -> Array:
@@ -228,9 +235,9 @@ def _diagonal_root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]:
     return jnp.sqrt(jnp.maximum(diagonal(K), 0))[..., None] * jnp.eye(K.shape[-1], dtype=K.dtype)
 
 
-@_root.defjvp
-def _root_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    (K, scale), dK = primals, (tangents[0] + tangents[0].mT) / 2
+@_root_times.defjvp
+def _root_times_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    (K, scale, X), dK, dX = primals, (tangents[0] + tangents[0].mT) / 2, tangents[2]
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     choice = _choice(L, K, scale)
     # Under vmap over draws both derivatives are computed, and zero times NaN would be NaN.
@@ -257,7 +264,8 @@ def _root_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tu
 
     R, left, weights, inner, right = lax.switch(choice, [lower, of_diagonal, symmetric])
     between = weights * matmul(matmul(inner, dK), inner.mT)
-    return R, matmul(matmul(left, between), right)
+    # From the right, so that products are of few columns where ``X`` is.
+    return matmul(R, X), matmul(left, matmul(between, matmul(right, X))) + matmul(R, dX)
 
 
 def _symmetric_root(

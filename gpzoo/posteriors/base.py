@@ -304,10 +304,17 @@ class Conditional(Fields):
         """Mean of the zero-mean part of ``f`` and its covariance."""
         checks.unwritten(self, "moments(m, form)")
 
-    def draws_in_groups(self, m: Float[Array, "M D"], form: Form, size: int, keys: Array) -> Float[Array, "D G {size}"]:
+    def draws_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
+    ) -> Float[Array, "D G {size}"]:
         """Draws of the zero-mean part of ``f``, joint within groups of ``size`` inputs that follow each other.
 
-        ``keys`` has one for each group: groups are independent of each other.
+        Args:
+            m: mean of ``q(u)``.
+            form: its covariance.
+            size: of a group.
+            keys: one for each group: groups are independent of each other.
+            rows: whether groups are many and small, the inputs of rows of data.
         """
         checks.unwritten(self, "draws_in_groups(m, form, size, keys)")
 

@@ -152,25 +152,37 @@ class Projection(Conditional):
         Kff = self.prior.kernel(self.prior.X)
         return mean_at(B, m), Kff - matmul(A.mT, A) + matmul(root.mT, root)
 
-    def draws_in_groups(self, m: Float[Array, "M D"], form: Form, size: int, keys: Array) -> Float[Array, "D G {size}"]:
+    def draws_in_groups(
+        self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
+    ) -> Float[Array, "D G {size}"]:
         """See :meth:`Conditional.draws_in_groups`: ``B^T u`` of a draw ``u`` for each group, and what ``u`` leaves.
 
         All outputs with the same kernel share what ``u`` leaves, ``Kff - A^T A``, and its root.
         """
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
-        A, B = (x.reshape(*x.shape[:-1], -1, size) for x in self._projections(X))
-        each = X.reshape(*X.shape[:own], -1, size, *X.shape[own + 1 :])
-        Kff = jnp.moveaxis(jax.vmap(kernel, in_axes=own)(each), 0, -3)
-        left, variances = Kff - jnp.einsum("...mgi,...mgj->...gij", A, A), linalg.diagonal(Kff)
-        # Relative to what is subtracted from: its rounding errors may exceed all that is left.
-        jitter, name = relative_jitter(jnp.mean(variances)), f"what u leaves of site {self.site!r} within a row"
-        root = linalg.root(left, name, jitter, out_of=variances)
+        # [*D, G, M, size]
+        A, B = (jnp.moveaxis(x.reshape(*x.shape[:-1], -1, size), -2, -3) for x in self._projections(X))
+        if len(keys) == 1:  # a batch of one makes loops over views slow
+            Kff = kernel(X)[..., None, :, :]
+        else:
+            each = X.reshape(*X.shape[:own], -1, size, *X.shape[own + 1 :])
+            Kff = jnp.moveaxis(jax.vmap(kernel, in_axes=own)(each), 0, -3)
         of_u, of_rest = jnp.moveaxis(jax.vmap(random.split)(keys), 1, 0)
         u = jax.vmap(lambda key: self.draw(m, form, key))(of_u)
-        noise = jax.vmap(lambda key: random.normal(key, (m.shape[1], size), m.dtype), out_axes=1)(of_rest)
-        spread = "mgi,gmd->dgi" if B.ndim == 3 else "dmgi,gmd->dgi"
-        return jnp.einsum(spread, B, u) + jnp.einsum("...gij,...gj->...gi", root, noise)
+        noise = jax.vmap(lambda key: random.normal(key, (size, m.shape[1]), m.dtype))(of_rest)
+        apart = B.ndim == 4  # a kernel or inputs for each output
+        if apart:
+            u, noise = (jnp.moveaxis(x, -1, 0)[..., None] for x in (u, noise))
+        variances, jitter, at = linalg.diagonal(Kff), None, f"{size} inputs"
+        if rows:
+            # Relative to what is subtracted from, whose rounding errors may exceed all that is left: one group without
+            # a Cholesky factor would cost all of them their eigenvalues. The prior's jitter is meant for ``Kuu``.
+            jitter, at = relative_jitter(jnp.mean(variances)), f"the {size} inputs of a row"
+        name = f"the joint posterior covariance of site {self.site!r} at {at}"
+        rest = linalg.root(Kff - matmul(A.mT, A), name, jitter, out_of=variances, times=noise)
+        draw = matmul(B.mT, u) + rest
+        return draw[..., 0] if apart else jnp.moveaxis(draw, -1, 0)
 
     # -- q(u) --------------------------------------------------------------------------------------------------------
 

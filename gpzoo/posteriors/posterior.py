@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
@@ -116,11 +117,6 @@ class InducingPosterior(ProcessAtInputs):
         return self.prior.kernel.diag(self.prior.X)
 
     @property
-    def _joint_jitter(self) -> None:
-        """The prior's jitter is meant for ``Kuu``: on a posterior covariance it could outweigh the posterior itself."""
-        return None
-
-    @property
     def _density_jitter(self) -> Float[Array, "..."]:
         """The prior's jitter, so that parts of ``f`` that ``u`` says nothing about cancel in ``log q(f) - log p(f)``.
 
@@ -213,12 +209,17 @@ class InducingPosterior(ProcessAtInputs):
         return self.value(self, key)
 
     def _joint_draw(self, key: Array, sample_shape: tuple[int, ...]) -> Float[Array, "..."]:
-        if not self.conditional.deterministic:
-            return super().sample(key, sample_shape)
+        conditional, q = self.conditional, self._q()
+
+        def one(key: Array) -> Array:
+            if conditional.deterministic:
+                return self.given(self.draw_inducing(key)).mean
+            return self._with_loc(conditional.draws_in_groups(*q, self.event_shape[0], key[None], rows=False)[:, 0])
+
         if sample_shape == ():
-            return self.given(self.draw_inducing(key)).mean
-        keys = random.split(key, sample_shape)
-        return jnp.vectorize(self.sample, signature="()->" + ("(n)" if self.num_outputs is None else "(n,d)"))(keys)
+            return one(key)
+        draws = jax.vmap(one)(random.split(key, math.prod(sample_shape)))
+        return draws.reshape(*sample_shape, *self.event_shape)
 
     def log_prob(self, value: Array, intermediates: Any = None) -> Float[Array, "*S"]:
         """Joint log density of ``value`` under ``q(f)``.

@@ -56,12 +56,15 @@ class ProcessAtInputs(dist.Distribution):
             FactorisationError: outside ``jit``, if the covariance holds NaN or infinity.
         """
         mean, covariance = self.moments()
-        root = linalg.root(covariance, self._covariance_name(), self._joint_jitter, out_of=self._prior_variance())
         noise = random.normal(key, sample_shape + self.event_shape, mean.dtype)
-        if root.ndim == 2:
-            rows = "ij,...jd->...id" if self.num_outputs is not None else "ij,...j->...i"
-            return mean + jnp.einsum(rows, root, noise)
-        return mean + jnp.einsum("dij,...jd->...id", root, noise)
+        # All draws and, with one kernel, all outputs are columns of one product. Both orders are their own inverses.
+        own = covariance.ndim == 3
+        order = (2, 1, 0) if own else (1, 0, 2)
+        columns = noise.reshape(-1, self.event_shape[0], self.num_outputs or 1).transpose(order)
+        times = columns if own else columns.reshape(len(columns), -1)
+        of, name = self._prior_variance(), self._covariance_name()
+        drawn = linalg.root(covariance, name, self._joint_jitter, out_of=of, times=times).reshape(columns.shape)
+        return mean + drawn.transpose(order).reshape(noise.shape)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S"]:
         """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ from gpzoo._types import ArrayLike
 from gpzoo.inducing.initialisers import Initialiser
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.guides.handler import PosteriorHandler
+from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.runs import Runs, Trace, check_value
 from gpzoo.inference.programs.sites import Sites
@@ -77,7 +77,8 @@ class GlobalInducingGuide(InducingGuide):
 
     Raises:
         TypeError: if ``inputs`` is neither an array nor an initialiser.
-        ValueError: at the first call, for a latent variable of each row, whose values on ``Z`` nothing tells.
+        ValueError: for inducing inputs that are not finite, or another kind of initialiser; at the first call, for a
+            latent variable of each row, whose values on ``Z`` nothing tells.
     """
 
     def __init__(
@@ -96,7 +97,10 @@ class GlobalInducingGuide(InducingGuide):
             hyperparameters=hyperparameters,
             init_loc_fn=init_loc_fn,
         )
-        if not isinstance(inputs, Initialiser):
+        if isinstance(inputs, Initialiser):
+            points = getattr(inputs, "variable", None) is InducingPoints
+            checks.must(points, "inputs", "be inputs, or their initialiser such as kmeans(50);", type(inputs).__name__)
+        else:
             inputs = checks.floating("inputs", inputs)
             checks.finite("inputs", inputs)
         self.inputs = inputs
@@ -120,14 +124,14 @@ class GlobalInducingGuide(InducingGuide):
         checks.refuse(
             not checks.is_concrete(X), "The initialiser of inducing inputs reads them, outside jit.", TypeError
         )
-        return self.inputs.initialise(key, np.asarray(X), None).points()
+        return parameter_of(self.inputs.initialise(key, np.asarray(X), cast(Any, None)))
 
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Any = None) -> Sites:
         """See :meth:`InducingGuide.sites_for`."""
         known = self.sites is not None
         sites = super().sites_for(args, kwargs, seen)
         if not known and isinstance(self.initial_scale, Mapping):
-            self.initial_scale = dict.fromkeys(sites.inner, 0.1) | self.initial_scale
+            self.initial_scale = dict.fromkeys(sites.inner, 0.1) | dict(self.initial_scale)
         return sites
 
     def _of_processes(self, sites: Sites) -> dict[str, Constraint | None]:
