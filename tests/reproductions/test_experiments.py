@@ -64,7 +64,8 @@ def test_every_variant_comes_as_far_as_its_training(paper, name, variant, preset
     assert steps == setting.steps
     if paper == "convolutional":
         patches = None if variant == "rbf" else (3, 3) if name == "rectangles" else (5, 5)
-        assert model.keywords.get("patch_shape") == patches and X.ndim == (4 if patches else 2)
+        own = model.keywords.get("last", model)  # of a deep program, the last layer
+        assert own.keywords.get("patch_shape") == patches and X.ndim == (4 if patches else 2)
         if preset == "paper":
             sizes, start, batches = AUTHORS[name]
             assert setting.num_inducing in sizes and (setting.batch_size in batches or not setting.by_adam)
