@@ -395,6 +395,7 @@ class Trained:
         checks.refuse(isinstance(guide, DrawsGuide), "These are draws of hyperparameters already, of Trained.of_draws.")
         inducing = {}
         for name in sites.processes:
+            guide.form_at(name)  # a guide without inducing variables of its own refuses
             kind = for_site(guide.inducing, name)
             inducing[name] = variable_of(kind, params[f"{name}_inducing"]) if f"{name}_inducing" in params else kind
         fixed = {name: params[name] for name in sites.parameters if name in params}

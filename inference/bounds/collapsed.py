@@ -329,6 +329,7 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
     count = f"it must have one latent GP site and has {len(sites.processes)} ({_listed(sites.processes) or 'none'})"
     _refuse((len(sites.processes) != 1, count, "Make it one."))
     (site,) = sites.processes
+    guide.form_at(site)  # a guide without a q(u) of its own refuses
     lines, others = " and ".join(sites.lines.get(site, ())), sites.latents - sites.processes
     why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
     _refuse(

@@ -21,6 +21,7 @@ from gpzoo.errors import NonFiniteError
 from gpzoo.inference.diagnosis.calibration import coverage, uniformity
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import places_of_data
+from gpzoo.inference.guides.global_inducing import INPUTS, GlobalInducingGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
 from gpzoo.inference.guides.options import for_site
@@ -154,6 +155,9 @@ def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any
         return guide
     start = values_of(guide.starting_sites(key, args, kwargs))
     fixed: Any = copy(guide)
+    if isinstance(guide, GlobalInducingGuide):
+        fixed.inputs = start[INPUTS]
+        return fixed
     # A grid has no parameter.
     fixed.inducing = {
         site: variable_of(for_site(guide.inducing, site), start.get(f"{site}_inducing", ()))

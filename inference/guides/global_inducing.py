@@ -45,7 +45,7 @@ class GlobalInducingGuide(InducingGuide):
 
     The inducing inputs of a GP site are the inputs that it has in a run of the program on ``Z``, where each site below
     it is drawn. Its ``q(u)`` is the posterior under pseudo-data ``v`` there with independent normal noise, ``q(u) ~
-    p(u) N(v; u, diag(s^2))`` (Ober and Aitchison 2021, eq. 16-19), so that layers depend on each other: where the one
+    p(u) N(v; u, diag(s^2))`` (Ober and Aitchison 2021), so that layers depend on each other: where the one
     below moves its draw, the one above follows. :class:`~gpzoo.inference.InducingGuide` has independent layers.
 
     Parameters are ``inducing_inputs``, and of each GP site ``<site>_mean``, the pseudo-data less the prior's mean, and
@@ -149,7 +149,10 @@ class GlobalInducingGuide(InducingGuide):
 
     def form_at(self, site: str) -> NoReturn:
         """Refused: what is trained are pseudo-data."""
-        raise ValueError("GlobalInducingGuide has no natural gradients: its parameters are pseudo-data, not q(u).")
+        raise ValueError(
+            "GlobalInducingGuide has no q(u) among its parameters, but pseudo-data, and no inducing variables of each "
+            "site: natural gradients, updates by new data, CollapsedELBO and hyperparameters() are for InducingGuide."
+        )
 
 
 class _AtInducing(PosteriorHandler):

@@ -13,8 +13,17 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from scipy.stats import multivariate_normal
 
-from gpzoo import GaussianProcess, draws, kmeans
-from gpzoo.inference import GaussianProcessELBO, GlobalInducingGuide, InducingGuide, Trained, fit, load
+from gpzoo import GaussianProcess, draws, kmeans, unique_patches
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    GlobalInducingGuide,
+    InducingGuide,
+    Trained,
+    fit,
+    lbfgs,
+    load,
+)
 from gpzoo.kernels import RBF
 from gpzoo.models import deep_gp, gaussian, gp_regression, inner_scales
 from tests.programs import KEY, adam
@@ -153,7 +162,27 @@ def test_what_it_cannot_do_is_refused():
         GlobalInducingGuide(with_latent_rows, NEW).init_params(KEY, X, y)
     with pytest.raises(ValueError, match="inputs"):
         GlobalInducingGuide(gp_regression, np.full((3, 1), np.nan))
-    guide = GlobalInducingGuide(gp_regression, NEW)
-    svi = SVI(gp_regression, guide, adam(0.01), GaussianProcessELBO())
-    with pytest.raises(ValueError, match="no natural gradients"):
-        fit(KEY, svi, 5, X, y, natural=0.1, progress=False)
+    with pytest.raises(ValueError, match=r"inputs must be inputs, or .* got unique_patches"):
+        GlobalInducingGuide(gp_regression, unique_patches(3))
+
+
+@pytest.mark.parametrize("asked", ["natural", "collapsed", "condition", "hyperparameters", "add_inducing"])
+def test_what_needs_inducing_variables_of_a_site_is_refused(asked):
+    program = with_lengthscale if asked == "hyperparameters" else gp_regression
+    guide = GlobalInducingGuide(program, NEW)
+    if asked in ("natural", "collapsed"):
+        objective, optimiser = (
+            (CollapsedELBO(), lbfgs()) if asked == "collapsed" else (GaussianProcessELBO(), adam(0.01))
+        )
+        options = {"natural": 0.1} if asked == "natural" else {}
+        with pytest.raises(ValueError, match="GlobalInducingGuide has no q"):
+            fit(KEY, SVI(program, guide, optimiser, objective), 5, X, y, progress=False, **options)
+        return
+    trained = Trained(program, guide, guide.init_params(KEY, X, y))
+    with pytest.raises(ValueError, match="GlobalInducingGuide has no q"):
+        if asked == "condition":
+            trained.condition(KEY, X, y)
+        elif asked == "hyperparameters":
+            trained.hyperparameters(KEY, X, y, num_warmup=2, num_samples=2, progress=False)
+        else:
+            trained.add_inducing(KEY, kmeans(3), X, y)

@@ -22,7 +22,7 @@ U, V = RNG.uniform(-2, 2, (3, 1)), RNG.uniform(-2, 2, (2, 1))
 
 
 def test_moments_are_those_of_the_paper():
-    """Shi et al. (2020), eq. 10: the projection onto ``u``, and the rest of ``f`` given variables ``v`` of the rest."""
+    """Shi et al. (2020): the projection onto ``u``, and the rest of ``f`` given variables ``v`` of the rest."""
     m, L = RNG.standard_normal((5, 2)), [np.tril(RNG.standard_normal((2, M, M))) for M in (3, 2)]
     prior = GaussianProcess(kernels.RBF(1.3, 0.9), X, num_outputs=2, jitter=1e-10)
     conditional = Projection(prior, InducingPoints(np.concatenate([U, V])))
