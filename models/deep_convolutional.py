@@ -112,7 +112,8 @@ def convolutional_layer(
     Raises:
         ValueError: if ``X`` is not images, a patch does not fit into them, or the mean does not fit the patches.
     """
-    checks.must(jnp.ndim(X) == 4, f"X of {name}", "be images [N, H, W, C]", f"shape {jnp.shape(X)}")
+    hint = ". Images of one channel need their last axis too: X[..., None]"
+    checks.must(jnp.ndim(X) == 4, f"X of {name}", "be images [N, H, W, C]", f"shape {jnp.shape(X)}", hint)
     maps = checks.positive_int("maps", maps)
     view = Patches(X.shape[1:], patch_shape, channels="joint", stride=stride)
     if mean is None:
