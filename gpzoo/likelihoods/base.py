@@ -189,7 +189,18 @@ class Likelihood(Answers, Distribution):
         known = self.entries is None or checks.is_concrete(self.entries)
         if checks.is_concrete(y) and known and getattr(y, "is_fully_addressable", True):
             # NumPy, not JAX: y may be concrete while f is traced, and a jnp operation would then be traced too.
-            self.check_data(np.asarray(y))
+            values = np.asarray(y)
+            if np.issubdtype(values.dtype, np.floating) and self.missing:
+                values = _filled(values, ~np.isnan(values))
+            if self.entries is not None:
+                values = _filled(values, np.asarray(self.entries))
+            if np.issubdtype(values.dtype, np.floating):
+                by_itself = "missing='mask' or " if self.by_entry or not self.event_shape else ""
+                left_out = f"leave them out of the bound with {by_itself}numpyro.handlers.mask(mask=observed)"
+                dropped = f"drop the data that were not observed, or {left_out} around the site"
+                self.refuse_values(values, np.isnan(values), dropped)
+                self.refuse_values(values, np.isinf(values), "data must be finite")
+            self.check_values(values)
         y, seen, support = jnp.asarray(y), self.seen(y), cast(constraints.Constraint, self.support)
         return y if seen is None else jnp.where(seen, y, support.feasible_like(y).astype(y.dtype))
 
@@ -225,20 +236,6 @@ class Likelihood(Answers, Distribution):
             f"{type(self).__name__}: y has shape {shape}, but f of shape {tuple(self.f.shape)} "
             f"needs y of shape {wanted}: {hint}.",
         )
-
-    def check_data(self, values: np.ndarray) -> None:
-        """Refuse concrete values of ``y``: missing ones, unless they are expected, and those outside the support."""
-        if np.issubdtype(values.dtype, np.floating) and self.missing:
-            values = _filled(values, ~np.isnan(values))
-        if self.entries is not None:
-            values = _filled(values, np.asarray(self.entries))
-        if np.issubdtype(values.dtype, np.floating):
-            by_itself = "missing='mask' or " if self.by_entry or not self.event_shape else ""
-            left_out = f"leave them out of the bound with {by_itself}numpyro.handlers.mask(mask=observed)"
-            dropped = f"drop the data that were not observed, or {left_out} around the site"
-            self.refuse_values(values, np.isnan(values), dropped)
-            self.refuse_values(values, np.isinf(values), "data must be finite")
-        self.check_values(values)
 
     def check_values(self, values: np.ndarray) -> None:
         """Refuse concrete values of ``y`` outside the support; the default takes everything."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from gpzoo.inference.asking.quantiles import checked_quantiles
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
 from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
-from gpzoo.inference.programs.arguments import arguments, likelihoods_of, refuse_no_tuple, refuse_unknown, test_arrays
+from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES
@@ -154,7 +153,7 @@ def predictions(
     model, guide = subject.model, subject.guide
     given: Any = samples if guide is None else guide.numbers(subject.params, options.num_draws)
     samples = dict(given or {})
-    test_data = test_arrays(options.test_data, partial(_likelihoods, subject))
+    test_data = test_arrays(model, subject.args, subject.kwargs, options.test_data)
     train = None if options.train_args is None else arguments(model, options.train_args, options.train_kwargs)
     num_rows = count_rows(subject, options.batch_size)
     train_arrays, train_static = split_arrays({} if train is None else train[1])
@@ -228,14 +227,6 @@ def _looked_at(
     where = "train_args, such as (X, y)"
     sites = find_sites(seen, subject.model, *train, frozenset(), values=subject.values, where=where)
     return sites, inducing_variables(seen.trace, samples)
-
-
-def _likelihoods(subject: Subject) -> Mapping[str, Any]:
-    """Those of the program, which is traced for them once."""
-    key = "likelihoods", identity_of(subject.static)
-    if key not in subject.compiled:
-        subject.compiled[key] = likelihoods_of(subject.model, subject.args, subject.kwargs)
-    return subject.compiled[key]
 
 
 def _check_rows(test_data: Mapping[str, Any], follow: SiteRows, num_rows: int) -> None:

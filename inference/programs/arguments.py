@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax import Array
 
 from gpzoo import _checks as checks
@@ -53,40 +52,21 @@ def refuse_no_tuple(name: str, example: str, args: Any) -> None:
     checks.refuse(not isinstance(args, tuple | None), message, TypeError)
 
 
-def test_arrays(values: Any, likelihoods: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:
     """Checked test data, :func:`gpzoo._checks.named`; only those of sites with ``missing="mask"`` may hold NaN.
 
-    Args:
-        values: by site name.
-        likelihoods: gives what :func:`likelihoods_of` does.
-
     Raises:
-        TypeError, ValueError: see there; and for values outside the support.
+        TypeError, ValueError: see there.
     """
     absent: checks.Absent = []
     values = checks.named("test_data", values, absent=absent)
-    judges = {name: fn for name, fn in likelihoods().items() if name in values} if values else {}
-    allowed = [values[name] for name, fn in judges.items() if _takes_missing(fn)]
-    for array, error in absent:
-        if not any(array is x for x in allowed):
-            raise error
-    for name, fn in judges.items():
-        if fn is unmasked(fn) and fn.entries is None:  # what is masked may be anything
-            fn.check_data(np.asarray(values[name]))
+    if absent:
+        trace = run_of_marginals(program, args, kwargs)
+        allowed = [values[n] for n in values if n in trace and _takes_missing(trace[n].get("fn"))]
+        for array, error in absent:
+            if not any(array is x for x in allowed):
+                raise error
     return values
-
-
-def likelihoods_of(program: Callable, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The likelihoods of a program by site name, with shapes in place of arrays unless it asks for their numbers."""
-
-    def found(args: tuple) -> dict[str, Any]:
-        fns = {name: site["fn"] for name, site in sampled(run_of_marginals(program, args, kwargs)).items()}
-        return {name: fn for name, fn in fns.items() if isinstance(unmasked(fn), Likelihood)}
-
-    try:
-        return jax.eval_shape(found, args)
-    except jax.errors.JAXTypeError:
-        return found(args)
 
 
 def _takes_missing(fn: Any) -> bool:

@@ -42,7 +42,8 @@ def test_all_models_are_trained_and_recorded(short, monkeypatch, tmp_path):
     trained, inner, run = [], models.fit_deep_kernel, run_of("digits", tmp_path)
     monkeypatch.setattr(models, "fit_deep_kernel", lambda *a, **k: trained.append(inner(*a, **k)) or trained[0])
     result = execute(EXPERIMENTS["digits"], run)
-    assert {f"{model}_{metric}" for model in models.MODELS for metric in ("accuracy", "nlpp")} == set(result["metrics"])
+    kinds = "accuracy", "nlpp", "nlpp_se"
+    assert {f"{model}_{metric}" for model in models.MODELS for metric in kinds} == set(result["metrics"])
     assert result["steps"] == (3 + 3 + 3) + 3 + 6 and result["settings"]["steps_network_features_joint"] == [3, 3, 3]
     assert {"figure_3.png", "posterior.nc", "split-0.json"} <= {path.name for path in run.output.iterdir()}
     assert result["selection"]["data"].endswith("put aside")

@@ -22,7 +22,6 @@ from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, representing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
-from gpzoo.models import gp_classification
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import deep, positive, regression, sine
 from tests.reference import conditional, pairs, rbf
@@ -421,15 +420,3 @@ def test_a_new_one_sees_what_a_program_reads_from_outside():
     first = Trained(program, guide, params).predict(KEY, X)["y"].mean
     outside["mean"] = 2.0
     np.testing.assert_allclose(Trained(program, guide, params).predict(KEY, X)["y"].mean - first, 2.0)
-
-
-LABELS = np.arange(10) % 2
-
-
-@pytest.mark.parametrize("labels, said", [(LABELS + 2, "2"), (LABELS + 0.5, "0.5"), (LABELS - 1, "-1")])
-def test_test_data_outside_the_support_are_refused_before_anything_is_computed(labels, said, monkeypatch):
-    guide = InducingGuide(gp_classification, InducingPoints(X[::3]))
-    trained = Trained(gp_classification, guide, guide.init_params(KEY, X, LABELS))
-    monkeypatch.setattr(prediction, "ask", lambda *_, **__: pytest.fail("it was computed"))
-    with pytest.raises(ValueError, match=f"Bernoulli: y holds {said} at index"):
-        trained.predict(KEY, X, test_data={"y": labels})
