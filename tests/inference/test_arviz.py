@@ -256,6 +256,7 @@ def several(spread):
     return Trained(regression, guide, both, losses=np.array([[5.0, 4.0], [5.0, 3.0]]))
 
 
+@pytest.mark.slow
 def test_trainings_are_chains():
     found = several(0.0).to_arviz(KEY, X, y, num_draws=200)
     apart = several(3.0).to_arviz(KEY, X, y, num_draws=200)

@@ -80,6 +80,7 @@ def test_pseudo_data_condition_the_prior_at_the_inducing_inputs(num_outputs):
         np.testing.assert_allclose(covariance if num_outputs is None else covariance[d], expected, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_layer_follows_the_draw_of_the_one_below():
     """The second layer's inducing inputs are the first one's draw, and so are its values at these inputs."""
     guide = GlobalInducingGuide(DEEP, X, initial_noise=1.0)

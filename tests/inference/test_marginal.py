@@ -479,6 +479,7 @@ def test_the_check_of_laplace_knows_what_is_missing():
             assert missing > 0.3 and found.arrays["k"][0] > 0.5
 
 
+@pytest.mark.slow
 def test_it_works_with_mcmc_guides_and_predictive():
     program = marginal(regression)
     with jax.numpy_dtype_promotion("standard"):  # of NumPyro's own steps

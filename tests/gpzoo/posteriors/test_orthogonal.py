@@ -76,6 +76,7 @@ def test_the_best_bound_is_between_those_of_one_set_and_of_all():
     assert above > 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("natural", [None, 0.5])
 def test_two_sets_are_trained_and_do_better_than_one(natural):
     y = np.sin(3 * X[:, 0])

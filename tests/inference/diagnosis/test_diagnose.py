@@ -391,6 +391,7 @@ def test_khat_says_why_it_is_not_available(line):
 # -- several trainings -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_restarts_are_held_against_each_other():
     same, new, kwargs = sparse_fits(SEED)["restarts"]
     found = diagnose(KEY, same, *new, model_kwargs=kwargs)
