@@ -174,7 +174,7 @@ def mnist_places(run: Run) -> Outcome:
 
 @experiment(PAPER, "mnist-deep", ("tick", "colour-patch"))
 def mnist_deep(run: Run) -> Outcome:
-    """All ten digits by two layers: GPs on patches, whose draws are the ten maps of an image, and a convolution of it.
+    """All ten digits by two layers: GPs on patches, whose draws are maps of an image, and a convolution of these.
 
     Blomqvist, Kaski and Heinonen 2018 have weighted patches of all maps in the last layer; their logs have 98.09 % with
     128 inducing patches in each layer. Dutordoir et al. 2020 have patches there that know their places.

@@ -128,11 +128,13 @@ class Expected(Likelihood):
             if good.shape == values.shape:
                 self.refuse_values(values, ~good, f"the support of {type(likelihood).__name__} is {support}")
 
-    def _cast(self, value: ArrayLike) -> Shaped[Array, "..."]:
-        y = self.checked(value)
-        if self.is_categorical:
-            return y.astype(jnp.int32)
-        return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y
+    def _cast(self, value: ArrayLike) -> tuple[Shaped[Array, "..."], Any]:
+        """``y`` in the type of its support; and which labels are in range, for under ``jit`` nothing refuses others."""
+        if not self.is_categorical:
+            y = self.checked(value)
+            return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y, None
+        labels, good = self.labels(value, cast(int, self.num_classes))
+        return labels, good if self.by_entry else good.all(tuple(range(-self.event_dim, 0)))
 
     @property
     def is_categorical(self) -> bool:
@@ -148,10 +150,10 @@ class Expected(Likelihood):
         return probs.shape[-1]
 
     def _log_density(self, f: Float[Array, "N *K"], value: ArrayLike) -> Float[Array, "*S N"]:
-        given, y = self._given(f), self._cast(value)
+        given, (y, good) = self._given(f), self._cast(value)
         terms = given.base_dist.log_prob(y) if self.by_entry else given.log_prob(y)
         # Some distributions compute in the default precision, not in that of their parameters.
-        return self.counted(terms.astype(f.dtype), value)
+        return self.counted(terms.astype(f.dtype), value, good)
 
     def _moments(self, f: Float[Array, "N *K"]) -> tuple[Float[Array, "N *E"], Float[Array, "N *E"]]:
         likelihood = self._given(f)

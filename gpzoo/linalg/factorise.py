@@ -200,20 +200,20 @@ def root(
     jittered = add_jitter(K, jitter)
     scale = jnp.mean(diagonal(K) if out_of is None else out_of)
     eye = jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape)
-    found = _root_times(jittered, lax.stop_gradient(scale), eye if times is None else times)
-    if is_concrete(found):
-        R = found if times is None else _root_times(jittered, scale, eye)
-        _refuse_failed(R, K, name, jitter)
-        left_out = float(jnp.mean(jnp.sum(R * R, axis=-1) - diagonal(jittered)))
-        variance = float(scale)
-        refuse(
-            left_out > NEGLIGIBLE * variance,
-            f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
-            f"rounding does not explain: {left_out:.2g} where its variance is {variance:.2g}. Check the kernel: it "
-            "must be positive semi-definite.",
-            FactorisationError,
-        )
-    return found
+    if not (is_concrete(jittered) and is_concrete(times)):
+        return _root_times(jittered, lax.stop_gradient(scale), eye if times is None else times)
+    R = _root_times(jittered, scale, eye)
+    _refuse_failed(R, K, name, jitter)
+    left_out = float(jnp.mean(jnp.sum(R * R, axis=-1) - diagonal(jittered)))
+    variance = float(scale)
+    refuse(
+        left_out > NEGLIGIBLE * variance,
+        f"{name[0].upper()}{name[1:]} ({K.shape[-1]} x {K.shape[-1]}, {K.dtype}) has negative eigenvalues that "
+        f"rounding does not explain: {left_out:.2g} where its variance is {variance:.2g}. Check the kernel: it "
+        "must be positive semi-definite.",
+        FactorisationError,
+    )
+    return R if times is None else matmul(R, times)
 
 
 @jax.custom_jvp

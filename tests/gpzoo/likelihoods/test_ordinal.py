@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import logistic
 
-from gpzoo.likelihoods import Ordinal
+from gpzoo.likelihoods import Expected, Ordinal
 from gpzoo.processes.marginals import GaussianMarginals
 
 CUTS = np.array([-1.0, 0.5, 2.0])
@@ -74,3 +75,15 @@ def test_gradients_are_those_of_finite_differences():
 def test_refusals(cuts, y, message):
     with pytest.raises(ValueError, match=message):
         Ordinal(F, cuts).log_prob(y)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, 0.5, 4.0])
+@pytest.mark.parametrize("rows", [False, True])
+def test_traced_labels_that_are_none_give_nan(wrong, rows):
+    """Once a label between two was scored as the lower one."""
+    likelihood = Expected(lambda f: dist.Categorical(logits=f), jnp.zeros((12, 4))) if rows else Ordinal(F, CUTS)
+    value = jax.jit(lambda y: likelihood.log_prob(y))(np.asarray(Y, float))
+    assert np.isfinite(value).all()
+    spoilt = np.where(np.arange(12) == 3, wrong, Y)
+    value = jax.jit(lambda y: jnp.stack([likelihood.log_prob(y), likelihood.predictive_log_prob(y)]))(spoilt)
+    np.testing.assert_array_equal(np.isnan(value), np.tile(np.arange(12) == 3, (2, 1)))
