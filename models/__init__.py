@@ -11,7 +11,13 @@ from gpzoo.models.coregionalised import categories, coregionalised_gp
 from gpzoo.models.deep import deep_gp, inner_scales, linear_layers
 from gpzoo.models.deep_convolutional import convolutional_layer, deep_convolutional_gp
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
-from gpzoo.models.invariant import invariant_classifier, invariant_convolutional_gp, invariant_deep_gp, invariant_gp
+from gpzoo.models.invariant import (
+    averaged,
+    invariant_classifier,
+    invariant_convolutional_gp,
+    invariant_deep_gp,
+    invariant_gp,
+)
 from gpzoo.models.latent_inputs import gplvm, latent_variable_deep_gp, principal_components
 from gpzoo.models.mixture import mixture_of_gps
 from gpzoo.models.modules import network_of, shifted_and_mirrored
@@ -23,6 +29,7 @@ from gpzoo.models.train_deep_kernel import fit_deep_kernel, fit_network
 from gpzoo.models.views import affine, deformation, rotation
 
 __all__ = [
+    "averaged",
     "affine",
     "categories",
     "colour_patch_gp",

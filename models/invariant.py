@@ -8,18 +8,20 @@ for no invariance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpyro
-from jax import Array
+from jax import Array, random
 from numpyro.distributions import Distribution
 
 from gpzoo import _checks as checks
 from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
+from gpzoo.models.modules import Network
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
 from gpzoo.models.recognition import recognition
 from gpzoo.processes.marginals import draws
@@ -237,6 +239,50 @@ def invariant_deep_gp(
     f = numpyro.sample("f", GaussianProcess(rbf("f", h), h, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", likelihood(f), obs=y)
+
+
+def averaged(network: Network, view: ViewOf) -> Network:
+    """``mean of h(x_a) over p(x_a | x)``: a network's features, averaged over views of its input.
+
+    A GP on them is invariant as far as the features are (Schwöbel et al. 2022, *Last layer marginal likelihood for
+    invariance learning*): ``deep_kernel_gp(X, y, network=averaged(network, affine()))``. What is trained with the
+    network says how far. In training every input has new views; otherwise all have the same, so that predictions do
+    not change from call to call.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpyro import handlers
+        >>> from gpzoo.models import averaged, rotation
+        >>> def network(images, training):
+        ...     return images[:, 0, :, 0]  # the first row of pixels
+        >>> images = np.ones((5, 8, 8, 1), np.float32)
+        >>> with handlers.seed(rng_seed=0), handlers.trace() as sites:
+        ...     features = averaged(network, rotation(30.0, num_views=4))(images, True)
+        >>> features.shape, list(sites)
+        ((5, 8), ['angle'])
+
+    Args:
+        network: of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch at once, as rows.
+        view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
+
+    Raises:
+        ValueError: if the views have not the shape of inputs.
+    """
+
+    def of_views(X: Array, training: bool) -> Array:
+        made = _view(view, X)
+        if not isinstance(made, SampledView):
+            views = made.view(X)
+        elif training:
+            views = made.sample(numpyro.prng_key(), X)
+        else:
+            views = made.fixed(random.key(0)).view(X)
+        size = math.prod(X.shape[1:])
+        checks.must(views.shape[2] == size, "Views", f"have the {size} numbers of an input", str(views.shape[2]))
+        h = network(views.reshape(-1, *X.shape[1:]), training)
+        return jnp.mean(h.reshape(*views.shape[:2], -1), axis=1)
+
+    return of_views
 
 
 def _view(view: ViewOf, X: Array) -> View | SampledView:

@@ -32,8 +32,10 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, Trained, plots
 from gpzoo.inference import load as load_model
 from gpzoo.models.deep_kernel import deep_kernel_gp, network_classifier
+from gpzoo.models.invariant import averaged
 from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import BOUNDS, DeepKernelFit, features_of, fit_deep_kernel, fit_network
+from gpzoo.models.views import affine
 from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
@@ -81,6 +83,7 @@ class Phases:
         rates: learning rates of the network, of the GPs, of the network when both are trained together.
         weight_decay: weight decay of the network.
         augmented: whether images are randomly shifted and mirrored in training.
+        views: of how many affine views in training, and otherwise, features are the mean; ``None`` for no views.
         units: those of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
         network: the name of the network, see :func:`module`.
         models: those that are trained.
@@ -92,6 +95,7 @@ class Phases:
     rates: Sequence[float] = (1e-3, 1e-2, 1e-3)
     weight_decay: float = 0.0
     augmented: bool = False
+    views: Sequence[int] | None = None
     units: str = "rectified"
     network: str = "connected"
     models: Sequence[str] = MODELS
@@ -109,6 +113,8 @@ class Phases:
     def made(self, data: Dataset, seed: int, *, plus: bool = False) -> Network:
         """The network for data; with ``plus`` that of ``dnn+``."""
         network = network_of(module(self.network, data, seed, self.units if plus else None))
+        if self.views is not None:
+            network = averaged(network, affine(num_views=self.views[0], num_fixed=self.views[1]))
         return shifted_and_mirrored(network) if self.augmented else network
 
     def options(self, rows: int) -> dict[str, Any]:
@@ -204,6 +210,7 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     settings |= {"weight_decay": own.weight_decay, "grid": 64}
     settings |= {"dnn-long": "the network alone, as many steps as network and joint together"}
     settings |= {"images": "moved and mirrored in training"} if setting.augmented else {}
+    settings |= {"views_in_training_and_else": setting.views} if setting.views else {}
     settings |= {"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}
     settings |= run.options.get("notes", {}) | ({"epochs": "of some trials by hand"} if by_code else {})
     # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
@@ -426,6 +433,17 @@ def _images(run: Run) -> Outcome:
     # Classes of one's own are not the paper's.
     own = {"stands_in": True} if run.experiment == "imagenet20" else {}
     return train(run, lambda run: (data, part), selection=run.selection, **own)
+
+
+
+@experiment(PAPER, "mnist-views", tuple(f"{count}{views}" for count in (312, 1250, 5000) for views in ("", "-views")))
+def mnist_views(run: Run) -> Outcome:
+    """Few digits by the models of MNIST, and with features that are means over learned affine views.
+
+    Splits have other training images.
+    """
+    whole = datasets.load("mnist")
+    return train(run, lambda run: _some(run, whole, run.split or 0, "seeded by the split"), selection=run.selection)
 
 
 _OF_IMAGES = ("digits", "mnist-binary", "mnist", "cifar10", "cifar10-resnet20", "svhn", "imagenet20")
@@ -678,7 +696,7 @@ def _gain(found: Mapping[str, list[Ours]]) -> Figure:
     return figure
 
 
-EXPERIMENTS = (*_TABLES, *_PICTURES, scaling)
+EXPERIMENTS = (*_TABLES, *_PICTURES, mnist_views, scaling)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,20 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import SVI
 
-from gpzoo import InducingPoints, Orbit, Rotation, Subsampled, random_subset, unique_patches
+from gpzoo import InducingPoints, Orbit, Patches, Rotation, Subsampled, random_subset, unique_patches
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, SitePrediction, compare, error_rate, fit, rmse
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian, PolyaGamma, RobustMax
 from gpzoo.models import (
     affine,
+    averaged,
+    deep_kernel_gp,
     deformation,
     invariant_classifier,
     invariant_convolutional_gp,
     invariant_deep_gp,
     invariant_gp,
+    network_of,
     recognition,
     rotation,
 )
@@ -296,6 +299,42 @@ def test_programs_refuse_nonsense(case):
     program, X, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         handlers.seed(program, 0)(X, NUMBERS)
+
+
+def test_features_are_averaged_over_views():
+    """Over an orbit exactly; over sampled views, new ones for each input in training, else those of every call."""
+
+    def network(X, training):
+        return X.reshape(len(X), -1)[:, :7] ** 2
+
+    orbit = Orbit.of_images((5, 5), rotations=True)
+    found = averaged(network, orbit)(IMAGES, False)
+    turned = [network(np.rot90(IMAGES, k, (1, 2)), False) for k in range(4)]
+    np.testing.assert_allclose(found, np.mean(turned, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(averaged(network, orbit)(jnp.rot90(IMAGES, 1, (1, 2)), True), found, rtol=1e-12)
+    sampled = averaged(network, rotation(90.0, **few))
+    still = sampled(IMAGES, False)
+    np.testing.assert_allclose(sampled(IMAGES[3:5], False), still[3:5], rtol=1e-12)
+    moving = [handlers.seed(sampled, seed)(jnp.broadcast_to(IMAGES[0], IMAGES.shape), True) for seed in (0, 1)]
+    assert np.ptp(moving[0], axis=0).max() > 0.1 and np.abs(moving[0] - moving[1]).max() > 0.1
+    with pytest.raises(ValueError, match="Views must have the 25 numbers of an input, got 9"):
+        averaged(network, Patches((5, 5), (3, 3)))(IMAGES, False)
+
+
+@pytest.mark.slow
+def test_a_deep_kernel_learns_its_views():
+    weights = RNG.standard_normal((25, 3))
+    module = (lambda key, shape: (None, weights)), (lambda params, X: jnp.tanh(X.reshape(len(X), -1) @ params))
+    program = partial(deep_kernel_gp, network=averaged(network_of(module), affine(**few)))
+    guide = InducingGuide(program, random_subset(4))
+    svi = SVI(program, guide, adam(0.05), GaussianProcessELBO())
+    result = fit(KEY, svi, 5, IMAGES, LABELS, model_kwargs={"training": True}, progress=False)
+    start = guide.init_params(KEY, IMAGES, LABELS)
+    assert all(np.abs(result.params[name] - start[name]).min() > 0 for name in AFFINE)
+    whole, parts = (result.predict(KEY, IMAGES, batch_size=size)["y"].probs for size in (9, 4))
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+    idata = result.to_arviz(KEY, IMAGES, LABELS, num_draws=3)
+    assert {"affine_low", "affine_high", "f"} <= set(idata["posterior"].data_vars)
 
 
 @pytest.mark.slow
