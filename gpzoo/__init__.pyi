@@ -6,6 +6,7 @@ from .errors import CheckpointError, DatasetError, FactorisationError, GPZooErro
 from .inducing import (
     InducingBasis,
     InducingBlocks,
+    InducingFourier,
     InducingGrid,
     InducingPatches,
     InducingPoints,
@@ -37,6 +38,7 @@ __all__ = [
     "GaussianProcess",
     "InducingBasis",
     "InducingBlocks",
+    "InducingFourier",
     "InducingGrid",
     "InducingPatches",
     "InducingPoints",

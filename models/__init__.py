@@ -29,8 +29,8 @@ from gpzoo.models.train_deep_kernel import fit_deep_kernel, fit_network
 from gpzoo.models.views import affine, deformation, rotation
 
 __all__ = [
-    "averaged",
     "affine",
+    "averaged",
     "categories",
     "colour_patch_gp",
     "convolutional_gp",

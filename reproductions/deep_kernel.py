@@ -435,7 +435,6 @@ def _images(run: Run) -> Outcome:
     return train(run, lambda run: (data, part), selection=run.selection, **own)
 
 
-
 @experiment(PAPER, "mnist-views", tuple(f"{count}{views}" for count in (312, 1250, 5000) for views in ("", "-views")))
 def mnist_views(run: Run) -> Outcome:
     """Few digits by the models of MNIST, and with features that are means over learned affine views.

@@ -1,6 +1,6 @@
 """Inducing variables: their kinds, their covariances with a process, and their initial values."""
 
-from gpzoo.inducing.basis import InducingBasis
+from gpzoo.inducing.basis import InducingBasis, InducingFourier
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import Initialiser, blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
@@ -9,6 +9,7 @@ from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPo
 __all__ = [
     "InducingBasis",
     "InducingBlocks",
+    "InducingFourier",
     "InducingGrid",
     "InducingPatches",
     "InducingPoints",

@@ -1,11 +1,13 @@
-"""The weights of basis functions as inducing variables."""
+"""Inducing variables that belong to functions, not to points: waves on a box and on an interval."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
@@ -13,8 +15,12 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.kernels.base import Kernel, Sum, addends
 from gpzoo.kernels.hilbert import Box, HilbertSpace
+from gpzoo.kernels.stationary import Matern
 from gpzoo.linalg.operators import matmul
+
+K = TypeVar("K", bound=Kernel)
 
 
 class InducingBasis(InducingVariable):
@@ -58,6 +64,102 @@ class InducingBasis(InducingVariable):
         return self.box.weight * matmul(self.box.functions(nodes.astype(values.dtype)).T, values)
 
 
+class InducingFourier(InducingVariable):
+    """The projections of a Matérn process of one column on waves of an interval (Hensman, Durrande and Solin 2018).
+
+    ``u_m`` is the inner product of ``f`` and a wave in the space of the kernel, for a constant, ``F`` cosines and ``F``
+    sines of periods ``width / m``, so that ``Kuf`` are these waves and ``Kuu`` is a diagonal plus products of up to
+    three vectors (sections 3.2 and 3.3). Here each wave has been divided by the root of its entry in the diagonal, so
+    that ``Kuu`` is the identity plus such products. The prior stays what it is, unlike that of
+    :class:`~gpzoo.kernels.HilbertSpace`. There is nothing to train in them.
+
+    In a sum of kernels each part has its own, ``blocks(InducingFourier(...), InducingFourier(...))``. Functions of the
+    posterior (``trained.functions``) need points, and are refused.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo import InducingFourier, Kuf, Kuu
+        >>> from gpzoo.kernels import Matern32
+        >>> waves, kernel = InducingFourier(10, (-1.0, 2.0)), Matern32(lengthscale=0.5)
+        >>> Kuu(waves, kernel).shape, Kuf(waves, kernel, np.zeros((5, 1), np.float32)).shape
+        ((21, 21), (21, 5))
+
+    Args:
+        num_frequencies: ``F``, of ``2 F + 1`` variables.
+        bounds: of the interval, ``(lower, upper)``, which holds all inputs and reaches some way beyond: waves repeat.
+
+    Raises:
+        ValueError: for a count below one, bounds that are not finite or not in order; outside ``jit``, for inputs
+            outside the interval. Under ``jit`` these give NaN, which ``fit`` and predictions refuse.
+    """
+
+    num_frequencies: int = static()
+    bounds: tuple[float, float] = static()
+
+    def __init__(self, num_frequencies: int, bounds: Sequence[float]) -> None:
+        self.num_frequencies = checks.positive_int("num_frequencies", num_frequencies)
+        (self.bounds,) = Box(self.num_frequencies, bounds).bounds
+
+    def waves(self, X: Float[Array, "N 1"]) -> Float[Array, "N M"]:
+        """The constant, the cosines and the sines at inputs."""
+        box, (a, b) = Box(self.num_frequencies, self.bounds), self.bounds
+        box.check(X)
+        angles = 2 * jnp.pi * (X - a) / (b - a) * jnp.arange(self.num_frequencies + 1, dtype=X.dtype)
+        return box.inside(X, jnp.concatenate([jnp.cos(angles), jnp.sin(angles[:, 1:])], axis=1))
+
+    def scales(self, kernel: Matern) -> Float[Array, " M"]:
+        """What the waves are multiplied with: ``sqrt(2 s(w) / width)``, of the constant ``sqrt(s(0) / width)``."""
+        (a, b), omega = self.bounds, self._frequencies(kernel)
+        scales = jnp.sqrt(2 * kernel.density(omega[:, None]) / (b - a)).at[0].divide(np.sqrt(2))
+        return jnp.concatenate([scales, scales[1:]])
+
+    def at_the_end(self, kernel: Matern) -> Float[Array, "R M"]:
+        """The waves and their derivatives at an end of the interval, in units of the process there, independent."""
+        shape = jnp.shape(kernel.lengthscale)
+        checks.must(shape in ((), (1,)), "lengthscale", "be that of one column, which InducingFourier has;", str(shape))
+        rate = np.sqrt(kernel.degrees) / jnp.reshape(kernel.lengthscale, ())
+        omega = self._frequencies(kernel) / rate
+        one, none = jnp.ones_like(omega), jnp.zeros_like(omega)
+        of_cosines = [one] if kernel.degrees < 5 else [one, (1 - 3 * jnp.square(omega)) / np.sqrt(8)]
+        of_sines = {1: [], 3: [omega], 5: [np.sqrt(3) * omega]}[kernel.degrees]
+        rows = [jnp.concatenate([row, none[1:]]) for row in of_cosines]
+        rows += [jnp.concatenate([none, row[1:]]) for row in of_sines]
+        return jnp.stack(rows) / jnp.sqrt(kernel.variance)
+
+    def _frequencies(self, kernel: Matern) -> Float[Array, " F"]:
+        a, b = self.bounds
+        dtype = jnp.result_type(*jax.tree.leaves(kernel))
+        return jnp.asarray(2 * np.pi * np.arange(self.num_frequencies + 1) / (b - a), dtype)
+
+
+@Kuu.register(InducingFourier, Matern)
+def _fourier_Kuu(inducing: InducingFourier, kernel: Matern) -> Float[Array, "*D M M"]:
+    def of_one(kernel: Matern) -> Array:
+        rows = inducing.at_the_end(kernel) * inducing.scales(kernel)
+        return jnp.eye(rows.shape[1], dtype=rows.dtype) + matmul(rows.T, rows)
+
+    return _of_each(kernel, of_one)
+
+
+@Kuf.register(InducingFourier, Matern, object)
+def _fourier_Kuf(inducing: InducingFourier, kernel: Matern, X: Array) -> Float[Array, "*D M N"]:
+    return _of_each(kernel, inducing.scales)[..., None] * _at(inducing.waves, kernel, X)
+
+
+@Kuu.register(InducingFourier, Sum)
+@Kuf.register(InducingFourier, Sum, object)
+def _fourier_of_sum(inducing: InducingFourier, kernel: Sum, *X: Array) -> Float[Array, "*D M _"]:
+    # Inner products of different kernels: their sum says little of the sum of the functions.
+    function, _ = kernel.split_noise()
+    checks.refuse(
+        len(addends(function)) != 1,
+        "InducingFourier belongs to one Matérn kernel, and this is a sum of several: give each part its own, "
+        "blocks(InducingFourier(20, bounds), InducingFourier(20, bounds)).",
+        TypeError,
+    )
+    return (Kuf if X else Kuu)(inducing, function, *X)
+
+
 @Kuu.register(InducingBasis, HilbertSpace)
 def _basis_Kuu(inducing: InducingBasis, kernel: HilbertSpace) -> Float[Array, "*D M M"]:
     _refuse_other_box(inducing, kernel)
@@ -68,15 +170,16 @@ def _basis_Kuu(inducing: InducingBasis, kernel: HilbertSpace) -> Float[Array, "*
 @Kuf.register(InducingBasis, HilbertSpace, object)
 def _basis_Kuf(inducing: InducingBasis, kernel: HilbertSpace, X: Array) -> Float[Array, "*D M N"]:
     _refuse_other_box(inducing, kernel)
+    return _of_each(kernel, lambda own: own.densities(X.dtype))[..., None] * _at(kernel.box.functions, kernel, X)
+
+
+def _at(functions: Callable[[Array], Array], kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
+    """Functions at the inputs of the kernel, one set of them or one for each output."""
     X = kernel.check_inputs(X)
-    if kernel.has_outputs(X):
-        functions = jax.vmap(kernel.box.functions)(X).mT
-    else:
-        functions = kernel.box.functions(X).T
-    return _of_each(kernel, lambda own: own.densities(X.dtype))[..., None] * functions
+    return (jax.vmap(functions) if kernel.has_outputs(X) else functions)(X).mT
 
 
-def _of_each(kernel: HilbertSpace, of: Callable[[HilbertSpace], Array]) -> Array:
+def _of_each(kernel: K, of: Callable[[K], Array]) -> Array:
     """Of the kernel of each output, ``[D, ...]``, where there are several."""
     return jax.vmap(of, in_axes=(kernel.batch_axes(),))(kernel) if kernel.batched else of(kernel)
 

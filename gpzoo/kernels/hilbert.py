@@ -53,14 +53,17 @@ class Box:
             ValueError: for another number of columns, and known inputs outside the box.
         """
         self.check(X)
-        lower, upper = (np.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
-        outside = jnp.any((X < lower) | (X > upper), axis=-1, keepdims=True)
         values = jnp.ones((X.shape[0], 1), X.dtype)
         for i, (M, (a, b)) in enumerate(zip(self.sizes, self.bounds, strict=True)):
             own = jnp.sin(jnp.pi * (X[:, i, None] - a) / (b - a) * jnp.arange(1, M + 1, dtype=X.dtype))
             own = own / np.sqrt((b - a) / 2)
             values = (values[:, :, None] * own[:, None, :]).reshape(X.shape[0], -1)
-        return jnp.where(outside, jnp.nan, values)
+        return self.inside(X, values)
+
+    def inside(self, X: Float[Array, "N d"], values: Float[Array, "N M"]) -> Float[Array, "N M"]:
+        """Values at inputs in the box, NaN at others."""
+        lower, upper = (np.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
+        return jnp.where(jnp.any((X < lower) | (X > upper), axis=-1, keepdims=True), jnp.nan, values)
 
     def check(self, X: Float[Array, "N d"]) -> None:
         """Refuse inputs of other columns, and known ones outside the box.
@@ -77,8 +80,8 @@ class Box:
         row, column = np.unravel_index(int(np.argmax(beyond)), at.shape)
         checks.refuse(
             beyond[row, column] > 0,
-            f"Inputs are outside the box {list(self.bounds)} of a HilbertSpace kernel, the farthest "
-            f"{at[row, column]:.6g} (row {row}, column {column}): give it wider bounds.",
+            f"Inputs are outside the box {list(self.bounds)} of its functions, the farthest {at[row, column]:.6g} "
+            f"(row {row}, column {column}): give it wider bounds.",
         )
 
     def nodes(self, dtype: Any) -> Float[Array, "M d"]:

@@ -258,7 +258,7 @@ class RBF(Stationary):
         return self.variance * (2 * jnp.pi) ** (omega.shape[-1] / 2) * volume * jnp.exp(-square / 2)
 
 
-class _Matern(Stationary):
+class Matern(Stationary):
     """A Matérn kernel, whose spectral density is Student's t."""
 
     #: Twice its smoothness.
@@ -282,7 +282,7 @@ class _Matern(Stationary):
         return self.variance * constant * volume * (p + square) ** (-(p + d) / 2)
 
 
-class Matern12(_Matern):
+class Matern12(Matern):
     """``variance * exp(-r)``, the exponential kernel (Rasmussen and Williams 2006, eq. 4.18).
 
     Arguments as for :class:`Stationary`. The kernel has a kink at coincident inputs: its derivatives there with respect
@@ -302,7 +302,7 @@ class Matern12(_Matern):
         return jnp.exp(-root(square))
 
 
-class Matern32(_Matern):
+class Matern32(Matern):
     """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
     Arguments as for :class:`Stationary`.
@@ -322,7 +322,7 @@ class Matern32(_Matern):
         return _matern32(square)
 
 
-class Matern52(_Matern):
+class Matern52(Matern):
     """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
     Arguments as for :class:`Stationary`.

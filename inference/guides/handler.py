@@ -150,7 +150,7 @@ class PosteriorHandler(Handler):
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
         parameter = f"{name}_inducing"
         if structure(initialiser).num_leaves == 0:
-            return initialiser  # a grid: nothing of it is trained
+            return variable_of(initialiser, ())  # a grid or waves: nothing of them is trained
         value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
         return variable_of(initialiser, value)
 

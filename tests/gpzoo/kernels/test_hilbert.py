@@ -1,4 +1,4 @@
-"""Hilbert-space kernels and their basis: against NumPyro's, the exact evidence, and inputs outside the box."""
+"""Functions on a box and waves of an interval: against NumPyro's, the exact evidence, and inputs outside."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ from numpyro.contrib.hsgp.spectral_densities import (
 )
 from numpyro.infer import SVI
 
-from gpzoo import GaussianProcess, InducingBasis, Kuf, Kuu
-from gpzoo.errors import FactorisationError
+from gpzoo import GaussianProcess, InducingBasis, InducingFourier, Kuf, Kuu, blocks
+from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, HilbertSpace, Linear, Matern12, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
@@ -121,3 +121,62 @@ def test_what_it_cannot_be_is_refused():
     ):
         with pytest.raises(error, match=words):
             make()
+
+
+# -- waves of an interval ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Matern12, Matern32, Matern52])
+def test_covariances_of_waves_are_inner_products(kind):
+    """Those of functions known on a grid tend to them as it becomes finer; by halves, their differences too."""
+    waves, found = InducingFourier(4, (-1.0, 2.0)), []
+    kernel = kind(jnp.array([1.7, 0.8]), jnp.array([[0.6], [0.9]]))
+    for count in (201, 401):
+        grid = np.linspace(-1, 2, count)[:, None]
+        F = Kuf(waves, kernel, grid)
+        found.append(np.asarray(F @ jnp.linalg.solve(kernel(grid), F.mT)))
+    order = 2 if kind is Matern12 else 1
+    limit = found[1] + (found[1] - found[0]) / (2**order - 1)
+    np.testing.assert_allclose(limit, Kuu(waves, kernel), atol=5e-4)
+
+
+def by_waves(X, y=None):
+    kernel = Matern32(1.0, 0.8) + Matern52(0.5, 1.5)
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.04), obs=y)
+
+
+def test_the_bound_by_waves_rises_to_the_evidence():
+    """Of the kernel itself, from below."""
+    K = np.asarray(Matern32(1.0, 0.8)(LINE) + Matern52(0.5, 1.5)(LINE)) + 0.04 * np.eye(40)
+    evidence = -(DATA @ np.linalg.solve(K, DATA) + np.linalg.slogdet(2 * np.pi * K)[1]) / 2
+
+    def trained(count, whiten=True):
+        waves = InducingFourier(count, (-6.0, 12.0))
+        guide = InducingGuide(by_waves, blocks(waves, waves), whiten=whiten, covariance="full")
+        return fit(
+            KEY, SVI(by_waves, guide, adam(0.01), GaussianProcessELBO()), 2, LINE, DATA, natural=1.0, progress=False
+        )
+
+    few, some, many = (trained(count) for count in (10, 30, 120))
+    bounds = [-each.losses[-1] for each in (few, some, many)]
+    assert bounds[0] < bounds[1] < bounds[2] < evidence and bounds[2] == pytest.approx(evidence, abs=0.05)
+    assert -trained(30, whiten=False).losses[-1] == pytest.approx(bounds[1], rel=1e-8)
+    outside = r"outside the box \[\(-6\.0, 12\.0\)\].*farthest 14 \(row 39, column 0\)"
+    with pytest.raises(NonFiniteError, match=outside):
+        fit(KEY, SVI(by_waves, few.guide, adam(0.01), GaussianProcessELBO()), 1, LINE + 8, DATA)
+    with pytest.raises(FactorisationError, match=r"'f' are not finite.*interval of InducingFourier"):
+        few.predict(KEY, np.array([[13.0]]))
+    with pytest.raises(TypeError, match="values of InducingFourier for functions"):
+        few.functions(KEY, LINE, num_draws=2)
+    for kernel, error, words in (
+        (RBF(), TypeError, "Kuu is not defined for the pair"),
+        (Matern32() + 2.0 * Matern52(), TypeError, "one Matérn kernel, and this is a sum"),
+        (Matern32(active_dims=[1]), TypeError, "of some columns"),
+        (Matern32(lengthscale=[1.0, 2.0]), ValueError, "lengthscale"),
+    ):
+        with pytest.raises(error, match=words):
+            Kuu(InducingFourier(5, (0.0, 1.0)), kernel)
+    waves, kernel = InducingFourier(5, (0.0, 6.0)), 2.0 * Matern32() + White(0.1)
+    np.testing.assert_allclose(Kuf(waves, kernel, LINE), 2 * Kuf(waves, Matern32(), LINE))
