@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax, random
 from jax.core import eval_jaxpr
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import linalg
@@ -102,6 +102,14 @@ class Site(Fields):
         name = f"the covariance of GP site {self.name!r}"
         L, factorised = guarded_factor(self.covariance(), name, self.prior.jitter, for_draws=False)
         return L.mT, factorised
+
+    def residual_covariances(self, rows: Integer[Array, "G B"]) -> Float[Array, "G _ B B"]:
+        """The prior's covariances of rows given ``v``, ``K - A^T A``, for each output that has one of its own."""
+        X, kernel = self.prior.X, self.prior.kernel
+        own = int(kernel.has_outputs(X))
+        K = jax.vmap(kernel)(jnp.moveaxis(jnp.take(X, rows, axis=own), own, 0))
+        A = jnp.moveaxis(self.root()[0][..., rows], -2, 0)
+        return (K if K.ndim == 4 else K[:, None]) - matmul(A.mT, A)
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
         """``u`` without the prior's mean, at inducing variables or else at the site's inputs, and these, by name."""
@@ -216,25 +224,30 @@ class Latents(Fields):
         outputs: their numbers, of each site.
         sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``; ``"exact"`` where no site has inducing variables.
         apart: see :func:`are_apart`.
+        spread: what residuals cost, where ``log_density`` does not count them; see :func:`_spread`.
     """
 
     roots: Mapping[str, Float[Array, "_ M N"]]
     terms: tuple[Term, ...]
     factorised: Bool[Array, ""]
+    spread: Float[Array, ""]
     outputs: tuple[int, ...] = static()
     sparse: str = static()
     apart: bool = static()
 
     @classmethod
-    def of(cls, sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Latents:
+    def of(cls, sites: Sequence[Site], terms: Sequence[Term], sparse: str, block: int = 1) -> Latents:
         """Those of sites of a program and data that depend on them."""
         sites = sorted(sites, key=lambda site: site.name)  # the order of the keys of a pytree
         sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
+        spread = jnp.zeros(())
+        if sparse != "exact" and block > 1:
+            sparse, spread = "exact", linalg.total(_spread(sites, term, block) for term in terms)
         roots, factorised = zip(*(site.root() for site in sites), strict=True)
         named = {site.name: A for site, A in zip(sites, roots, strict=True)}
         outputs = tuple(site.outputs for site in sites)
         good = jnp.all(jnp.stack(factorised))
-        return cls(named, tuple(terms), good, outputs, sparse, are_apart(sites, terms))
+        return cls(named, tuple(terms), good, spread, outputs, sparse, are_apart(sites, terms))
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -348,7 +361,7 @@ class Latents(Fields):
         """``log p(y)``; minus infinity where it was not found."""
         law, found = self.law()
         log_det = jnp.sum(jnp.log(linalg.diagonal(law.L)))
-        return jnp.where(found, -self.objective(law.mean) - log_det, -jnp.inf)
+        return jnp.where(found, -self.objective(law.mean) - log_det - self.spread, -jnp.inf)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
         """Log importance weights of draws of the law, whose mean is ``p(y)`` over its approximation."""
@@ -434,11 +447,46 @@ def _newton(
     return v, (left <= enough).astype(start.dtype)
 
 
-def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str) -> Float[Array, ""]:
+def _spread(sites: Sequence[Site], term: Term, block: int) -> Float[Array, ""]:
+    """``sum_b log |I + beta_b^1/2 R_b beta_b^1/2| / 2`` over blocks of rows, of sources and residual covariances ``R``.
+
+    The derivation is that of :class:`~gpzoo.likelihoods.Gaussian`, whose ``V`` is diagonal: with blocks, those of the
+    best one are ``(I + T_b)^-1`` (Bui and Titsias 2025, *Sparse Gaussian processes: structured approximations and
+    power-EP revisited*, arXiv 2507.02377). Sources are columns of the value, or outputs of sites where it mixes them.
+    """
+    m, seen = term.marginals, term.seen()
+    N, columns = len(m), 1 if m.ndim == 1 else m.shape[1]
+    noise = jnp.asarray(term.likelihood.noise, m.dtype)
+    precision = jnp.broadcast_to(1 / (noise[:, None] if m.ndim == noise.ndim == 1 else noise), (N, columns))
+    precision = precision if seen is None else jnp.where(seen, precision, 0)
+    rows = jnp.arange(-(-N // block) * block).reshape(-1, block)
+    inside, rows = rows < N, jnp.minimum(rows, N - 1)
+    beta, total, mixed = jnp.where(inside[..., None], precision[rows], 0), jnp.zeros((), m.dtype), []
+    sparse = {site.name: site for site in sites if site.conditional is not None}
+    for part in (part for part in m.parts if part.site in sparse):
+        R = sparse[part.site].residual_covariances(part.numbers[rows])
+        w = jnp.broadcast_to(part.dense(), (N, columns, part.outputs))[rows]
+        if m.loading is None:
+            R = jnp.broadcast_to(R, (len(R), part.outputs, *R.shape[2:]))
+            total = total + jnp.einsum("gbkj,gckj,gjbc->gkbc", w, w, R)
+        else:
+            mixed.append((jnp.einsum("gbkj,gbk->gbj", jnp.square(w), beta), R))
+    found = mixed or ([(beta, total)] if total.ndim else [])
+    return sum((_log_det(beta, R) for beta, R in found), jnp.zeros((), m.dtype)) / 2
+
+
+def _log_det(beta: Float[Array, "G B J"], R: Float[Array, "G _ B B"]) -> Float[Array, ""]:
+    scale = jnp.sqrt(jnp.moveaxis(beta, -1, 1))
+    T = scale[..., :, None] * R * scale[..., None, :]
+    L = jnp.linalg.cholesky(T + jnp.eye(T.shape[-1], dtype=T.dtype), symmetrize_input=False)
+    return 2 * jnp.sum(jnp.log(linalg.diagonal(L)))
+
+
+def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str, block: int = 1) -> Float[Array, ""]:
     """``log p(y)`` of data that connect their sites."""
     if all(term.gaussian for term in terms) and all(site.conditional is None for site in sites):
         return _gaussian(sites, terms)
-    return Latents.of(sites, terms, sparse).log_evidence()
+    return Latents.of(sites, terms, sparse, block).log_evidence()
 
 
 def connected(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
