@@ -58,7 +58,10 @@ MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 10
 SGPR = "sgpr"
 
 #: How a model is trained, or what its posterior is, by the end of its name.
-_WAYS = {"-natural": ", natural gradients", "-global": ", global inducing"}
+_WAYS = {"-natural": ", natural gradients", "-global": ", global inducing", "-wide": ", wide start"}
+
+#: Standard deviation with which ``q(u)`` of inner layers starts in models that end in ``-wide``; else 1e-5.
+WIDE = 0.1
 
 #: Jitter where training is in float64, which allows less than the default of 1e-6: naval's noise is as small as that,
 #: and after 1,000 steps its bound is 52,917 with this one and 48,633 with the default (split 0).
@@ -77,7 +80,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program
     """The program of a model: inducing points by k-means, inner layers that start at their means.
 
     Args:
-        name: a key of :data:`MODELS`, ``"sgpr"``, ``"dgp2-natural"`` or ``"dgp2-global"``.
+        name: a key of :data:`MODELS`, ``"sgpr"``, or one with the end of a name in :data:`_WAYS`, ``"dgp2-global"``.
         X: training inputs.
         setting: the settings of the training.
         **options: further arguments of :func:`~gpzoo.models.deep_gp`.
@@ -88,7 +91,8 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program
     kernel = partial(ard, first="layer_0" if depth > 1 else "f", **setting.start)
     exact = {"jitter": JITTER} if setting.collapsed else {}
     model = partial(deep_gp, kernel=kernel, **exact, **options)
-    guide = InducingGuide(model, kmeans(num_inducing), initial_scale=inner_scales(layers))
+    scales = inner_scales(layers, WIDE) if name.endswith("-wide") else inner_scales(layers)
+    guide = InducingGuide(model, kmeans(num_inducing), initial_scale=scales)
     if name.endswith("-global"):
         guide = GlobalInducingGuide(model, kmeans(num_inducing))
     return Program(model, guide, {"layers": layers})
@@ -96,7 +100,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program
 
 def shape_of(name: str, num_data: int, setting: Setting) -> tuple[int, int]:
     """Layers and inducing points of a model: the paper's, unless the setting has a number of inducing points."""
-    depth, num_inducing = MODELS["sgp" if name == SGPR else name.removesuffix("-natural").removesuffix("-global")]
+    depth, num_inducing = MODELS["sgp" if name == SGPR else re.sub(f"({'|'.join(_WAYS)})$", "", name)]
     return depth, min(setting.num_inducing or num_inducing, num_data)
 
 
@@ -448,6 +452,7 @@ def _model_described(name: str, num_data: int, setting: Setting, common: Setting
         start = {"start": started(setting), "steps": setting.steps, "dtype": "float64", "jitter": JITTER}
         return setting.described(num_data) | own | start
     rate = setting.learning_rate.name
+    own |= {"start_of_inner_layers": WIDE} if name.endswith("-wide") else {}
     return own | setting.added() | ({"learning_rate": rate} if rate != common.learning_rate.name else {})
 
 
@@ -573,8 +578,35 @@ def facts(records: Records) -> dict[str, Any]:
         "natural": natural,
         "beside": [each for each in beside if holding([each["difference"]], allow="equal") is False],
         "their_task": _their_task(records),
+        "inducing": _inducing(records),
         "matches": _matches(records),
     }
+
+
+def _inducing(records: Records) -> dict[str, Any]:
+    """Two and three layers on each set: bounds per row and test log likelihoods of posteriors, and global ones' leads.
+
+    ``told`` has the sets on which a lead is clearly positive, and negative, by metric, other posterior and layers.
+    """
+    found: list[dict[str, Any]] = []
+    told: dict[str, list[list[str]]] = {}
+    for name, depth in itertools.product(UCI, (2, 3)):
+        runs = [records.found.get(Key("deep", "uci-global", name, preset)) for preset in ("cpu", "tuned")]
+        if None in runs:
+            continue
+        by = {model: each for run in runs for model, each in run["settings"]["by_fold"].items()}
+        rows, each = runs[0]["data"]["sizes"]["train"], {"set": name, "layers": depth}
+        ways = {"near": f"dgp{depth}", "wide": f"dgp{depth}-wide", "all": f"dgp{depth}-global"}
+        for metric, unit in (("elbo", rows), (_LL, 1)):
+            values = {way: np.asarray(by[model][metric]) / unit for way, model in ways.items()}
+            each |= {f"{metric} {way}": mean_of(of.tolist()) for way, of in values.items()}
+            for way in ("near", "wide"):
+                less = each[f"{metric} less {way}"] = mean_of((values["all"] - values[way]).tolist())
+                sign = _sign([less])
+                clear = told.setdefault(f"{metric} {way} {depth}", [[], []])
+                clear[sign < 0] += [name] if sign else []
+        found.append(each)
+    return {"each": found, "told": told}
 
 
 def _sign(leads: Sequence[Ours]) -> int:
