@@ -46,6 +46,7 @@ def refuse_not_finite(
 
     Raises:
         FactorisationError: naming the site, if it or any other GP site's covariance is at fault.
+        ValueError: naming the site, if its distribution refuses data whose density was asked for.
         NonFiniteError: naming the site, otherwise.
     """
     if what == LOG_DENSITIES:
@@ -60,6 +61,8 @@ def refuse_not_finite(
         raise
     except Exception as error:  # a distribution may refuse these numbers too
         cause = error
+    if what == LOG_DENSITIES and isinstance(cause, ValueError):  # data outside the support
+        raise ValueError(f"Site {site!r}: {cause}") from cause
     bad = ~np.isfinite(values)
     first = tuple(int(i) for i in np.argwhere(bad)[0])
     text = f"{int(bad.sum())} of {bad.size} {what} of site {site!r} are not finite ({values.dtype}, first {first})"

@@ -73,6 +73,9 @@ def test_batches_do_not_change_predictions():
     np.testing.assert_allclose(results[0]["y"].probs.sum(1), 1.0, rtol=1e-12)
     assert results[0]["f"].mean.shape == results[0]["f"].variance.shape == (7, 2)
     assert results[0]["y"].log_density.shape == (7,) and results[0]["f"].log_density is None
+    for label in (0.5, 3):
+        with pytest.raises(ValueError, match=rf"Site 'y': Softmax: y holds {label} at .*whole numbers from 0 to 2"):
+            Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": np.full(7, label)}, num_draws=4)
     for site in results[0]:
         for one, two in zip(results[0][site], results[1][site], strict=True):
             assert (one is None) == (two is None)
