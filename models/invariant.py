@@ -266,7 +266,8 @@ def averaged(network: Network, view: ViewOf) -> Network:
         view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
 
     Raises:
-        ValueError: if the views have not the shape of inputs.
+        TypeError: when the network is called, if ``view`` is no view.
+        ValueError: likewise, if the views have not the shape of inputs.
     """
 
     def of_views(X: Array, training: bool) -> Array:
@@ -286,7 +287,8 @@ def averaged(network: Network, view: ViewOf) -> Network:
 
 
 def _view(view: ViewOf, X: Array) -> View | SampledView:
-    return view(X) if callable(view) else view
+    made: Any = view(X) if callable(view) else view
+    return checks.instance("view", made, View | SampledView, "a view, or a function of X that returns one")
 
 
 def _kernel(name: str, X: Array, view: ViewOf | None, variance: float, lengthscale: float) -> Kernel:

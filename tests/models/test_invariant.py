@@ -317,6 +317,8 @@ def test_features_are_averaged_over_views():
     np.testing.assert_allclose(sampled(IMAGES[3:5], False), still[3:5], rtol=1e-12)
     moving = [handlers.seed(sampled, seed)(jnp.broadcast_to(IMAGES[0], IMAGES.shape), True) for seed in (0, 1)]
     assert np.ptp(moving[0], axis=0).max() > 0.1 and np.abs(moving[0] - moving[1]).max() > 0.1
+    with pytest.raises(TypeError, match="view must be a view, or a function of X"):
+        averaged(network, 3)(IMAGES, False)
     with pytest.raises(ValueError, match="Views must have the 25 numbers of an input, got 9"):
         averaged(network, Patches((5, 5), (3, 3)))(IMAGES, False)
 
