@@ -13,7 +13,6 @@ from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.models.parameters import precision, rbf
-from gpzoo.processes.marginals import draws
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.patches import Patches
 
@@ -94,7 +93,7 @@ def convolutional_layer(
         (5, 12, 12, 3)
 
     Args:
-        name: of the site, whose values are ``[N A B, maps]`` for ``A`` times ``B`` patches in an image.
+        name: of the site, whose values are ``[N, A B, maps]`` for ``A`` times ``B`` patches in an image.
         X: images ``[N, H, W, C]``.
         patch_shape: height and width of a patch, ``h`` and ``w``, in pixels.
         maps: number of maps of the result.
@@ -123,6 +122,7 @@ def convolutional_layer(
         mean = mean.reshape(-1, maps)
     W = jnp.asarray(mean).astype(precision(X))
     checks.must(W.shape == (view.view_size, maps), "mean", f"be [{view.view_size}, {maps}]", f"shape {W.shape}")
-    patches = view.view(X).reshape(-1, view.view_size)
-    prior = GaussianProcess(kernel(name, patches), patches, patches @ W, num_outputs=maps, jitter=jitter)
-    return draws(numpyro.sample(name, prior)).reshape(len(X), *view.positions, maps)
+    patches = view.view(X)
+    of_patch = kernel(name, patches.reshape(-1, view.view_size))
+    prior = GaussianProcess(of_patch, patches, patches @ W, num_outputs=maps, jitter=jitter, per_row=True)
+    return numpyro.sample(name, prior).reshape(len(X), *view.positions, maps)

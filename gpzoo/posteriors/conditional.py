@@ -137,7 +137,7 @@ class Projection(Conditional):
 
     def _in_chunks(self, at: Callable[..., tuple[Array, ...]], *fixed: Any) -> tuple[Float[Array, "D N"], ...]:
         """``at(X, self, *fixed)`` at all inputs, computed for as many at a time as suits the platform."""
-        X, N = self.prior.X, self.prior.event_shape[0]
+        X, N = self.prior.X, self.prior.num_inputs
         if _platform.inputs_at_a_time(N // _devices.number()) >= N // _devices.number():
             return at(X, self, *fixed)
         axis = 1 if self.prior.kernel.has_outputs(X) else 0

@@ -59,7 +59,7 @@ class InducingPosterior(ProcessAtInputs):
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("conditional", "u_mean", "form", "value", "earlier", "drawn")
-    pytree_aux_fields = ("num_outputs",)
+    pytree_aux_fields = ("num_outputs", "in_row")
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class InducingPosterior(ProcessAtInputs):
         form.check_values(conditional)
         self.conditional, self.u_mean, self.form, self.value = conditional, u_mean, form, value
         self.earlier, self.drawn = earlier, drawn
-        self._init_events(self.prior.event_shape[0], self.prior.num_outputs)
+        self._init_events(self.prior.num_inputs, self.prior.num_outputs, self.prior.in_row)
 
     @property
     def prior(self) -> GaussianProcess:
@@ -128,19 +128,19 @@ class InducingPosterior(ProcessAtInputs):
         return relative_jitter(jnp.mean(self._prior_variance(), axis=-1))
 
     def _covariance_name(self) -> str:
-        return f"the joint posterior covariance of site {self.site!r} at {self.event_shape[0]} inputs"
+        return f"the joint posterior covariance of site {self.site!r} at {self.num_inputs} inputs"
 
     def _q(self) -> tuple[Float[Array, "M D"], Form]:
         """Mean and covariance of ``q(u)`` with an axis of outputs."""
         m = self.u_mean if self.num_outputs is not None else self.u_mean[:, None]
         return m, self.form.by_output(m.shape[0], self.num_outputs)
 
-    def marginals(self) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"]]:
+    def marginals(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
         """Mean and variance at every input."""
         mean, variance = self.conditional.marginals(*self._q())
         return self._with_loc(mean), self._in_shape(variance)
 
-    def marginal_parts(self) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"], Float[Array, "N *D"]]:
+    def marginal_parts(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], Float[Array, "*event"]]:
         """Mean at every input, variance due to ``q(u)``, and the residual variance ``k(x, x) - q(x, x)`` given ``u``.
 
         Raises:
@@ -154,7 +154,7 @@ class InducingPosterior(ProcessAtInputs):
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
-    def estimates(self, key: Array) -> tuple[Float[Array, "N *D"], Float[Array, "N *D"]]:
+    def estimates(self, key: Array) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
 
         Args:
@@ -170,27 +170,27 @@ class InducingPosterior(ProcessAtInputs):
         mean, second = estimates(cast(Any, self.conditional), *self._q(), key)
         return self._with_loc(mean), self._in_shape(second - jnp.square(mean))
 
-    def _with_loc(self, per_output: Float[Array, "D N"]) -> Float[Array, "N *D"]:
+    def _with_loc(self, per_output: Float[Array, "D N"]) -> Float[Array, "*event"]:
         """Means in the event's shape, plus the prior's mean."""
         mean = self._in_shape(per_output)
         return mean if self.prior.loc is None else mean + self.prior.loc
 
-    def _in_shape(self, per_output: Float[Array, "D N"]) -> Float[Array, "N *D"]:
+    def _in_shape(self, per_output: Float[Array, "D N"]) -> Float[Array, "*event"]:
         """``[D, N]`` to the event's shape."""
-        return per_output[0] if self.num_outputs is None else per_output.T
+        return (per_output[0] if self.num_outputs is None else per_output.T).reshape(self.event_shape)
 
-    def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
+    def moments(self) -> tuple[Float[Array, "*event"], Float[Array, "... N N"]]:
         """Mean and joint covariance ``[N, N]`` or ``[D, N, N]`` over the inputs."""
         mean, covariance = self.conditional.moments(*self._q())
         return self._with_loc(mean), covariance[0] if self.num_outputs is None else covariance
 
     @property
-    def mean(self) -> Float[Array, "N *D"]:
+    def mean(self) -> Float[Array, "*event"]:
         """Posterior mean."""
         return self._with_loc(self.conditional.mean(self._q()[0]))
 
     @property
-    def variance(self) -> Float[Array, "N *D"]:
+    def variance(self) -> Float[Array, "*event"]:
         """Posterior variance at every input."""
         return self.marginals()[1]
 
@@ -214,7 +214,7 @@ class InducingPosterior(ProcessAtInputs):
         def one(key: Array) -> Array:
             if conditional.deterministic:
                 return self.given(self.draw_inducing(key)).mean
-            return self._with_loc(conditional.draws_in_groups(*q, self.event_shape[0], key[None], rows=False)[:, 0])
+            return self._with_loc(conditional.draws_in_groups(*q, self.num_inputs, key[None], rows=False)[:, 0])
 
         if sample_shape == ():
             return one(key)
@@ -249,7 +249,7 @@ class InducingPosterior(ProcessAtInputs):
         mean, covariance = self.conditional.inducing_moments(*self._q())
         if self.num_outputs is None:
             covariance = jax.tree.map(lambda K: K[0], covariance)
-        return self._in_shape(mean), covariance
+        return mean[0] if self.num_outputs is None else mean.T, covariance
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
         """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` elsewhere and on grids."""

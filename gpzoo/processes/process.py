@@ -23,20 +23,26 @@ from gpzoo.processes.marginals import GaussianMarginals, draws
 class ProcessAtInputs(dist.Distribution):
     """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
 
+    With ``P`` inputs for each of ``N`` rows they are ``[N, P]`` or ``[N, P, D]``, and computations have ``N P`` inputs.
     Subclasses define :meth:`moments`. Computations have a leading output axis, which the public methods hide.
     """
 
     jitter: float | Array | None
 
-    def _init_events(self, num_inputs: int, num_outputs: int | None) -> None:
-        self.num_outputs = num_outputs
-        events = (num_inputs,) if num_outputs is None else (num_inputs, num_outputs)
-        dist.Distribution.__init__(self, batch_shape=(), event_shape=events)
+    def _init_events(self, num_inputs: int, num_outputs: int | None, in_row: int | None = None) -> None:
+        self.num_outputs, self.in_row = num_outputs, in_row
+        inputs = (num_inputs,) if in_row is None else (num_inputs // in_row, in_row)
+        dist.Distribution.__init__(self, event_shape=inputs if num_outputs is None else (*inputs, num_outputs))
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs, of all rows."""
+        return self.event_shape[0] * (self.in_row or 1)
 
     @property
     def support(self) -> constraints.Constraint:
-        """All real vectors ``[N]``, or matrices ``[N, D]``."""
-        return constraints.real_vector if self.num_outputs is None else constraints.real_matrix
+        """All real arrays of the event's shape."""
+        return constraints.independent(constraints.real, len(self.event_shape))
 
     def _replace(self, **changes: Any) -> Self:
         data, static = self.tree_flatten()
@@ -45,7 +51,7 @@ class ProcessAtInputs(dist.Distribution):
             setattr(copy, name, value)
         return copy
 
-    def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
+    def moments(self) -> tuple[Float[Array, "*event"], Float[Array, "... N N"]]:
         """Mean and joint covariance, ``[N, N]`` or ``[D, N, N]`` (outputs are independent)."""
         checks.unwritten(self, "moments()")
 
@@ -60,7 +66,7 @@ class ProcessAtInputs(dist.Distribution):
         # All draws and, with one kernel, all outputs are columns of one product. Both orders are their own inverses.
         own = covariance.ndim == 3
         order = (2, 1, 0) if own else (1, 0, 2)
-        columns = noise.reshape(-1, self.event_shape[0], self.num_outputs or 1).transpose(order)
+        columns = noise.reshape(-1, self.num_inputs, self.num_outputs or 1).transpose(order)
         times = columns if own else columns.reshape(len(columns), -1)
         of, name = self._prior_variance(), self._covariance_name()
         drawn = linalg.root(covariance, name, self._joint_jitter, out_of=of, times=times).reshape(columns.shape)
@@ -80,7 +86,7 @@ class ProcessAtInputs(dist.Distribution):
         L, factorised = linalg.cholesky_or_failed(covariance, self._covariance_name(), self._density_jitter)
         residual = jnp.asarray(value) - mean
         batch = residual.shape[: residual.ndim - len(self.event_shape)]
-        num_inputs, num_outputs = self.event_shape[0], self.num_outputs or 1
+        num_inputs, num_outputs = self.num_inputs, self.num_outputs or 1
         log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
         if L.ndim == 2:
             # All draws and outputs are right-hand sides of one triangular solve.
@@ -117,7 +123,7 @@ class ProcessAtInputs(dist.Distribution):
         checks.refuse(wrong, f"A value of shape {shape} was given to a GP site of shape {events}{hint}.")
 
     def _covariance_name(self) -> str:
-        return f"the covariance of {type(self).__name__} at {self.event_shape[0]} inputs"
+        return f"the covariance of {type(self).__name__} at {self.num_inputs} inputs"
 
     # -- no plates, no masks -----------------------------------------------------------------------------------------
 
@@ -179,6 +185,8 @@ class GaussianProcess(ProcessAtInputs):
         num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default
             (:data:`gpzoo.linalg.factorise.RELATIVE_JITTER`).
+        per_row: whether a row of the data has several inputs, such as an image's patches: inputs are ``[N, P, ...]``
+            and values ``[N, P]`` or ``[N, P, D]``. Under guides such a site is always drawn, jointly within a row.
 
     Raises:
         ValueError: if inputs have the wrong rank, are empty or not finite; if the mean does not broadcast; if
@@ -188,7 +196,7 @@ class GaussianProcess(ProcessAtInputs):
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("kernel", "X", "loc", "jitter")
-    pytree_aux_fields = ("num_outputs",)
+    pytree_aux_fields = ("num_outputs", "in_row")
 
     def __init__(
         self,
@@ -198,12 +206,21 @@ class GaussianProcess(ProcessAtInputs):
         *,
         num_outputs: int | None = None,
         jitter: float | Array | None = None,
+        per_row: bool = False,
     ) -> None:
         checks.refuse_params_under_mcmc()
         if num_outputs is not None:
             num_outputs = checks.positive_int("num_outputs", num_outputs)
         self.kernel, self.jitter = checks.instance("kernel", kernel, Kernel, "a gpzoo kernel"), jitter
-        self.X = kernel.check_inputs(draws(X))
+        X, in_row = draws(X), None
+        if per_row:
+            shape = jnp.shape(X)
+            checks.must(len(shape) > 2, "X", "be [N, P, ...] with per_row=True", f"shape {shape}")
+            sampled = "With sampled views a row has one input: leave per_row out, or enumerate the views (an Orbit)."
+            checks.refuse(has_sampled_views(kernel), sampled)
+            checks.not_empty("X", X)
+            X, in_row = jnp.reshape(jnp.asarray(X), (-1, *shape[2:])), shape[1]
+        self.X = kernel.check_inputs(X)
         own_axis = kernel.has_outputs(self.X)
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
@@ -216,7 +233,9 @@ class GaussianProcess(ProcessAtInputs):
             given = f"num_outputs is {num_outputs}, but the kernel or X carries {distinct} outputs."
             checks.refuse(num_outputs not in (None, distinct), given)
             num_outputs = distinct
-        self._init_events(inputs.shape[0], num_outputs)
+        own_of_each = "With per_row=True all outputs see the same inputs, but X has a set for each."
+        checks.refuse(per_row and own_axis, own_of_each)
+        self._init_events(inputs.shape[0], num_outputs, in_row)
         self.loc = None
         if mean is not None:
             self.loc = checks.floating("mean", draws(mean))
@@ -231,20 +250,26 @@ class GaussianProcess(ProcessAtInputs):
         return jax.eval_shape(lambda k, x: k.diag(x), kernel, self.X).shape[0]
 
     @property
-    def mean(self) -> Float[Array, "N *D"]:
+    def mean(self) -> Float[Array, "*event"]:
         """Prior mean."""
         if self.loc is None:
             return jnp.zeros(self.event_shape, self.X.dtype)
         return jnp.broadcast_to(self.loc, self.event_shape)
 
     @property
-    def variance(self) -> Float[Array, "N *D"]:
+    def variance(self) -> Float[Array, "*event"]:
         """Prior variance."""
-        return rows_first(self.kernel.diag(self.X), self.event_shape)
+        flat = (self.num_inputs,) if self.num_outputs is None else (self.num_inputs, self.num_outputs)
+        return rows_first(self.kernel.diag(self.X), flat).reshape(self.event_shape)
 
-    def moments(self) -> tuple[Float[Array, "N *D"], Float[Array, "... N N"]]:
+    def moments(self) -> tuple[Float[Array, "*event"], Float[Array, "... N N"]]:
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
         return self.mean, self.kernel(self.X)
+
+    @property
+    def rows_of_inputs(self) -> Float[Array, "N ..."]:
+        """The inputs, ``[N, P, ...]`` where a row has several; ``[D, N, ...]`` where each output has its own."""
+        return self.X if self.in_row is None else self.X.reshape(-1, self.in_row, *self.X.shape[1:])
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
         return self.kernel.diag(self.X)

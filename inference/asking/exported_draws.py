@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jax import Array, random
 
+from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.ask import At, Found
@@ -193,7 +194,8 @@ class Draws(GivenProgram):
                     likelihood = unmasked(other["fn"])
                     if isinstance(likelihood, Likelihood) and likelihood.f is value:
                         outputs = [f"{name}_{likelihood.column_axis}"] if outputs else []
-                axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), "row"), *outputs]
+                row = next((plate for plate, size in sizes.items() if size == value.shape[0]), "row")
+                axes = [row, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
                 notes.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:
                 of = [n for n, s in (found.guide | found.model).items() if s["value"] is likelihood.f]
@@ -227,4 +229,7 @@ def _replicates(data: Trace, key: Array) -> dict[str, Array]:
 
 
 def _observed_processes(trace: Trace) -> Trace:
-    return {name: site for name, site in data_of(trace).items() if isinstance(site["fn"], GaussianProcess)}
+    found = {name: site for name, site in data_of(trace).items() if isinstance(site["fn"], GaussianProcess)}
+    several = [name for name, site in found.items() if site["fn"].in_row is not None]
+    checks.refuse(several, f"Observed GP site(s) {several} with several inputs in a row are not exported.")
+    return found

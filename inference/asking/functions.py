@@ -86,7 +86,7 @@ def one_function(
 
 def pathwise(
     posterior: InducingPosterior, key: PRNGKeyArray, *, num_features: int, rows: Integer[Array, " N"] | None = None
-) -> Float[Array, "N *D"]:
+) -> Float[Array, "*event"]:
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
     Args:
@@ -119,7 +119,7 @@ def pathwise(
         inputs = inputs.astype(X.dtype)
         return function_values(part, seen(part, inputs), key, D, num_features, separate=separate)
 
-    values = jnp.zeros((posterior.event_shape[0], D), X.dtype)
+    values = jnp.zeros((posterior.num_inputs, D), X.dtype)
     values = sum((g(part, key, X) for part, key in zip(parts, keys, strict=True)), values)
     at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
     if function is not None:
@@ -134,7 +134,9 @@ def pathwise(
     draw = posterior.draw_inducing(key_u)
     update = posterior.given(draw - at_inducing.reshape(draw.shape)).mean
     if noise is not None:
-        values = values + _columns(jnp.sqrt(noise.diag(seen(noise, X)))) * _normals(key_white, rows, values)
+        values = values + _columns(jnp.sqrt(noise.diag(seen(noise, X)))) * _normals(
+            key_white, rows, values, posterior.in_row or 1
+        )
     return update + values.reshape(update.shape)
 
 
@@ -152,9 +154,11 @@ def _at_inducing(
     return linalg.total(each), linalg.diagonal(Kuu(inducing, kernel.split_noise()[0]))
 
 
-def _normals(key: PRNGKeyArray, rows: Integer[Array, " N"] | None, like: Float[Array, "N D"]) -> Float[Array, "N D"]:
-    """Standard normal numbers ``[N, D]``, each row's by its number."""
-    rows = jnp.arange(len(like)) if rows is None else rows
+def _normals(
+    key: PRNGKeyArray, rows: Integer[Array, " N"] | None, like: Float[Array, "_ D"], in_row: int
+) -> Float[Array, "_ D"]:
+    """Standard normal numbers for every input, by the number of its row."""
+    rows = jnp.arange(len(like)) if rows is None else (rows[:, None] * in_row + jnp.arange(in_row)).ravel()
     keys = jax.vmap(lambda row: random.fold_in(key, row))(rows)
     return jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)
 

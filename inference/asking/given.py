@@ -40,7 +40,7 @@ def given_at(name: str, site: Mapping[str, Any]) -> Given:
     """The value of a GP site in a run, at the inputs that it had there."""
     prior: GaussianProcess = unmasked(site["fn"])
     projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=name)
-    value = jnp.asarray(site["value"]) - prior.mean
+    value = (jnp.asarray(site["value"]) - prior.mean).reshape(-1, *prior.event_shape[1 + (prior.in_row is not None) :])
     return Given(projection.inducing, value, (projection.L, projection.L_inverse))
 
 

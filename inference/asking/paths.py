@@ -184,7 +184,7 @@ def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..
     density = draws = None
     if test is not None:
         density = dist.Normal(mean, jnp.sqrt(variance)).log_prob(test)
-        density = density if density.ndim == 1 else jnp.sum(density, axis=-1)
+        density = jnp.sum(density.reshape(len(density), -1), axis=1)
     if asked.keep_draws:
         draws = value.draws(asked.draws_per_path) if marginal else value[None]
     return Path(SitePrediction(mean, variance, density), (mean, variance), draws)

@@ -147,6 +147,8 @@ class marginal(whitened):
             f"The kernel of GP site {name!r} samples views of its inputs, {_NOT_HERE}",
             TypeError,
         )
+        several = f"GP site {name!r} has several inputs in a row and is drawn, {_NOT_HERE}"
+        checks.refuse(prior.in_row is not None, several, TypeError)
         checks.refuse(msg["scale"] is not None, f"GP site {name!r} stands inside handlers.scale. Take it out.")
         checks.refuse(
             not self._asking and given_outside(self, name),

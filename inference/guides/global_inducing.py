@@ -178,7 +178,9 @@ class _AtInducing(PosteriorHandler):
         posterior = InducingPosterior(conditional, *_of_pseudo_data(conditional.L, v, noise))
         draw = posterior.draw_inducing(numpyro.prng_key())
         self.found[name] = posterior, draw
-        return prior.mean if self.representation.starts else prior.mean + posterior.given(draw).inducing_moments()[0]
+        if self.representation.starts:
+            return prior.mean
+        return prior.mean + posterior.given(draw).inducing_moments()[0].reshape(prior.event_shape)
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         plates = [frame.name for frame in msg["cond_indep_stack"]]

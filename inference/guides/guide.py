@@ -336,7 +336,7 @@ class InducingGuide(LikeAutoGuides):
         """
         found: dict[str, tuple[int, int]] = {}
 
-        def looked_at(posterior: InducingPosterior, key: PRNGKeyArray, rows: None) -> Float[Array, "N *D"]:
+        def looked_at(posterior: InducingPosterior, key: PRNGKeyArray, rows: None) -> Float[Array, "*event"]:
             if not posterior.whiten and not posterior.conditional.deterministic:
                 K = Kuu(posterior.inducing, posterior.prior.kernel)
                 found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]

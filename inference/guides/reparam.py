@@ -105,13 +105,16 @@ class WhitenReparam(Reparam):
             return fn, None
         return self._exact(name, fn) if self.inducing is None else self._sparse(name, fn)
 
-    def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "N *D"]]:
+    def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "*event"]]:
         mean, covariance = prior.moments()
         L, factorised = guarded_factor(covariance, f"the covariance of GP site {name!r}", prior.jitter)
-        v = _noise(name, prior.event_shape, mean.dtype, factorised)
-        return None, mean + jnp.einsum("ij,j...->i..." if L.ndim == 2 else "dij,jd->id", L, v)
+        v = _noise(name, prior.event_shape, mean.dtype, factorised).reshape(prior.num_inputs, -1)
+        f = L @ v if L.ndim == 2 else jnp.einsum("dij,jd->id", L, v)
+        return None, mean + f.reshape(prior.event_shape)
 
     def _sparse(self, name: str, prior: GaussianProcess) -> tuple[Unit, GaussianMarginals]:
+        if prior.in_row is not None:
+            _NO_DRAWS.asked(frozenset({name}))
         conditional = GuardedProjection(prior, self.variable(name, prior), site=name)
         shape = (conditional.num_inducing, *conditional.outputs)
         v = _noise(name, shape, conditional.dtype, conditional.factorised)
@@ -280,7 +283,7 @@ class _WhiteNoise(dist.Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        return constraints.real_vector if len(self.event_shape) == 1 else constraints.real_matrix
+        return constraints.independent(constraints.real, len(self.event_shape))
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         return random.normal(key, sample_shape + self.event_shape, self.dtype)

@@ -105,7 +105,7 @@ def marginals_in_parts(
 
 def draw_per_input(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
-) -> Float[Array, "N *D"]:
+) -> Float[Array, "*event"]:
     """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]`` a row's is the same in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
@@ -124,10 +124,10 @@ class DrawnWithin(NamedTuple):
 
     def __call__(
         self, posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
-    ) -> Float[Array, "N *D"]:
+    ) -> Float[Array, "*event"]:
         """The draw; see :func:`draw_per_input`."""
-        size, count = self.layout.count, posterior.event_shape[0]
-        if size == 1:
+        size, count = posterior.in_row or self.layout.count, posterior.num_inputs
+        if size == 1 and posterior.in_row is None:
             return draw_per_input(posterior, key, rows)
         if posterior.conditional.deterministic:  # a function of ``u`` alone
             return posterior.as_joint().sample(key)
@@ -138,7 +138,9 @@ class DrawnWithin(NamedTuple):
             )
         X, by_row = posterior.prior.X, self.layout.by_row
         X = by_row(X, int(posterior.prior.kernel.has_outputs(X)))
-        draw = draws_in_groups(posterior, key, X, size, None if rows is None else by_row(rows)[::size])
+        if rows is not None and posterior.in_row is None:
+            rows = by_row(rows)[::size]
+        draw = draws_in_groups(posterior, key, X, size, rows)
         return posterior._with_loc(by_row(draw.reshape(len(draw), count), 1, back=True))
 
 
@@ -160,7 +162,7 @@ def draws_in_groups(
     """
     prior, m, form = posterior.prior, *posterior._q()
     everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
-    groups = everywhere.event_shape[0] // size
+    groups = everywhere.num_inputs // size
     keys = random.split(key, groups) if rows is None else jax.vmap(lambda row: random.fold_in(key, row))(rows)
     return posterior.conditional._with_fields(prior=everywhere).draws_in_groups(m, form, size, keys)
 
@@ -177,7 +179,7 @@ def marginals_around(
     return _refusing_draws(posterior, posterior.prior.mean + shift, variance, key)
 
 
-def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
+def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "*event"]:
     """The prior's mean."""
     return posterior.prior.mean
 

@@ -69,7 +69,7 @@ def look(
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
     def value_of(name: str, fn: GaussianProcess) -> Any:
-        return jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_marginals(name, fn, log)
+        return jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_value(name, fn, log)
 
     def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
         nonlocal runs
@@ -228,8 +228,13 @@ def _drawn_together(found: SiteRows, drawn: frozenset[str]) -> dict[str, Layout]
     return {name: found.layouts[name] for name in found.within & drawn}
 
 
-def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> GaussianMarginals:
+def _unit_value(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> Any:
+    """Marginals, or numbers where the site is always drawn."""
     shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
+    if fn.in_row is not None:
+        if log is not None:
+            log.asked(sites)
+        return jnp.zeros(shape, dtype)
     if fn.samples_views and estimated:
         return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites)
     return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
@@ -237,14 +242,14 @@ def _unit_marginals(name: str, fn: GaussianProcess, log: DrawLog | None, estimat
 
 def parts_of(fn: GaussianProcess) -> dict[str, Any]:
     """The arrays that a GP site's prior is made of, by name."""
-    parts = {"inputs": fn.X, "mean": fn.loc}
+    parts = {"inputs": fn.rows_of_inputs, "mean": fn.loc}
     parts |= {f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))}
     return {part: value for part, value in parts.items() if value is not None}
 
 
 def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
     """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
-    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_marginals(name, fn, None)).model
+    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_value(name, fn, None)).model
 
 
 def _values(trace: Trace) -> Iterator[tuple[str, Any]]:
@@ -296,13 +301,13 @@ def rows_of_sites(
     args, given = jax.tree.map(concrete, (args, dict(kwargs)))
 
     def parts(args: tuple) -> Iterator[Part]:
-        of = _unit_marginals if not shapes else partial(_unit_marginals, estimated=False)
+        of = _unit_value if not shapes else partial(_unit_value, estimated=False)
         trace = _run(model, args, given, values, lambda name, fn: of(name, fn, None)).model
         for name, value in _values(trace):
             yield Part(name, "value", value)
         for (name, what), term in _terms(trace, data=not shapes).items():
-            own = what == "inputs" and trace[name]["fn"].kernel.has_outputs(term)
-            yield Part(name, what, term, own)
+            fn, inputs = trace[name]["fn"], what == "inputs"
+            yield Part(name, what, term, inputs and fn.kernel.has_outputs(fn.X), 2 if inputs and fn.in_row else 1)
 
     return rows_of(parts, args, joint=joint, shapes=shapes, at_all=at_all)
 
@@ -347,7 +352,7 @@ def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def once() -> None:
-        runs = _run(model, args, kwargs, None, lambda name, fn: _unit_marginals(name, fn, None))
+        runs = _run(model, args, kwargs, None, lambda name, fn: _unit_value(name, fn, None))
         found.update(_parameters(runs))
 
     jax.eval_shape(once)

@@ -94,12 +94,14 @@ class Part(NamedTuple):
         what: ``"value"``; ``"inputs"``, ``"mean"`` or ``"kernel ..."`` of a latent GP site; or the name of a term.
         array: its numbers.
         by_output: whether inputs are those of each output, ``[D, M, ...]``.
+        axes: how many axes of inputs count them, two where a row has several.
     """
 
     site: str
     what: str
     array: Any
     by_output: bool = False
+    axes: int = 1
 
 
 def rows_of(
@@ -230,6 +232,7 @@ class _Looked:
         self.count, self.joint = count, joint
         self.values = {part.site: part.array for part in parts if part.what == "value"}
         self.by_output = {part.site: part.by_output for part in parts if part.what == "inputs"}
+        self.axes = {part.site: part.axes for part in parts if part.what == "inputs"}
         self.kinds = {site: 1 + 2 * i for i, site in enumerate(self.by_output)}
         self.ends = dict(zip(((part.site, part.what) for part in parts), trace.jaxpr.outvars, strict=True))
         own = [np.full((1 + 2 * len(self.kinds), 2, *x.shape), NONE, np.int32) for x in leaves]
@@ -241,8 +244,9 @@ class _Looked:
     def _by_row(self, follow: Follow, site: str) -> Rows:
         """The rows on which each entry of a GP site, ``[M]`` or ``[M, D]``, depends by its inputs and its mean."""
         shape, own, inputs = self.values[site].shape, self.by_output[site], follow(self.ends[site, "inputs"])
-        rows = together(inputs, range(1 + own, inputs.ndim - 2))
-        found = [rows.swapaxes(2, 3) if own else placed(rows, [0], len(shape))]
+        axes = self.axes[site]
+        rows = together(inputs, range(axes + own, inputs.ndim - 2))
+        found = [rows.swapaxes(2, 3) if own else placed(rows, range(axes), len(shape))]
         if (mean := self.ends.get((site, "mean"))) is not None:
             found.append(follow(mean))
         return union(found, shape)
