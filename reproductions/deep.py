@@ -156,7 +156,8 @@ def figure_1(results: Results) -> Figure:
         A figure without a window.
     """
     figure, panels = _panels(len(results), 4, 5.5, (1.75, 2.2))
-    for axes, (name, result) in zip(panels, results.items(), strict=False):
+    beside: list[str] = []
+    for i, (axes, (name, result)) in enumerate(zip(panels, results.items(), strict=False)):
         metrics, end = result["metrics"], "_test_log_likelihood"
         models = [key.removesuffix(end) for key in metrics if key.endswith(end)]
         for row, model in enumerate(models):
@@ -165,13 +166,16 @@ def figure_1(results: Results) -> Figure:
             axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
-        axes.set_yticks([-row for row in range(len(models))], [title_of(model) for model in models])
+        # Their names once in a row of panels, where all have the same.
+        titles = [title_of(model) if i % 4 == 0 or models != beside else "" for model in models]
+        axes.set_yticks([-row for row in range(len(models))], titles)
+        beside = models
         axes.tick_params(labelsize=8)
-        axes.locator_params(axis="x", nbins=3)
+        axes.locator_params(axis="x", nbins=2)
         sizes = result["data"]["sizes"]
         axes.set_title(f"{name} (N {sizes['train'] + sizes['test']:,}, D {sizes['input_shape'][0]})", fontsize=8)
-    words = "test log likelihood per point (nats, original units), mean and standard error; grey: SGP"
-    figure.supxlabel(words, fontsize=9)
+    words = "test log likelihood per point (nats, original units), mean and standard error"
+    figure.supxlabel(f"{words}; grey: SGP" if "sgp" in beside else words, fontsize=9)
     return figure
 
 
@@ -591,9 +595,10 @@ def _inducing(records: Records) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     told: dict[str, list[list[str]]] = {}
     for name, depth in itertools.product(UCI, (2, 3)):
-        runs = [records.found.get(Key("deep", "uci-global", name, preset)) for preset in ("cpu", "tuned")]
-        if None in runs:
+        keys = [Key("deep", "uci-global", name, preset) for preset in ("cpu", "tuned")]
+        if not all(key in records.found for key in keys):
             continue
+        runs = [records.found[key] for key in keys]
         by = {model: each for run in runs for model, each in run["settings"]["by_fold"].items()}
         rows, each = runs[0]["data"]["sizes"]["train"], {"set": name, "layers": depth}
         ways = {"near": f"dgp{depth}", "wide": f"dgp{depth}-wide", "all": f"dgp{depth}-global"}

@@ -212,15 +212,16 @@ class GaussianProcess(ProcessAtInputs):
         if num_outputs is not None:
             num_outputs = checks.positive_int("num_outputs", num_outputs)
         self.kernel, self.jitter = checks.instance("kernel", kernel, Kernel, "a gpzoo kernel"), jitter
-        X, in_row = draws(X), None
+        given: Any = draws(X)
+        in_row = None
         if per_row:
-            shape = jnp.shape(X)
+            shape = jnp.shape(given)
             checks.must(len(shape) > 2, "X", "be [N, P, ...] with per_row=True", f"shape {shape}")
             sampled = "With sampled views a row has one input: leave per_row out, or enumerate the views (an Orbit)."
             checks.refuse(has_sampled_views(kernel), sampled)
-            checks.not_empty("X", X)
-            X, in_row = jnp.reshape(jnp.asarray(X), (-1, *shape[2:])), shape[1]
-        self.X = kernel.check_inputs(X)
+            checks.not_empty("X", given)
+            given, in_row = jnp.reshape(given, (-1, *shape[2:])), shape[1]
+        self.X = kernel.check_inputs(given)
         own_axis = kernel.has_outputs(self.X)
         inputs = self.X[0] if own_axis else self.X
         checks.not_empty("X", inputs)
