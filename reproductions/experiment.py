@@ -301,7 +301,7 @@ def by_hand(what: str, data: str = NOT_RECORDED, rule: str = "by hand") -> dict[
 #: Modules with the experiments of a paper, in the order of the list.
 _MODULES = (
     *("convolutional", "deep", "invariant", "deep_kernel"),
-    *("latent_inputs", "observations", "several_functions", "streaming"),
+    *("latent_inputs", "observations", "several_functions", "streaming", "inducing"),
 )
 
 

@@ -367,8 +367,8 @@ def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
         return _PUBLIC[x["gpzoo"]](*(_decoded(part, arrays) for part in x["args"]), **kwargs)
     if "form" in x:
-        kind = next(kind for kind in forms.NAMES.values() if kind.__name__ == x["form"])
-        return kind(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})
+        _require(x["form"] in forms.__all__)
+        return getattr(forms, x["form"])(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})
     if "numpyro" in x:
         return _STRATEGIES[x["numpyro"]]
     if "autoguide" in x:

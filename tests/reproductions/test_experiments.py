@@ -111,6 +111,8 @@ RUNS = [
     ("several_functions", "three-outputs", "together", "outputs.png"),
     ("several_functions", "three-outputs", "apart", "outputs.png"),
     ("streaming", "halves", "adult", "model.gpzoo"),
+    ("inducing", "chirp", "orthogonal", "model.gpzoo"),
+    ("inducing", "chirp", "box", "model.gpzoo"),
     ("convolutional", "rectangles", "weighted", "inducing_patches.png"),
     ("convolutional", "mnist", "weighted-rbf", "test_curves.png"),
     ("invariant", "rotated-binary", "90-from-45", "augmentation.png"),
