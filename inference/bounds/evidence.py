@@ -240,7 +240,7 @@ class Latents(Fields):
         """Those of sites of a program and data that depend on them."""
         sites = sorted(sites, key=lambda site: site.name)  # the order of the keys of a pytree
         sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
-        spread = jnp.zeros(())
+        spread = jnp.zeros((), sites[0].prior.X.dtype)
         if sparse != "exact" and block > 1:
             sparse, spread = "exact", linalg.total(_spread(sites, term, block) for term in terms)
         roots, factorised = zip(*(site.root() for site in sites), strict=True)
