@@ -159,6 +159,7 @@ def test_what_they_cannot_be_is_refused(call, error, words):
         call()
 
 
+@pytest.mark.slow
 def test_a_gradient_reaches_inputs_of_rows():
     guide = InducingGuide(sums, kmeans(4))
     params = guide.init_params(KEY, X, Y)

@@ -147,6 +147,7 @@ def by_waves(X, y=None):
         numpyro.sample("y", Gaussian(f, 0.04), obs=y)
 
 
+@pytest.mark.slow
 def test_the_bound_by_waves_rises_to_the_evidence():
     """Of the kernel itself, from below."""
     K = np.asarray(Matern32(1.0, 0.8)(LINE) + Matern52(0.5, 1.5)(LINE)) + 0.04 * np.eye(40)
