@@ -47,6 +47,7 @@ class InducingBasis(InducingVariable):
 
     sizes: tuple[int, ...] = static()
     bounds: tuple[tuple[float, float], ...] = static()
+    independent = True
 
     def __init__(self, sizes: int | Sequence[int], bounds: Sequence[float] | Sequence[Sequence[float]]) -> None:
         box = Box(sizes, bounds)

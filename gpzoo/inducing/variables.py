@@ -54,6 +54,8 @@ class InducingVariable(Fields):
 
     #: Number of axes of a grid from which ``f`` is interpolated; 0 where ``f`` follows from its covariances with ``u``.
     num_axes: ClassVar[Any] = 0
+    #: Whether its variables are independent under the prior, so that ``Kuu`` is diagonal and needs no factorisation.
+    independent: ClassVar[bool] = False
 
     def points(self, dtype: Any = None) -> Float[Array, "..."] | None:
         """Inducing inputs ``[M, ...]`` in the space of the inputs; ``None`` where ``u`` are no values of ``f``."""

@@ -77,7 +77,11 @@ def cholesky(
 
 
 def cholesky_and_inverse(
-    K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, name: str = "covariance", jitter: float | Array | None = None
+    K: Float[Array, "*batch M M"] | BlockDiagonalMatrix,
+    name: str = "covariance",
+    jitter: float | Array | None = None,
+    *,
+    is_diagonal: bool = False,
 ) -> tuple[Float[Array, "*batch M M"] | BlockDiagonalMatrix, Float[Array, "*batch M M"] | BlockDiagonalMatrix]:
     """The factor of :func:`cholesky` and its inverse ``L^-1``, for solves with many columns.
 
@@ -88,6 +92,7 @@ def cholesky_and_inverse(
         K: see :func:`cholesky`.
         name: see :func:`cholesky`.
         jitter: see :func:`cholesky`.
+        is_diagonal: whether nothing but the diagonal of ``K`` is to be read.
 
     Returns:
         ``L`` and ``L^-1``, each ``[..., M, M]`` and lower-triangular, block-diagonal where ``K`` is.
@@ -98,7 +103,12 @@ def cholesky_and_inverse(
     if isinstance(K, BlockDiagonalMatrix):
         factors, inverses = zip(*_each_block(cholesky_and_inverse, K, name, jitter), strict=True)
         return BlockDiagonalMatrix(*factors), BlockDiagonalMatrix(*inverses)
-    L, inverse = _cholesky_and_inverse(add_jitter(K, jitter))
+    jittered = add_jitter(K, jitter)
+    if is_diagonal:
+        deviations, eye = jnp.sqrt(diagonal(jittered))[..., None], jnp.eye(K.shape[-1], dtype=K.dtype)
+        L, inverse = deviations * eye, eye / deviations
+    else:
+        L, inverse = _cholesky_and_inverse(jittered)
     _refuse_failed(L, K, name, jitter)
     return L, inverse
 
