@@ -262,7 +262,9 @@ def averaged(network: Network, view: ViewOf) -> Network:
         ((5, 8), ['angle'])
 
     Args:
-        network: of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch at once, as rows.
+        network: of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch at once, as rows:
+            outside training 64 of each unless said otherwise, so that ``affine(num_views=4, num_fixed=8)`` takes an
+            eighth of the memory.
         view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
 
     Raises:

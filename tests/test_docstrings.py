@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import inspect
+import itertools
+import re
 
 import jax
 import numpyro
@@ -58,3 +60,15 @@ def test_examples_are_whole():
         assert "tests" not in source and "gpzoo._" not in source, name
         assert name.rsplit(".", 1)[1] in source, f"{name} is not in its own example"
         assert len(test.examples) <= 14, name
+
+
+def test_tables_keep_their_columns():
+    """A word in the margin between columns ends the build of the site, which no other test runs."""
+    for name, value in PUBLIC.items():
+        lines = (inspect.getdoc(value) or "").splitlines()
+        rulings = [i for i, line in enumerate(lines) if re.fullmatch(r"=+( +=+)+", line.strip())]
+        for start, end in itertools.pairwise(rulings):
+            ruling = lines[start]
+            margins = [i for i, sign in enumerate(ruling) if sign == " " and ruling[:i].strip()]
+            words = [line for line in lines[start:end] if any(line[i : i + 1].strip() for i in margins)]
+            assert not words, f"{name}: {words}"

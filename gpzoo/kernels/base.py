@@ -54,7 +54,7 @@ class Kernel(Fields):
     :meth:`variances`      its diagonal ``[N]``: for speed                               :meth:`cross`, row by row
     :meth:`split_noise`    the function's and the noise's part of the kernel             no noise
     :meth:`frequencies`    draws from the spectral density, for draws of functions       refused
-    :meth:`density`        the spectral density, for :class:`gpzoo.kernels.HilbertSpace`  refused
+    :meth:`density`        spectral density, for :class:`~gpzoo.kernels.HilbertSpace`    refused
     :attr:`batched`        whether there is one kernel per output                        no; see :class:`Elementary`
     :attr:`input_ndim`     rank of an input                                              1, a vector
     =====================  ============================================================  =============================

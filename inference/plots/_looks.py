@@ -259,7 +259,7 @@ def draws_at_each(key: Array, subject: Subject, num_draws: int) -> dict[str, tup
         for name in subject.guide.sites.processes:
             posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
             if isinstance(value, GaussianMarginals) and value.key is not None:
-                value = draw_per_input(posterior, value.key, jnp.zeros(posterior.num_inputs, int))
+                value = draw_per_input(posterior, value.key, jnp.zeros(posterior.event_shape[0], int))
             values[name] = value, posterior.prior.mean
         return values
 
