@@ -314,7 +314,7 @@ class _Combination(Kernel):
     """Kernels combined elementwise; those of a part of the same class are parts of their own."""
 
     #: How covariances of two parts are combined.
-    combine: ClassVar[Callable[[Any, Any], Any]]
+    _combine: ClassVar[Callable[[Any, Any], Any]]
     parts: tuple[Kernel, ...]
 
     def __init__(self, *parts: Kernel) -> None:
@@ -351,15 +351,15 @@ class _Combination(Kernel):
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """The parts' covariances, combined."""
-        return reduce(type(self).combine, (part.cross(X, Z) for part in self.parts))
+        return reduce(type(self)._combine, (part.cross(X, Z) for part in self.parts))
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """The parts' matrices, combined."""
-        return reduce(type(self).combine, (part.gram(X) for part in self.parts))
+        return reduce(type(self)._combine, (part.gram(X) for part in self.parts))
 
     def variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The parts' variances, combined."""
-        return reduce(type(self).combine, (part.variances(X) for part in self.parts))
+        return reduce(type(self)._combine, (part.variances(X) for part in self.parts))
 
 
 class Sum(_Combination):
@@ -374,7 +374,7 @@ class Sum(_Combination):
                [2.61, 5.  ]], dtype=float32))
     """
 
-    combine = operator.add
+    _combine = operator.add
 
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
         """The sum of those of the parts."""
@@ -399,7 +399,7 @@ class Product(_Combination):
         Array([[0.95, 0.41]], dtype=float32)
     """
 
-    combine = operator.mul
+    _combine = operator.mul
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """The product multiplied out: a product with a noise factor is noise."""
