@@ -1,71 +1,61 @@
 """NUTS on hyperparameters with functions integrated out: ours beside the same model elsewhere and by hand.
 
-    python benchmarks/marginal.py [--cases exact collapsed laplace] [--pairs 1] [--draws 500] [--dtype float32]
-        [--limit 300] [--gpjax-python PATH] [--pymc-python PATH] [--output benchmarks/results/marginal.json]
-
 Four chains of 500 + 500 draws: 200 rows exactly, 2,000 rows with 100 inducing inputs, and 1,000 counts by Laplace's
-approximation with 100. Beside it: by hand, the program that NumPyro's own documentation teaches, a multivariate normal
-density, with NumPyro's own starting values and four chains in sequence; GPJax's marginal likelihood under BlackJAX with
-its window adaptation; PyMC's ``gp.Marginal`` and ``gp.MarginalApprox`` (VFE), which is in float64 and runs chains in
-two processes. A side without such a case takes no part in it. Each run is a process of its own, compilation and start
-included; all have one BLAS thread. One that takes longer than the limit is stopped, and recorded as stopped.
+approximation with 100, which no other library has. Beside it: by hand, the program that NumPyro's own documentation
+teaches, a multivariate normal density, with NumPyro's own starting values and four chains in sequence; GPJax's
+marginal likelihood under BlackJAX with its window adaptation; PyMC's ``gp.Marginal`` and ``gp.MarginalApprox`` (VFE),
+which is in float64 and runs chains in two processes. Each run is a process of its own, compilation and start
+included. Seconds are those of an effective draw, of the hyperparameter that has the fewest.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from recorded import keep
+from peer import main, work
 
-CASES = {"exact": ("gpzoo", "numpyro", "gpjax", "pymc"), "collapsed": ("gpzoo", "gpjax", "pymc"), "laplace": ("gpzoo",)}
-ROWS = {"exact": 200, "collapsed": 2000, "laplace": 1000}
-INDUCING, CHAINS = 100, 4
+INDUCING, CHAINS, DRAWS = 100, 4, 500
+
+
+def _case(kind: str, rows: int, dtype: str, *peers: str) -> dict[str, Any]:
+    return {"whole": True, "kind": kind, "rows": rows, "dtype": dtype, "peers": list(peers), "pairs": 2}
+
+
+CASES = {
+    "exact, 200 rows, float64": _case("exact", 200, "float64", "numpyro", "blackjax", "pymc"),
+    "collapsed, 2,000 rows, float64": _case("collapsed", 2000, "float64", "blackjax", "pymc"),
+    "Laplace, 1,000 rows, float32": _case("laplace", 1000, "float32"),
+}
 
 #: Means of the logarithms of the hyperparameters under their priors, whose standard deviations are 1.
 PRIORS = {"variance": 0.0, "lengthscale": 0.0, "noise": -2.0}
 
 
-def run(case: str, library: str, draws: int, dtype: str) -> dict[str, Any]:
-    """One run of four chains: seconds, and what the chains are worth."""
-    began = time.perf_counter()
+def run(library: str, case: Mapping[str, Any]) -> dict[str, Any]:
+    """Four chains, and what they are worth."""
     import numpy as np
 
-    rng = np.random.default_rng(0)
-    X = np.sort(rng.uniform(0, 12, (ROWS[case], 1)), axis=0)
+    rng, kind, dtype = np.random.default_rng(0), case["kind"], case["dtype"]
+    X = np.sort(rng.uniform(0, 12, (case["rows"], 1)), axis=0)
     truth = np.sin(X[:, 0])
-    y = truth + 0.3 * rng.standard_normal(len(X)) if case != "laplace" else rng.poisson(np.exp(truth))
-    X, y = X.astype(dtype), y.astype(dtype) if case != "laplace" else y
-    samples, diverging = SIDES[library](case, X, y, draws, dtype)
-    logs = {name: np.log(np.asarray(x, float)).tolist() for name, x in samples.items()}
-    return {"seconds": time.perf_counter() - began, "logs": logs, "divergences": int(np.sum(np.asarray(diverging)))}
+    y = truth + 0.3 * rng.standard_normal(len(X)) if kind != "laplace" else rng.poisson(np.exp(truth))
+    X, y = X.astype(dtype), y.astype(dtype) if kind != "laplace" else y
+    samples, diverging = SIDES[library](kind, X, y, DRAWS, dtype)
+    logs = {name: np.log(np.asarray(x, float)) for name, x in samples.items()}
+    if library == "pymc":
+        import arviz as az
 
+        ess, r_hat = ([float(getattr(az, name)(x)) for x in logs.values()] for name in ("ess", "rhat"))
+    else:
+        from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-def judged(case: str, library: str, dtype: str, found: dict[str, Any]) -> dict[str, Any]:
-    """What the chains of a run are worth."""
-    import numpy as np
-    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-
-    logs, seconds = {name: np.array(x) for name, x in found["logs"].items()}, found["seconds"]
-    ess = min(float(effective_sample_size(x)) for x in logs.values())
-    return {
-        "case": case,
-        "dtype": "float64" if library == "pymc" else dtype,
-        "library": library,
-        "seconds": seconds,
-        "smallest_ess": ess,
-        "ess_a_second": ess / seconds,
-        "largest_r_hat": max(float(split_gelman_rubin(x)) for x in logs.values()),
-        "divergences": found["divergences"],
-        "means_of_logs": {name: float(x.mean()) for name, x in logs.items()},
-    }
+        ess = [float(effective_sample_size(x)) for x in logs.values()]
+        r_hat = [float(split_gelman_rubin(x)) for x in logs.values()]
+    said = {"per": min(ess), "largest_r_hat": max(r_hat), "divergences": int(np.sum(np.asarray(diverging)))}
+    return said | {"means_of_logs": {name: float(x.mean()) for name, x in logs.items()}}
 
 
 def with_gpzoo(case: str, X: Any, y: Any, draws: int, dtype: str) -> tuple[dict[str, Any], Any]:
@@ -175,7 +165,7 @@ def with_pymc(case: str, X: Any, y: Any, draws: int, dtype: str) -> tuple[dict[s
     return {name: np.asarray(found["posterior"][name]) for name in PRIORS}, found["sample_stats"]["diverging"]
 
 
-SIDES: dict[str, Callable] = {"gpzoo": with_gpzoo, "numpyro": with_numpyro, "gpjax": with_gpjax, "pymc": with_pymc}
+SIDES: dict[str, Callable] = {"gpzoo": with_gpzoo, "numpyro": with_numpyro, "blackjax": with_gpjax, "pymc": with_pymc}
 
 
 def inducing(X: Any) -> Any:
@@ -185,54 +175,5 @@ def inducing(X: Any) -> Any:
     return np.linspace(X.min(), X.max(), INDUCING, dtype=X.dtype)[:, None]
 
 
-def main() -> None:
-    """Read the command line, and start a process for each run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--pairs", type=int, default=1)
-    parser.add_argument("--draws", type=int, default=500)
-    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
-    parser.add_argument("--limit", type=int, default=300, help="seconds of a run")
-    parser.add_argument("--gpjax-python", help="interpreter that has GPJax and BlackJAX")
-    parser.add_argument("--pymc-python", help="interpreter that has PyMC")
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    options = ["--draws", str(arguments.draws), "--dtype", arguments.dtype]
-    if arguments.one:
-        print(json.dumps(run(*arguments.one, arguments.draws, arguments.dtype)))
-        return
-    pythons = dict.fromkeys(("gpzoo", "numpyro"), sys.executable)
-    pythons |= {"gpjax": arguments.gpjax_python, "pymc": arguments.pymc_python}
-    threads = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")}
-    runs = []
-    for _ in range(arguments.pairs):
-        for case, library in [(one, library) for one in arguments.cases for library in CASES[one] if pythons[library]]:
-            command = [str(pythons[library]), __file__, *options, "--one", case, library]
-            given: dict[str, Any] = {
-                "check": True,
-                "stdout": subprocess.PIPE,
-                "text": True,
-                "env": os.environ | threads,
-            }
-            try:
-                ended = subprocess.run(command, timeout=arguments.limit, **given)
-                runs.append(judged(case, library, arguments.dtype, json.loads(ended.stdout.splitlines()[-1])))
-            except subprocess.TimeoutExpired:
-                runs.append({"case": case, "library": library, "stopped_after": arguments.limit})
-            print(json.dumps(runs[-1]), flush=True)
-            if arguments.output:
-                said = [
-                    *options,
-                    "--cases",
-                    *arguments.cases,
-                    "--pairs",
-                    str(arguments.pairs),
-                    "--limit",
-                    arguments.limit,
-                ]
-                keep(arguments.output, __file__, said, runs=runs)
-
-
 if __name__ == "__main__":
-    main()
+    work({library: partial(run, library) for library in SIDES}) or main(__doc__, {"marginal": CASES}, __file__)

@@ -4,6 +4,7 @@ from gpzoo.inducing.basis import InducingBasis, InducingFourier
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import Initialiser, blocks, kmeans, random_subset, uniform_patches, unique_patches
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
+from gpzoo.inducing.sphere import InducingHarmonics
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints, InducingVariable
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "InducingBlocks",
     "InducingFourier",
     "InducingGrid",
+    "InducingHarmonics",
     "InducingPatches",
     "InducingPoints",
     "InducingVariable",

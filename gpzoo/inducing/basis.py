@@ -139,12 +139,12 @@ def _fourier_Kuu(inducing: InducingFourier, kernel: Matern) -> Float[Array, "*D 
         rows = inducing.at_the_end(kernel) * inducing.scales(kernel)
         return jnp.eye(rows.shape[1], dtype=rows.dtype) + matmul(rows.T, rows)
 
-    return _of_each(kernel, of_one)
+    return of_each(kernel, of_one)
 
 
 @Kuf.register(InducingFourier, Matern, object)
 def _fourier_Kuf(inducing: InducingFourier, kernel: Matern, X: Array) -> Float[Array, "*D M N"]:
-    return _of_each(kernel, inducing.scales)[..., None] * _at(inducing.waves, kernel, X)
+    return of_each(kernel, inducing.scales)[..., None] * at_inputs(inducing.waves, kernel, X)
 
 
 @Kuu.register(InducingFourier, Sum)
@@ -165,22 +165,22 @@ def _fourier_of_sum(inducing: InducingFourier, kernel: Sum, *X: Array) -> Float[
 def _basis_Kuu(inducing: InducingBasis, kernel: HilbertSpace) -> Float[Array, "*D M M"]:
     _refuse_other_box(inducing, kernel)
     dtype = jnp.result_type(*jax.tree.leaves(kernel))
-    return _of_each(kernel, lambda own: jnp.diag(own.densities(dtype)))
+    return of_each(kernel, lambda own: jnp.diag(own.densities(dtype)))
 
 
 @Kuf.register(InducingBasis, HilbertSpace, object)
 def _basis_Kuf(inducing: InducingBasis, kernel: HilbertSpace, X: Array) -> Float[Array, "*D M N"]:
     _refuse_other_box(inducing, kernel)
-    return _of_each(kernel, lambda own: own.densities(X.dtype))[..., None] * _at(kernel.box.functions, kernel, X)
+    return of_each(kernel, lambda own: own.densities(X.dtype))[..., None] * at_inputs(kernel.box.functions, kernel, X)
 
 
-def _at(functions: Callable[[Array], Array], kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
+def at_inputs(functions: Callable[[Array], Array], kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     """Functions at the inputs of the kernel, one set of them or one for each output."""
     X = kernel.check_inputs(X)
     return (jax.vmap(functions) if kernel.has_outputs(X) else functions)(X).mT
 
 
-def _of_each(kernel: K, of: Callable[[K], Array]) -> Array:
+def of_each(kernel: K, of: Callable[[K], Array]) -> Array:
     """Of the kernel of each output, ``[D, ...]``, where there are several."""
     return jax.vmap(of, in_axes=(kernel.batch_axes(),))(kernel) if kernel.batched else of(kernel)
 

@@ -306,6 +306,18 @@ def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"
     return jnp.concatenate([jnp.concatenate([first, right], -1), jnp.concatenate([below, last], -1)], -2)
 
 
+def transposed_square(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """``L^T L`` of a lower-triangular matrix; of a large one by halves, without two thirds of the products."""
+    half = L.shape[-1] // 2
+    if half < SOLVED_WHOLE // 2:
+        return matmul(L.mT, L)
+    below, last = L[..., half:, :half], L[..., half:, half:]
+    first = transposed_square(L[..., :half, :half]) + matmul(below.mT, below)
+    across = matmul(last.mT, below)
+    last = transposed_square(last)
+    return jnp.concatenate([jnp.concatenate([first, across.mT], -1), jnp.concatenate([across, last], -1)], -2)
+
+
 @_cholesky_and_inverse.defjvp
 def _cholesky_and_inverse_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
     L, inverse = _cholesky_and_inverse(*primals)

@@ -225,6 +225,14 @@ class Projection(Conditional):
         return (squares - M * D + log_det_p - log_det_q) / 2
 
 
+class Rotated(Projection):
+    """A projection whose ``L`` is a root of ``Kuu`` and not triangular."""
+
+    def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
+        """See :meth:`Projection.solved`."""
+        return matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
+
+
 def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed: Any) -> tuple[Array, ...]:
     N = X.shape[axis]
     most = _platform.inputs_at_a_time(N)

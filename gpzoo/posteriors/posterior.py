@@ -13,11 +13,14 @@ from jaxtyping import Float
 from numpyro.distributions.kl import kl_divergence
 
 from gpzoo import _checks as checks
+from gpzoo import _platform
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.factorise import relative_jitter
+from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.base import Conditional, Form
+from gpzoo.posteriors.conditional import Projection, Rotated
 from gpzoo.posteriors.earlier import Earlier
-from gpzoo.posteriors.forms import Diagonal
+from gpzoo.posteriors.forms import Diagonal, Full
 from gpzoo.posteriors.sampled_views import estimates
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
@@ -139,6 +142,28 @@ class InducingPosterior(ProcessAtInputs):
         """Mean and variance at every input."""
         mean, variance = self.conditional.marginals(*self._q())
         return self._with_loc(mean), self._in_shape(variance)
+
+    def for_many_inputs(self) -> InducingPosterior:
+        """The same process, with independent variables where that makes many marginals cheaper.
+
+        With the eigenvectors of ``S`` in the root of ``Kuu``, variances need one product and not two. There are no
+        derivatives by ``q(u)``.
+        """
+        known, M = self.conditional, self.conditional.num_inducing
+        simple = (
+            type(known) is Projection and known.whiten and type(self.form) is Full and self.num_outputs in (None, 1)
+        )
+        if not simple or known.inducing.independent or not isinstance(known.L, Array) or known.L.ndim != 2:
+            return self
+        if not _platform.diagonalises(self.num_inputs, M):
+            return self
+        m, form = self._q()
+        root = form.root()[0]
+        variances, vectors = jnp.linalg.eigh(matmul(root, root.mT))
+        factor = matmul(known.L, vectors), matmul(vectors.mT, known.L_inverse)
+        rotated = Rotated(known.prior, known.inducing, site=known.site, factor=factor)
+        scale = jnp.sqrt(jnp.maximum(variances, 0)).reshape(self.u_mean.shape)
+        return InducingPosterior(rotated, matmul(vectors.mT, m).reshape(self.u_mean.shape), Diagonal(scale))
 
     def marginal_parts(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], Float[Array, "*event"]]:
         """Mean at every input, variance due to ``q(u)``, and the residual variance ``k(x, x) - q(x, x)`` given ``u``.

@@ -16,6 +16,7 @@ from gpzoo import linalg
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
+from gpzoo.linalg.gaussian import log_normal
 from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals, draws
 
@@ -83,24 +84,18 @@ class ProcessAtInputs(dist.Distribution):
         """
         self._check_value(value)
         mean, covariance = self.moments()
-        L, factorised = linalg.cholesky_or_failed(covariance, self._covariance_name(), self._density_jitter)
-        residual = jnp.asarray(value) - mean
-        batch = residual.shape[: residual.ndim - len(self.event_shape)]
-        num_inputs, num_outputs = self.num_inputs, self.num_outputs or 1
-        log_det = jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)), axis=-1)
-        if L.ndim == 2:
-            # All draws and outputs are right-hand sides of one triangular solve.
-            columns = jnp.reshape(residual, (-1, num_inputs, num_outputs)).transpose(1, 0, 2)
-            alpha = linalg.solve_lower(L, columns.reshape(num_inputs, -1)).reshape(columns.shape)
-            square = jnp.sum(alpha * alpha, axis=(0, 2)).reshape(batch)
-            log_det = log_det * num_outputs
-        else:
-            columns = jnp.reshape(residual, (-1, num_inputs, num_outputs)).transpose(2, 1, 0)
-            alpha = linalg.solve_lower(L, columns)
-            square = jnp.sum(alpha * alpha, axis=(0, 1)).reshape(batch)
-            log_det = jnp.sum(log_det)
-        density = -(square + num_inputs * num_outputs * LOG_2PI) / 2 - log_det
-        return jnp.where(jnp.all(factorised == 1), density, -jnp.inf)
+        residual, own = jnp.asarray(value) - mean, covariance.ndim == 3
+        columns = jnp.reshape(residual, (-1, self.num_inputs, self.num_outputs or 1))
+        # With one kernel all draws and outputs are columns of one matrix.
+        columns = columns.transpose(2, 1, 0) if own else columns.transpose(1, 0, 2).reshape(1, self.num_inputs, -1)
+        jittered = linalg.add_jitter(covariance if own else covariance[None], self._density_jitter)
+        each = log_normal(columns, jittered)
+        if checks.is_concrete(each) and not bool(jnp.isfinite(each).all()):
+            linalg.cholesky(covariance, self._covariance_name(), self._density_jitter)  # raises, if there is no factor
+        each = each if own else each.reshape(-1, self.num_outputs or 1).T
+        draws = residual.shape[: residual.ndim - len(self.event_shape)]
+        count = self.num_inputs * (self.num_outputs or 1)
+        return jnp.reshape(jnp.sum(each, axis=0), draws) - count * LOG_2PI / 2
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
         """Variances of the prior, which set the scale of rounding errors in every covariance computed from it."""

@@ -46,7 +46,7 @@ def predict(
     quantiles: Sequence[float] | None = None,
     keep_draws: bool = False,
     mean_only: bool = False,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, SitePrediction]:
     """Predict at new inputs without a guide: from MCMC draws, or by exact GP regression.
@@ -82,7 +82,8 @@ def predict(
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
         mean_only: whether to leave out variances.
-        batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
+        batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows; ``None``
+            for 1,000, or 20,000 where there are more, of at most 100 numbers each.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
@@ -120,7 +121,7 @@ class Predicting:
     quantiles: Sequence[float] | None = None
     keep_draws: bool = False
     mean_only: bool = False
-    batch_size: int = 1000
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that make no sense.
@@ -129,7 +130,8 @@ class Predicting:
             TypeError, ValueError: see :func:`predict`.
         """
         checks.positive_int("num_draws", self.num_draws)
-        checks.positive_int("batch_size", self.batch_size)
+        if self.batch_size is not None:
+            checks.positive_int("batch_size", self.batch_size)
         checked_quantiles(self.quantiles)
         asked = {"quantiles": self.quantiles is not None, "keep_draws": self.keep_draws}
         asked |= {"test_data": self.test_data is not None}
@@ -155,7 +157,8 @@ def predictions(
     samples = dict(given or {})
     test_data = test_arrays(model, subject.args, subject.kwargs, options.test_data)
     train = None if options.train_args is None else arguments(model, options.train_args, options.train_kwargs)
-    num_rows = count_rows(subject, options.batch_size)
+    batch_size = options.batch_size or _rows_at_a_time(subject)
+    num_rows = count_rows(subject, batch_size)
     train_arrays, train_static = split_arrays({} if train is None else train[1])
     sites, inducing = (guide.sites, {}) if guide is not None else _looked_at(subject, train, samples)
     several = guide.draws_anything if guide is not None else bool(sites.enumerated) and not samples
@@ -176,14 +179,14 @@ def predictions(
     keys = random.split(named_key(rng_key, "draws"), draws)
     known = {"views": named_key(rng_key, "views"), "others": None if train is None else (train[0], train_arrays)}
     training = None
-    if train is not None and options.batch_size < num_rows:
+    if train is not None and batch_size < num_rows:
         before = Question("at training", paths.at_training, at_once=_AT_ONCE, options=of_training)
         at_training = subject.compiled_for(before, subject.site_rows.layouts)
         at = At((), {}, subject.params, (), 0, **known)
         if _bytes(at_training, (keys, samples), at) <= _MOST_KEPT:
             training = at_training((keys, samples), at)
     given = {name: np.asarray(x) for name, x in test_data.items()}
-    answer = ask(question, subject, (keys, samples, training), batch_size=options.batch_size, of_sites=given, **known)
+    answer = ask(question, subject, (keys, samples, training), batch_size=batch_size, of_sites=given, **known)
     found = answer.found
     names = sorted({name for sites in found.values() for name in sites})
     refuse_unknown("test_data", test_data, names, "sites")
@@ -198,6 +201,17 @@ def predictions(
         raise
     return {name: SitePrediction(**{field: found[field].get(name) for field in found}) for name in names}
 
+
+def _rows_at_a_time(subject: Subject) -> int:
+    """Rows of a batch where nobody has said: many of few numbers, so that factorisations are few."""
+    arrays = jax.tree.leaves(subject.args)
+    rows = max((len(x) for x in arrays if np.ndim(x)), default=0)
+    small = all(np.size(x) <= _SMALL * np.shape(x)[0] for x in arrays if np.ndim(x))
+    return _MANY if small and rows > _MANY else 1000
+
+
+#: Rows of a large batch, and the most numbers of one of them.
+_MANY, _SMALL = 20_000, 100
 
 #: Draws that are computed together.
 _AT_ONCE = 10

@@ -178,7 +178,7 @@ class Trained:
         quantiles: Sequence[float] | None = None,
         keep_draws: bool = False,
         mean_only: bool = False,
-        batch_size: int = 1000,
+        batch_size: int | None = None,
         train_args: tuple[Argument, ...] | None = None,
         train_kwargs: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
@@ -218,7 +218,8 @@ class Trained:
                 time.
             mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
                 computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
-            batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows.
+            batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows;
+                ``None`` for 1,000, or 20,000 where there are more, of at most 100 numbers each.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
                 conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.

@@ -526,7 +526,8 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
         full = [jnp.broadcast_to(s, r.shape) for s, r in zip(noises, residuals, strict=True)]
         y, s = (jnp.concatenate([x.reshape(-1) for x in each]) for each in (residuals, full))
         y, s = y[None, :, None], s[None]
-    return log_normal(y, covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)) - LOG_2PI / 2 * count
+    covariance = covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)
+    return jnp.sum(log_normal(y, covariance)) - LOG_2PI / 2 * count
 
 
 def _apart(site: Site, terms: Sequence[Term], seens: Sequence[Array | None]) -> Float[Array, "_ E E"]:

@@ -70,7 +70,8 @@ def refuse_not_finite(
         raise FactorisationError(
             f"{text}, of shape {bad.shape}. A covariance did not factorise: use fewer or distinct inducing inputs, "
             "GaussianProcess(jitter=...), shorter lengthscales, or float64 (numpyro.enable_x64()). Or inputs are "
-            "outside the box of a HilbertSpace kernel or the interval of InducingFourier."
+            "outside the box of a HilbertSpace kernel or the interval of InducingFourier, or off the sphere of "
+            "InducingHarmonics."
         ) from cause
     raise NonFiniteError(
         f"{text}, though GP sites are: its distribution overflows there. Check its link function and parameters, "

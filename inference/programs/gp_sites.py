@@ -66,6 +66,13 @@ def marginals(
     return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
 
 
+def predicted_marginals(
+    posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
+) -> GaussianMarginals:
+    """:func:`marginals` without derivatives by ``q(u)``."""
+    return marginals(posterior.for_many_inputs(), key, rows)
+
+
 def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
@@ -267,11 +274,14 @@ class Marginals(Representation):
     That suffices for the moments at each input, and for each datum.
     """
 
+    #: Makes the marginals of a site.
+    value: ClassVar[Callable] = staticmethod(predicted_marginals)
+
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`Representation.posterior`."""
         if use.joint:
             return posterior
-        value = DrawnWithin(use.drawn) if use.drawn else marginals
+        value = DrawnWithin(use.drawn) if use.drawn else self.value
         return posterior.valued(Partial(value, rows=self.rows_of(posterior)))
 
 
@@ -287,6 +297,8 @@ class Means(Marginals):
 
 class Bound(Marginals):
     """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training."""
+
+    value = staticmethod(marginals)
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
         """See :meth:`Representation.prior`; the estimates draw the views."""

@@ -76,8 +76,10 @@ def source_of(
             f"batch_size is {batch_size}, which the {placement.number} devices of mesh do not divide: every device "
             f"takes as many rows. Use {f'{below} or ' if below else ''}{below + placement.number}, or a smaller mesh."
         )
-    seeds = [order_seed(key) for key in members.keys]
-    if tables := [a for a in args if isinstance(a, Table)]:
+    tables = [a for a in args if isinstance(a, Table)]
+    ordered = batch_size is not None or bool(tables)  # all rows of a step have no order
+    seeds = [order_seed(key) if ordered else 0 for key in members.keys]
+    if tables:
         if len(args) > 1 or members.several:
             raise ValueError(
                 "A table is the only positional argument of fit, its groups are the model's, and it takes one key, "

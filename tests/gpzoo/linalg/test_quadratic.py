@@ -39,3 +39,4 @@ def test_inverse_by_halves(monkeypatch, batch):
     found = factorise.inverse_of_lower(jnp.asarray(L))
     np.testing.assert_allclose(found, np.linalg.inv(L), atol=1e-13)
     np.testing.assert_array_equal(found, np.tril(found))
+    np.testing.assert_allclose(factorise.transposed_square(jnp.asarray(L)), np.swapaxes(L, -1, -2) @ L, atol=1e-12)

@@ -102,6 +102,33 @@ def test_log_prob_and_moments_against_scipy(name):
 
 
 @pytest.mark.parametrize("name", SITES)
+def test_the_derivative_of_a_density_is_that_of_its_formula(name):
+    """By hyperparameters, mean and values, of several values at once; from one factorisation and one solve."""
+    kernel, x, num_outputs = SITES[name]
+    shape = (N,) if name == "one function" else (N, D)
+    values, weights = numbers(3, *shape, seed=6), jnp.array([1.0, -0.5, 2.0])
+
+    def total(scale, mean, values):
+        own = RBF(scale * kernel.variance, scale * kernel.lengthscale)
+        return weights @ GaussianProcess(own, x, mean, num_outputs=num_outputs, jitter=TINY).log_prob(values)
+
+    def by_formula(scale, mean, values):
+        K = jnp.atleast_3d(RBF(scale * kernel.variance, scale * kernel.lengthscale)(x).T).T + TINY * jnp.eye(N)
+        rest = (values - mean).reshape(3, N, -1)
+        K = jnp.broadcast_to(K, (rest.shape[-1], N, N))
+        square = jnp.einsum("snd,dnm,smd->s", rest, jnp.linalg.inv(K), rest)
+        return -weights @ (square + jnp.linalg.slogdet(2 * jnp.pi * K)[1].sum()) / 2
+
+    given = jnp.array(1.1), numbers(*shape, seed=3), values
+    slopes = jax.jit(jax.grad(total, (0, 1, 2)))
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-7), slopes(*given), jax.grad(by_formula, (0, 1, 2))(*given)
+    )
+    calls = slopes.lower(*given).as_text()
+    assert calls.count("@lapack_dpotrf") == 1 and calls.count("@lapack_dtrsm") == 1
+
+
+@pytest.mark.parametrize("name", SITES)
 def test_draws_have_the_kernels_covariance(name):
     covariance, *_, mean, _, draws = described(name)
     assert draws.shape == (100, 200, *mean.shape)

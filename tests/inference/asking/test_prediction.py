@@ -1,6 +1,7 @@
 """Prediction against textbook formulas and brute force: any batching, mixtures over draws, MCMC, exact regression."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,21 @@ def softmax(X, y=None):
     f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), h, num_outputs=2))
     with numpyro.plate("data", len(X)):
         numpyro.sample("y", Softmax(f @ jnp.array([[1.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), num_predictive_draws=5), obs=y)
+
+
+def test_many_inputs_at_once_are_those_of_small_batches():
+    """Where inputs are many for the inducing ones, variances are sums of squares of another root."""
+    inputs, where = np.linspace(-3, 3, 2600)[:, None], np.linspace(-3, 3, 128)[:, None]
+    guide = InducingGuide(regression, InducingPoints(where))
+    params = guide.init_params(KEY, X, y)
+    rng = np.random.default_rng(0)
+    scale = 0.3 * np.eye(128) + 0.02 * np.tril(rng.standard_normal((128, 128)))
+    trained = Trained(regression, guide, params | {"f_mean": rng.standard_normal(128), "f_scale": jnp.asarray(scale)})
+    one, several = (trained.predict(KEY, inputs, batch_size=size)["f"] for size in (2600, 130))
+    np.testing.assert_allclose(one.mean, several.mean, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(one.variance, several.variance, rtol=1e-7)
+    for shape, size in (((1000, 8), 1000), ((30_000, 8), 20_000), ((30_000, 784), 1000)):
+        assert prediction._rows_at_a_time(SimpleNamespace(args=(np.zeros(shape, bool),))) == size
 
 
 def test_batches_do_not_change_predictions():

@@ -1,0 +1,72 @@
+"""The names of gpzoo.inference, for type checkers and for the lazy import of each."""
+
+from . import plots, trackers
+from .asking.export import draws_to_arviz
+from .asking.nuts import nuts
+from .asking.predict import predict
+from .asking.summaries import SitePrediction
+from .asking.trained import Trained, load
+from .bounds.collapsed import CollapsedELBO
+from .bounds.elbo import GaussianProcessELBO
+from .bounds.importance import ImportanceWeightedELBO
+from .bounds.marginal import marginal
+from .bounds.online import OnlineELBO
+from .diagnosis.check import check
+from .diagnosis.diagnose import diagnose
+from .diagnosis.findings import Diagnosis, Finding
+from .diagnosis.laplace import check_laplace
+from .diagnosis.vsbc import vsbc
+from .guides.global_inducing import GlobalInducingGuide
+from .guides.guide import InducingGuide
+from .guides.reparam import WhitenReparam, whitened
+from .guides.row_latents import Amortised, PerRow
+from .reports.report import report
+from .training.checkpoints import CheckpointError
+from .training.comparison import Candidate, Comparison, compare, error_rate, rmse
+from .training.devices import all_devices
+from .training.explain import NonFiniteError
+from .training.fit import fit
+from .training.infer_rows import infer_rows
+from .training.lbfgs import lbfgs
+from .training.natural import NaturalGradients
+
+__all__ = [
+    "Amortised",
+    "Candidate",
+    "CheckpointError",
+    "CollapsedELBO",
+    "Comparison",
+    "Diagnosis",
+    "Finding",
+    "GaussianProcessELBO",
+    "GlobalInducingGuide",
+    "ImportanceWeightedELBO",
+    "InducingGuide",
+    "NaturalGradients",
+    "NonFiniteError",
+    "OnlineELBO",
+    "PerRow",
+    "SitePrediction",
+    "Trained",
+    "WhitenReparam",
+    "all_devices",
+    "check",
+    "check_laplace",
+    "compare",
+    "diagnose",
+    "draws_to_arviz",
+    "error_rate",
+    "fit",
+    "infer_rows",
+    "lbfgs",
+    "load",
+    "marginal",
+    "nuts",
+    "plots",
+    "predict",
+    "report",
+    "rmse",
+    "trackers",
+    "vsbc",
+    "whitened",
+]
