@@ -21,7 +21,7 @@ INDUCING, CHAINS, DRAWS = 100, 4, 500
 
 
 def _case(kind: str, rows: int, dtype: str, *peers: str) -> dict[str, Any]:
-    return {"whole": True, "kind": kind, "rows": rows, "dtype": dtype, "peers": list(peers), "pairs": 2}
+    return {"whole": True, "kind": kind, "rows": rows, "dtype": dtype, "peers": list(peers), "pairs": 1}
 
 
 CASES = {

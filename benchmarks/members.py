@@ -15,7 +15,7 @@ from data import regression
 from peer import main, work
 
 FOLDS, ROWS, COLUMNS, M, STEPS_TAKEN = 5, 1000, 4, 50, 500
-CASES = {f"{L} layers": {"whole": True, "L": L, "peers": ["apart"], "pairs": 3} for L in (1, 2)}
+CASES = {f"{L} layers": {"whole": True, "L": L, "peers": ["apart"], "pairs": 2} for L in (1, 2)}
 
 
 def train(way: str, case: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def environment(library: str, compiled: str, kept: bool = False) -> dict[str, st
     """Of its process; compiled programs are kept by ours in this folder, and by others under JAX if that is asked."""
     # GPflow and GPflux are written for Keras 2, and TensorFlow logs a page.
     found = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GPZOO_COMPILED": compiled}
+    found |= {"PYTHONDONTWRITEBYTECODE": ""}  # byte code is kept, as where a library has been installed
     if library in UNDER_JAX:
         found |= {"OPENBLAS_NUM_THREADS": "1"}
     if kept and library in UNDER_JAX:

@@ -147,7 +147,8 @@ def by_tensorflow(
     import tensorflow as tf
 
     X, y, adam = tf.constant(X), tf.constant(y), tf.keras.optimizers.Adam(rate)
-    bound = -np.mean([float(loss((X[:batch], y[:batch]))) for _ in range(draws)])
+    value, first = tf.function(loss), (X[:batch], y[:batch])
+    bound = -np.mean([float(value(first)) for _ in range(draws)])
     apply = apply or (lambda gradients, own: adam.apply_gradients(zip(gradients, own, strict=True)))
 
     @tf.function

@@ -9,7 +9,7 @@ from numpyro.infer import SVI
 from scipy.special import eval_legendre
 
 from gpzoo import GaussianProcess, InducingHarmonics, Kuf, Kuu
-from gpzoo.errors import FactorisationError
+from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, Linear, Matern52, Periodic, White
 from gpzoo.likelihoods import Gaussian
@@ -68,14 +68,14 @@ def test_the_bound_rises_to_the_evidence():
     bounds = [-each.losses[-1] for each in (few, some, many)]
     assert bounds[0] < bounds[1] < bounds[2] < evidence and bounds[2] == pytest.approx(evidence, abs=0.1)
     new = on_sphere(6, seed=3)
-    found, functions = many.predict(KEY, new)["f"], many.functions(KEY, new, num_draws=2000)["f"]
+    found, functions = some.predict(KEY, new)["f"], some.functions(KEY, new, num_draws=500, num_features=256)["f"]
     spread = np.sqrt(np.asarray(found.variance))
-    assert np.abs(functions.mean(0) - found.mean).max() < 5 * spread.max() / np.sqrt(2000)
-    np.testing.assert_allclose(functions.std(0), spread, rtol=0.1)
+    assert np.abs(functions.mean(0) - found.mean).max() < 5 * spread.max() / np.sqrt(500)
+    np.testing.assert_allclose(functions.std(0), spread, rtol=0.2)
     with pytest.raises(FactorisationError, match="off the sphere of InducingHarmonics"):
         many.predict(KEY, 2 * new)
-    with pytest.raises(ValueError, match=r"row 0 has length 1\.1: divide each"):
-        fit(KEY, SVI(program, many.guide, adam(0.01), GaussianProcessELBO()), 1, 1.1 * X[:1], Y[:1])
+    with pytest.raises(NonFiniteError, match=r"row 0 has length 1\.1: divide each"):
+        fit(KEY, SVI(program, many.guide, adam(0.01), GaussianProcessELBO()), 1, 1.1 * X[:1], Y[:1], progress=False)
 
 
 def test_what_they_do_not_go_with_is_refused():
