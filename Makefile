@@ -5,8 +5,8 @@
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports and the site in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
-# make bench   ours beside GPflow, GPflux, GPyTorch and GPJax; each is in an environment of its own, or not run:
-#              make bench GPFLOW_PYTHON=... GPFLUX_PYTHON=... GPYTORCH_PYTHON=... GPJAX_PYTHON=... [BENCH="--pairs 3"]
+# make bench   ours beside GPflow, GPyTorch, GPJax and others; each is in an environment of its own, or not run:
+#              make bench GPFLOW_PYTHON=... GPYTORCH_PYTHON=... GPJAX_PYTHON=... PYMC_PYTHON=... [BENCH="--pairs 3"]
 # make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a fifth as long
 # make lint    style and types only
 # make clean   remove what the other targets made

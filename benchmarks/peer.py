@@ -5,7 +5,7 @@ benchmark has ``CASES`` by name, which JSON can hold, and for each library a fun
 :class:`Timed` steps, or, of a ``whole`` case, does all of it and returns what is to be said of it.
 
 BLAS has one thread under JAX in all libraries, as importing gpzoo sets for ours: it is NumPy's and SciPy's, which XLA's
-own threads fight. TensorFlow and PyTorch have as many threads as they choose.
+own threads fight. So it has under PyMC. TensorFlow and PyTorch have as many threads as they choose.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def environment(library: str, compiled: str, kept: bool = False) -> dict[str, st
     # GPflow and GPflux are written for Keras 2, and TensorFlow logs a page.
     found = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "GPZOO_COMPILED": compiled}
     found |= {"PYTHONDONTWRITEBYTECODE": ""}  # byte code is kept, as where a library has been installed
-    if library in UNDER_JAX:
-        found |= {"OPENBLAS_NUM_THREADS": "1"}
+    if library in (*UNDER_JAX, "pymc"):  # which has a process for each core
+        found |= {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")}
     if kept and library in UNDER_JAX:
         found |= {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     return found
