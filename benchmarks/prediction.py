@@ -14,11 +14,12 @@ from typing import Any
 
 import deep
 import numpy as np
-from data import JITTER, regression, wave
+import sparse
+from data import regression
 from peer import Timed, main, work
-from steps import posterior_of_gpjax, rbf_of_torch, set_up_tensorflow, set_up_torch, versions_of
+from steps import versions_of
 
-ROWS, BATCH, COLUMNS, M, NOISE, DTYPE = 100_000, 5000, 8, 500, 0.1, "float32"
+ROWS, BATCH, M, DTYPE = 100_000, 5000, 500, "float32"
 #: Of a deep GP: draws for each row, and the scale of the inner ``q(u)``.
 DRAWS, SCALE = 2, 0.5
 CASES = {
@@ -43,18 +44,12 @@ def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
     """Ours."""
     import jax
 
-    from gpzoo import InducingPoints
-    from gpzoo.inference import InducingGuide, Trained
-    from gpzoo.models import gp_regression
+    from gpzoo.inference import Trained
 
     (X, y), new = regression(10_000, DTYPE), regression(ROWS, DTYPE, seed=1)[0]
-    if case["L"] > 1:
-        model, guide, params, options = deep.gpzoo_model(case, X, y, SCALE)
-    else:
-        model, guide = gp_regression, InducingGuide(gp_regression, InducingPoints(X[:M]))
-        options = {"noise_variance": NOISE, "jitter": JITTER[DTYPE]}
-        params = guide.init_params(jax.random.key(0), X, y, model_kwargs=options) | {"f_mean": wave(M, DTYPE)}
-    trained = Trained(model, guide, params)
+    made = deep.gpzoo_model(case, X, y, SCALE) if case["L"] > 1 else sparse.gpzoo_model(M, X, y)
+    *of, options = made
+    trained = Trained(*of)
 
     def predict() -> float:
         found = trained.predict(jax.random.key(1), new, num_draws=DRAWS, model_kwargs=options)["y"]
@@ -66,35 +61,23 @@ def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
 def gpjax_steps(case: Mapping[str, Any]) -> Timed:
     """GPJax."""
     import equinox as eqx
-    import gpjax
-    import jax.numpy as jnp
 
-    X = jnp.asarray(regression(10_000, DTYPE)[0])
-    q = gpjax.variational_families.WhitenedVariationalGaussian(
-        model=posterior_of_gpjax(COLUMNS, DTYPE, NOISE),
-        inducing_inputs=X[:M],
-        variational_mean=jnp.asarray(wave(M, DTYPE))[:, None],
-    )
+    q = sparse.gpjax_model(M, regression(10_000, DTYPE)[0])
     condition = eqx.filter_jit(lambda q: q.condition(None))
 
     @eqx.filter_jit
     def one(posterior: Any, x: Any) -> tuple[Any, Any]:
         found = posterior(x, covariance="diagonal")
-        return found.mean, found.variance + NOISE
+        return found.mean, found.variance + sparse.NOISE
 
     return _in_batches(lambda: partial(one, condition(q)), versions_of("gpjax", "jax"))
 
 
 def gpflow_steps(case: Mapping[str, Any]) -> Timed:
     """GPflow."""
-    import gpflow
     import tensorflow as tf
 
-    set_up_tensorflow(DTYPE, JITTER[DTYPE])
-    X = regression(10_000, DTYPE)[0]
-    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(COLUMNS, DTYPE))
-    model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Gaussian(NOISE), X[:M], num_data=len(X))
-    model.q_mu.assign(wave(M, DTYPE)[:, None])
+    model = sparse.gpflow_model(M, regression(10_000, DTYPE)[0])
     posterior = model.posterior()
     one = tf.function(lambda x: model.likelihood.predict_mean_and_var(x, *posterior.predict_f(x)))
 
@@ -126,29 +109,11 @@ def gpytorch_steps(case: Mapping[str, Any]) -> Timed:
     import torch
 
     X = regression(10_000, DTYPE)[0]
-    likelihood = gpytorch.likelihoods.GaussianLikelihood()
     if case["L"] > 1:
         model = deep.gpytorch_model(case, X, SCALE)
         likelihood = model.likelihood
     else:
-        set_up_torch(DTYPE)
-
-        class Model(gpytorch.models.ApproximateGP):
-            def __init__(self) -> None:
-                q = gpytorch.variational.CholeskyVariationalDistribution(M)
-                strategy = gpytorch.variational.VariationalStrategy(
-                    self, torch.tensor(X[:M]), q, jitter_val=JITTER[DTYPE]
-                )
-                super().__init__(strategy)
-                self.variational_strategy.variational_params_initialized.fill_(1)
-                q.variational_mean.data.copy_(torch.tensor(wave(M, DTYPE)))
-                self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), rbf_of_torch(COLUMNS)
-
-            def forward(self, x: Any) -> Any:
-                return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
-
-        model = Model()
-        likelihood.noise = NOISE
+        model, likelihood = sparse.gpytorch_model(M, X)
     model.eval(), likelihood.eval()
     gpytorch.settings.num_likelihood_samples(DRAWS).__enter__()
 

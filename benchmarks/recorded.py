@@ -36,7 +36,8 @@ def made_by(script: str, options: Sequence[object]) -> dict[str, Any]:
     """The command, the commit of the script's folder, and whether nothing differs; both ``None`` without git."""
     changes = ("status", "--porcelain", "-uno", "--", ":/", ":!results")  # a run may write several times
     commit, changed = (_git(script, *given) for given in (("rev-parse", "HEAD"), changes))
-    command = f"python benchmarks/{Path(script).name} {shlex.join(map(str, options))}"
+    flags = f"XLA_FLAGS={shlex.quote(os.environ['XLA_FLAGS'])} " if os.environ.get("XLA_FLAGS") else ""
+    command = f"{flags}python benchmarks/{Path(script).name} {shlex.join(map(str, options))}"
     return {"command": command, "commit": commit, "clean": None if changed is None else not changed}
 
 

@@ -49,66 +49,83 @@ CASES = {
 }
 
 
+def gpzoo_model(inducing: int, X: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
+    """The program, its guide, its parameters and its keyword arguments."""
+    import jax
+
+    from gpzoo import InducingPoints
+    from gpzoo.inference import InducingGuide
+    from gpzoo.models import gp_regression
+
+    guide = InducingGuide(gp_regression, InducingPoints(X[:inducing]))
+    options = {"noise_variance": NOISE, "jitter": JITTER[str(X.dtype)]}
+    params = guide.init_params(jax.random.key(0), X, y, model_kwargs=options)
+    return gp_regression, guide, params | {"f_mean": wave(inducing, str(X.dtype))}, options
+
+
 def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
     """Ours."""
-    import jax
     import numpyro
     import optax
     from numpyro.infer import SVI
 
-    from gpzoo import InducingPoints
-    from gpzoo.inference import GaussianProcessELBO, InducingGuide
-    from gpzoo.models import gp_regression
+    from gpzoo.inference import GaussianProcessELBO
 
-    dtype = case["dtype"]
-    numpyro.enable_x64(dtype == "float64")
-    X, y = regression(case["rows"], dtype)
-    guide = InducingGuide(gp_regression, InducingPoints(X[: case["M"]]))
-    svi = SVI(gp_regression, guide, optax.adam(0.01), GaussianProcessELBO())
-    options = {"noise_variance": NOISE, "jitter": JITTER[dtype]}
-    params = guide.init_params(jax.random.key(0), X, y, model_kwargs=options) | {"f_mean": wave(case["M"], dtype)}
-    options |= {"natural": 0.1} if case["way"] == "natural" else {}
-    return by_fit(svi, params, X, y, batch=case["batch"], block=case["block"], **options)
+    numpyro.enable_x64(case["dtype"] == "float64")
+    X, y = regression(case["rows"], case["dtype"])
+    model, guide, params, options = gpzoo_model(case["M"], X, y)
+    svi, natural = SVI(model, guide, optax.adam(0.01), GaussianProcessELBO()), 0.1 if case["way"] == "natural" else None
+    return by_fit(svi, params, X, y, batch=case["batch"], block=case["block"], natural=natural, **options)
+
+
+def gpjax_model(inducing: int, X: np.ndarray) -> Any:
+    """The same model of GPJax."""
+    import gpjax
+    import jax.numpy as jnp
+
+    posterior = posterior_of_gpjax(COLUMNS, str(X.dtype), NOISE)
+    mean = jnp.asarray(wave(inducing, str(X.dtype)))[:, None]
+    settings = {"inducing_inputs": jnp.asarray(X[:inducing]), "variational_mean": mean}
+    return gpjax.variational_families.WhitenedVariationalGaussian(model=posterior, **settings)
 
 
 def gpjax_steps(case: Mapping[str, Any]) -> Timed:
     """GPJax, whose ``fit`` compiles at every call: its steps are in a loop that is compiled once."""
     import equinox as eqx
     import gpjax
-    import jax.numpy as jnp
 
-    dtype, rows = case["dtype"], case["rows"]
-    posterior = posterior_of_gpjax(COLUMNS, dtype, NOISE)
-    X, y = regression(rows, dtype)
-    q = gpjax.variational_families.WhitenedVariationalGaussian(
-        model=posterior,
-        inducing_inputs=jnp.asarray(X[: case["M"]]),
-        variational_mean=jnp.asarray(wave(case["M"], dtype))[:, None],
-    )
-    params, static = eqx.partition(q, eqx.is_array)
+    X, y = regression(case["rows"], case["dtype"])
+    params, static = eqx.partition(gpjax_model(case["M"], X), eqx.is_array)
 
     def loss(params: Any, X: Any, y: Any) -> Any:
-        return -gpjax.objectives.elbo(eqx.combine(params, static), gpjax.Dataset(X=X, y=y, n_total=rows))
+        return -gpjax.objectives.elbo(eqx.combine(params, static), gpjax.Dataset(X=X, y=y, n_total=case["rows"]))
 
     return by_jax(loss, params, X, y[:, None], batch=case["batch"], versions=versions_of("gpjax", "jax"))
+
+
+def gpflow_model(inducing: int, X: np.ndarray) -> Any:
+    """The same model of GPflow."""
+    import gpflow
+
+    dtype = str(X.dtype)
+    set_up_tensorflow(dtype, JITTER[dtype])
+    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(COLUMNS, dtype))
+    model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Gaussian(NOISE), X[:inducing], num_data=len(X))
+    model.q_mu.assign(wave(inducing, dtype)[:, None])
+    return model
 
 
 def gpflow_steps(case: Mapping[str, Any]) -> Timed:
     """GPflow."""
     import gpflow
+    import tensorflow as tf
 
-    dtype = case["dtype"]
-    set_up_tensorflow(dtype, JITTER[dtype])
-    X, y = regression(case["rows"], dtype)
-    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(COLUMNS, dtype))
-    model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Gaussian(NOISE), X[: case["M"]], num_data=len(X))
-    model.q_mu.assign(wave(case["M"], dtype)[:, None])
+    X, y = regression(case["rows"], case["dtype"])
+    model = gpflow_model(case["M"], X)
     q = model.q_mu, model.q_sqrt
     settings: dict[str, Any] = {"batch": case["batch"], "versions": versions_of("gpflow", "tensorflow")}
     variables = lambda: model.trainable_variables  # noqa: E731
     if case["way"] == "natural":
-        import tensorflow as tf
-
         adam, natural = tf.keras.optimizers.Adam(0.01), gpflow.optimizers.NaturalGradient(0.1)
         own = [each.unconstrained_variable for each in q]
         others = [each for each in model.trainable_variables if all(each is not one for one in own)]
@@ -122,30 +139,38 @@ def gpflow_steps(case: Mapping[str, Any]) -> Timed:
     return by_tensorflow(model.training_loss, variables, X, y[:, None], **settings)
 
 
-def gpytorch_steps(case: Mapping[str, Any]) -> Timed:
-    """GPyTorch."""
+def gpytorch_model(inducing: int, X: np.ndarray) -> tuple[Any, Any]:
+    """The same model of GPyTorch, and its likelihood."""
     import gpytorch
     import torch
 
-    dtype, M = case["dtype"], case["M"]
+    dtype = str(X.dtype)
     set_up_torch(dtype)
-    X, y = regression(case["rows"], dtype)
 
     class Model(gpytorch.models.ApproximateGP):
         def __init__(self) -> None:
-            q = gpytorch.variational.CholeskyVariationalDistribution(M)
-            strategy = gpytorch.variational.VariationalStrategy(self, torch.tensor(X[:M]), q, jitter_val=JITTER[dtype])
-            super().__init__(strategy)
+            q = gpytorch.variational.CholeskyVariationalDistribution(inducing)
+            Z = torch.tensor(X[:inducing])
+            super().__init__(gpytorch.variational.VariationalStrategy(self, Z, q, jitter_val=JITTER[dtype]))
             # Otherwise the first call puts the prior in place of what is set here.
             self.variational_strategy.variational_params_initialized.fill_(1)
-            q.variational_mean.data.copy_(torch.tensor(wave(M, dtype)))
+            q.variational_mean.data.copy_(torch.tensor(wave(inducing, dtype)))
             self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), rbf_of_torch(COLUMNS)
 
         def forward(self, x: Any) -> Any:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
-    model, likelihood = Model(), gpytorch.likelihoods.GaussianLikelihood()
+    likelihood = gpytorch.likelihoods.GaussianLikelihood()
     likelihood.noise = NOISE
+    return Model(), likelihood
+
+
+def gpytorch_steps(case: Mapping[str, Any]) -> Timed:
+    """GPyTorch."""
+    import gpytorch
+
+    X, y = regression(case["rows"], case["dtype"])
+    model, likelihood = gpytorch_model(case["M"], X)
     bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
     parameters = [*model.parameters(), *likelihood.parameters()]
     return by_torch(lambda X, y: bound(model(X), y), parameters, X, y, batch=case["batch"])
