@@ -119,7 +119,8 @@ def floating(name: str, x: Any) -> Array:
     wanted = f"{name} must be a numeric array, got {type(x).__name__}"
     refuse(x is None or isinstance(x, str), f"{wanted}.", TypeError)
     try:
-        x = jnp.asarray(x)
+        # For every new shape ``asarray`` of NumPy's arrays compiles a program.
+        x = jax.device_put(x) if type(x) is np.ndarray else jnp.asarray(x)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{wanted}: {error}") from None
     refuse(jnp.issubdtype(x.dtype, jnp.complexfloating), f"{name} must be real, got dtype {x.dtype}.", TypeError)
@@ -134,8 +135,7 @@ def finite(name: str, x: Any) -> None:
     """
     if not is_concrete(x):
         return
-    with jax.ensure_compile_time_eval():
-        good = np.asarray(jnp.isfinite(x))
+    good = np.isfinite(x)
     refuse(
         not good.all(),
         f"{name} has {(~good).sum()} entries that are not finite, the first at index {first_of(~good)}. "

@@ -42,7 +42,7 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
         ``K`` with the jitter added, ``[..., M, M]``.
     """
     if jitter is None:
-        jitter = relative_jitter(jnp.mean(jnp.diagonal(K, axis1=-2, axis2=-1), axis=-1))
+        jitter = relative_jitter(jnp.mean(diagonal(K), axis=-1))
     amount = jnp.broadcast_to(jnp.asarray(jitter, K.dtype), K.shape[:-2])
     return K + amount[..., None, None] * jnp.eye(K.shape[-1], dtype=K.dtype)
 

@@ -226,14 +226,16 @@ class InducingGuide(LikeAutoGuides):
             return None
         sites: Trace = {}
 
-        def once() -> tuple[dict[str, Any], list[Bool[Array, ""]]]:
+        def once() -> tuple[dict[str, Any], Bool[Array, ""]]:
             nonlocal sites
             trace = started(representation=AtPriorMean(made)).guide
             sites = _start_of(trace)
             posteriors = [site["fn"] for site in sampled(trace).values()]
             factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
             floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
-            return values_of(sites), [jnp.isfinite(x).all() for x in floats]
+            # Together, which compiles sooner.
+            finite = jnp.concatenate([jnp.ones(1, bool), *(jnp.isfinite(x).ravel() for x in floats)])
+            return values_of(sites), finite.all()
 
         try:
             made = {site: self._made(site, started) for site in looked_at}
@@ -243,7 +245,7 @@ class InducingGuide(LikeAutoGuides):
         if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside the caller's jit
             return None
         options = [site["kwargs"] for site in sites.values()]
-        if not (all(finite) and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
+        if not (finite and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
             return None
         return {name: site | {"value": values[name]} for name, site in sites.items()}
 

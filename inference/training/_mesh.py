@@ -93,7 +93,7 @@ class Placement:
     def split(self, x: Shaped[np.ndarray, "chunk rows ..."], size: int) -> Shaped[Array, "chunk {size} ..."]:
         """Minibatches of ``size`` rows; ``x`` holds the part that :meth:`rows` names."""
         if self.mesh is None:
-            return jnp.asarray(x)
+            return jax.device_put(x)
         x, first = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False), self.rows(size).start
         sharding = NamedSharding(self.mesh, PartitionSpec(None, ROWS))
 

@@ -145,7 +145,7 @@ class Resident:
         )
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size: int = self.num_rows if batch_size is None else batch_size
-        self.placed = placement.everywhere(jax.tree.map(jnp.asarray, args))
+        self.placed = placement.everywhere(jax.device_put(args))
         self.data = placement.here(self.placed)
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
 
