@@ -58,7 +58,7 @@ def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
     guide = InducingGuide(model, start, initial_scale=inner_scales(layers, INNER_SCALE) | {"f": 0.5})
     svi = SVI(model, guide, optax.adam(1e-3), GaussianProcessELBO())
     params = guide.init_params(jax.random.key(0), X[:BATCH], y[:BATCH]) | {"f_mean": wave(M, DTYPE, 10)}
-    return by_fit(svi, params, X, y, batch=BATCH, block=3)
+    return by_fit(svi, params, X, y, batch=BATCH, block=9)
 
 
 def gpflow_steps(case: Mapping[str, Any]) -> Timed:

@@ -24,7 +24,7 @@ RELATIVE_JITTER = {"float64": 1e-6, "float32": 1e-5, "bfloat16": 1e-2, "float16"
 TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
 #: Rows below which a triangular matrix is inverted by one solve.
-SOLVED_WHOLE = 256
+SOLVED_WHOLE = 64
 
 #: Largest sum of negative eigenvalues that a draw ignores, relative to the variance; rounding causes far less.
 NEGLIGIBLE = 1e-3
@@ -231,14 +231,15 @@ def _root_times(
     K: Float[Array, "*batch N N"], scale: Float[Array, ""], X: Float[Array, "*batch N S"]
 ) -> Float[Array, "*batch N S"]:
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
-    roots = [lambda: L, lambda: _diagonal_root(K), lambda: _symmetric_root(K)[0]]
+    roots = [lambda: L, lambda: _diagonal_root(K), lambda: _symmetric_root(K)]
     return matmul(lax.switch(_choice(L, K, scale), roots), X)
 
 
 def _choice(L: Float[Array, "*batch N N"], K: Float[Array, "*batch N N"], scale: Float[Array, ""]) -> Array:
     """Which root is taken: the Cholesky factor, that of the diagonal, the symmetric one."""
     rounding = 64 * jnp.finfo(K.dtype).eps * scale
-    return jnp.where(jnp.isfinite(L).all(), 0, jnp.where(jnp.abs(K).max() <= rounding, 1, 2))
+    # Where a factorisation fails, a pivot is not finite.
+    return jnp.where(jnp.isfinite(diagonal(L)).all(), 0, jnp.where(jnp.abs(K).max() <= rounding, 1, 2))
 
 
 def _diagonal_root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]:
@@ -250,41 +251,45 @@ def _root_times_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> 
     (K, scale, X), dK, dX = primals, (tangents[0] + tangents[0].mT) / 2, tangents[2]
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     choice = _choice(L, K, scale)
+    lower = choice == 0
     # Under vmap over draws both derivatives are computed, and zero times NaN would be NaN.
-    L = _identity_unless(jnp.broadcast_to(choice == 0, L.shape[:-2]), L)
+    L = jnp.where(lower, L, jnp.eye(L.shape[-1], dtype=L.dtype))
     eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
-    # dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK: JAX 0.10 does not
-    # transpose a choice under vmap.
-    def lower() -> tuple[Array, ...]:
-        return L, L, jnp.tril(eye / 2 + jnp.tril(jnp.ones_like(L), -1)), inverse_of_lower(L), eye
+    # R = left (r * right) and dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK, because
+    # JAX 0.10 does not transpose a choice under vmap; and what it gives is copied: L and its inverse stay outside.
+    def of_lower() -> tuple[Array, ...]:
+        return eye, jnp.ones(L.shape[:-1], L.dtype), jnp.tril(1 - eye / 2)
 
     def of_diagonal() -> tuple[Array, ...]:
-        R = _diagonal_root(K)
-        return R, eye, jnp.where(R > 0, 1 / (2 * jnp.where(R > 0, R, 1)), 0), eye, eye
+        r = jnp.sqrt(jnp.maximum(diagonal(K), 0))
+        return eye, r, jnp.where(r > 0, 1 / (2 * jnp.where(r > 0, r, 1)), 0)[..., None] * eye
 
     def symmetric() -> tuple[Array, ...]:
-        R, vectors, values = _symmetric_root(K)
+        values, vectors = _eigenvalues(K)
         # dR R + R dR = dK, with sums of eigenvalues bounded below by the jitter: smaller ones are rounding errors.
         least = RELATIVE_JITTER[K.dtype.name] * jnp.mean(values, axis=-1, keepdims=True)
         scale = jnp.sqrt(jnp.maximum(values, least))
         sums = scale[..., :, None] + scale[..., None, :]
-        weights = jnp.where(sums > 0, 1 / jnp.where(sums > 0, sums, 1), 0)
-        return R, vectors, weights, vectors.mT, vectors.mT
+        return vectors, jnp.sqrt(values), jnp.where(sums > 0, 1 / jnp.where(sums > 0, sums, 1), 0)
 
-    R, left, weights, inner, right = lax.switch(choice, [lower, of_diagonal, symmetric])
-    between = weights * matmul(matmul(inner, dK), inner.mT)
+    vectors, r, weights = lax.switch(choice, [of_lower, of_diagonal, symmetric])
+    right, r = vectors.mT, r[..., None]
+    left, inner = (jnp.where(lower, *of) for of in ((L, vectors), (inverse_of_lower(L), right)))
+    between, rightX = weights * matmul(matmul(inner, dK), inner.mT), matmul(right, X)
     # From the right, so that products are of few columns where ``X`` is.
-    return matmul(R, X), matmul(left, matmul(between, matmul(right, X))) + matmul(R, dX)
+    return matmul(left, r * rightX), matmul(left, matmul(between, rightX) + r * matmul(right, dX))
 
 
-def _symmetric_root(
-    K: Float[Array, "*batch N N"],
-) -> tuple[Float[Array, "*batch N N"], Float[Array, "*batch N N"], Float[Array, "*batch N"]]:
-    """The root, the eigenvectors in columns, and the eigenvalues without the negative ones."""
+def _symmetric_root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]:
+    values, vectors = _eigenvalues(K)
+    return matmul(vectors * jnp.sqrt(values)[..., None, :], vectors.mT)
+
+
+def _eigenvalues(K: Float[Array, "*batch N N"]) -> tuple[Float[Array, "*batch N"], Float[Array, "*batch N N"]]:
+    """The eigenvalues without the negative ones, and the eigenvectors in columns."""
     values, vectors = jnp.linalg.eigh(K)
-    values = jnp.maximum(values, 0)
-    return matmul(vectors * jnp.sqrt(values)[..., None, :], vectors.mT), vectors, values
+    return jnp.maximum(values, 0), vectors
 
 
 @jax.custom_jvp
