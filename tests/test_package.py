@@ -1,6 +1,7 @@
 """The package as users install it: its modules, its import names, and which way its imports go."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -137,6 +138,23 @@ def test_the_command_line_answers_before_jax_is_imported():
 
 def test_version_is_the_wheels(installed):
     assert [path.name for path in installed.glob("*.dist-info")] == [f"gpzoo-{gpzoo.__version__}.dist-info"]
+
+
+def test_what_is_said_of_the_package_is_said_alike():
+    """In pyproject.toml, CITATION.cff, .zenodo.json and the changelog."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    cited = dict(re.findall(r'^([\w-]+): "?(.+?)"?$', citation, re.MULTILINE))
+    (author,) = re.findall(r'^  - name: "(.+)"$', citation, re.MULTILINE)
+    archived = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf-8"))
+    for key in ("title", "version", "license"):
+        assert archived[key] == cited[key]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert cited["title"].startswith(f"{project['name']}:")
+    assert [{"name": author}] == archived["creators"] == project["authors"]
+    assert (cited["repository-code"], cited["url"]) == (project["urls"]["Homepage"], project["urls"]["Documentation"])
+    first = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert first and first[1] == gpzoo.__version__ == project["version"]
 
 
 @cache
