@@ -153,6 +153,10 @@ def test_what_is_said_of_the_package_is_said_alike():
     assert cited["title"].startswith(f"{project['name']}:")
     assert [{"name": author}] == archived["creators"] == project["authors"]
     assert (cited["repository-code"], cited["url"]) == (project["urls"]["Homepage"], project["urls"]["Documentation"])
+    recipe = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    needed = {line.replace(" ", "") for line in re.findall(r"^    - (.+)$", recipe.split("  run:")[1], re.MULTILINE)}
+    assert {name.replace("[h5py]", "") for name in project["dependencies"]} <= needed
+    assert f'version: "{project["version"]}"' in recipe
     first = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert first and first[1] == gpzoo.__version__ == project["version"]
 
