@@ -1,4 +1,4 @@
-"""Libraries of extras that are not installed."""
+"""Libraries that are imported where they are used, and may not be installed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """A library of one of gpzoo's extras that is not installed; the message is one line and names the extra."""
+    """A library that is not installed; the message is one line and says what to install."""
 
 
 @contextmanager
-def needs(extra: str, what: str) -> Iterator[None]:
-    """Say of imports that fail inside which extra to install.
+def needs(extra: str | None, what: str) -> Iterator[None]:
+    """Say of imports that fail inside what to install.
 
     Args:
-        extra: name of the extra that declares the library.
+        extra: name of the extra that declares the library; ``None`` for one that comes with gpzoo itself.
         what: takes the library, the subject of the message: ``"Reading Parquet files"``.
 
     Raises:
@@ -25,6 +25,7 @@ def needs(extra: str, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "a library").partition(".")[0]
+        install = library if extra is None else f"'gpzoo[{extra}]'"
         raise MissingExtraError(
-            f"{what} needs {library}, which is not installed: pip install 'gpzoo[{extra}]'.", name=error.name
+            f"{what} needs {library}, which is not installed: pip install {install}.", name=error.name
         ) from error

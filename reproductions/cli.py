@@ -23,6 +23,7 @@ from gpzoo.reproductions.many_runs import LOG, sweep
 
 with needs("reproductions", "The command line"):
     import click
+    import rich  # noqa: F401
 
 #: Failures with a message that needs no traceback.
 KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)

@@ -44,6 +44,8 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
     """
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
+    with needs(None, "Writing a posterior as netCDF"):
+        import h5netcdf  # noqa: F401
     with ExitStack() as claims:
         starts = _claim(run, claims)
         try:

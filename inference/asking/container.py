@@ -13,6 +13,7 @@ import numpy as np
 import numpyro
 
 import gpzoo
+from gpzoo._extras import needs
 
 #: Groups with one number for a site, whatever its shape.
 _SUMS = ("log_prior", "sample_stats")
@@ -63,6 +64,7 @@ def container(
         ValueError: for ``dims`` of an array that is not there, or of another number of axes; for ``coords`` of an axis
             that is not there, or of another length.
     """
+    arviz = import_arviz()
     import xarray
 
     coords, dims = _named("coords", coords), _named("dims", dims)
@@ -105,7 +107,6 @@ def container(
         if unknown:
             there = {n for found in sets.values() for n in (found.data_vars if argument == "dims" else found.sizes)}
             raise ValueError(f"{argument} names {sorted(unknown)}, but there are {sorted(map(str, there))}.")
-    arviz = import_arviz()
     if "InferenceData" in vars(arviz):  # hasattr would make ArviZ 1.x warn
         return arviz.InferenceData(**sets)
     return xarray.DataTree.from_dict(sets)
@@ -151,8 +152,12 @@ def _attributes() -> dict[str, str]:
 
 
 def import_arviz() -> Any:
-    """ArviZ, without its daily announcement of version 1."""
-    with warnings.catch_warnings():
+    """ArviZ, without its daily announcement of version 1.
+
+    Raises:
+        MissingExtraError: without ArviZ, or xarray, which it brings.
+    """
+    with needs(None, "An export, k-hat, R-hat or leave-one-out density"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
         import arviz
     return arviz

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo._extras import needs
+
 #: Columns of a printed diagnosis.
 _WIDTH = 80
 
@@ -106,8 +108,9 @@ class Diagnosis:
         return cls(findings, tuple(sections.values()), arrays)
 
     def __str__(self) -> str:
-        from rich.console import Console
-        from rich.table import Table
+        with needs(None, "Printing a diagnosis"):
+            from rich.console import Console
+            from rich.table import Table
 
         out = io.StringIO()
         console = Console(file=out, width=_WIDTH, highlight=False, markup=False)
@@ -133,7 +136,8 @@ class Diagnosis:
         Arrays have their names; a column of a table is ``<title>: <column>`` along the table's title; texts of findings
         are ``findings``, along the names of the findings.
         """
-        import xarray
+        with needs(None, "A diagnosis as a dataset"):
+            import xarray
 
         variables: dict[str, Any] = {}
         for name, values in self.arrays.items():

@@ -82,8 +82,9 @@ def compare(
 
 def by_arviz(statistic: str, draws: np.ndarray) -> np.ndarray:
     """``"rhat"`` or ``"ess"`` of every entry; ``draws`` are ``[K, S, ...]``."""
+    arviz = import_arviz()
     import xarray
 
     dims = ["chain", "draw", *(f"axis_{i}" for i in range(draws.ndim - 2))]
     data = xarray.Dataset({"f": (dims, np.asarray(draws, np.float64))})
-    return np.asarray(getattr(import_arviz(), statistic)(data)["f"])
+    return np.asarray(getattr(arviz, statistic)(data)["f"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Float
+from tqdm import tqdm
 
 
 def on_device() -> str:
@@ -36,28 +37,24 @@ def progress_bar(wanted: bool | str, total: int, done: int) -> Iterator[Callable
     if not wanted or not total:
         yield _nothing
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console, name = Console(), "" if wanted is True else f" {wanted!r}"
+    name = "" if wanted is True else f" {wanted!r}"
     said = f"Training{name} is already finished at step {done:,}; nothing to train."
     if done < total:
         resumed = f", resumed at step {done:,}" if done else ""
         said = f"Training{name} on {on_device()}{resumed}; its evidence lower bound (ELBO) should rise."
-    console.print(said, markup=False, highlight=False)
+    print(said)
     if done >= total:
         yield _nothing
         return
-    started, columns = time.perf_counter(), ("mean ELBO {task.fields[elbo]}", "{task.fields[rate]} steps/s")
-    texts = TextColumn("{task.completed}/{task.total}"), BarColumn(bar_width=None), *map(TextColumn, columns)
-    with Progress(*texts, TimeRemainingColumn(), console=console) as shown:
-        task = shown.add_task("", total=total, completed=done, elbo="", rate="")
+    # A file of a long training is not filled with bars.
+    seconds = 0.1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 10
+    with tqdm(total=total, initial=done, unit=" steps", file=sys.stdout, mininterval=seconds) as shown:
 
         def update(now: int, recent: Float[np.ndarray, "K _"], failed: int) -> None:
             if recent.size:
-                rate = (now - done) / (time.perf_counter() - started)
                 elbo = f"{-np.nanmean(recent):,.1f}" + (f" ({failed} failed)" if failed else "")
-                shown.update(task, completed=now, elbo=elbo, rate=f"{rate:.1f}")
+                shown.set_postfix_str(f"mean ELBO {elbo}", refresh=False)
+                shown.update(now - shown.n)
 
         yield update
 
