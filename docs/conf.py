@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "native_math",
+    "notebooks",
     "public_names",
     "zoo",
 ]

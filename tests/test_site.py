@@ -195,3 +195,27 @@ def test_search_finds_without_a_network(browser):
             break
         time.sleep(0.1)
     assert found >= 5
+
+
+def test_tutorials_are_notebooks_that_hold_their_data(tmp_path, monkeypatch):
+    """Downloaded alone, a notebook has no folder of the site beside it; its links lead to pages that there are."""
+    monkeypatch.setitem(sys.modules, "sphinx.application", type("Stub", (), {"Sphinx": None}))
+    notebooks = importlib.import_module("notebooks")
+    monkeypatch.chdir(tmp_path)
+    for page in sorted((ROOT / "docs" / "tutorials").glob("*.md")):
+        if page.stem == "index":
+            continue
+        made = notebooks.notebook(page)
+        code = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+        prose = "".join(cell["source"] for cell in made["cells"] if cell["cell_type"] == "markdown")
+        assert "%pip install" in code[0] and len([c for c in code if "b64decode" not in c]) == len(cells(page)) + 1
+        assert "code-cell" not in prose and not re.search(r"\]\([^)#]*\.md", prose)
+        assert "_static" not in "".join(code)
+        for name in re.findall(notebooks.SITE + r"/([\w/]+)\.html", prose):
+            assert (ROOT / "docs" / f"{name}.md").exists(), name
+        for source in code:
+            ast.parse(re.sub(r"^%.*$", "", source, flags=re.MULTILINE))
+            if "b64decode" in source:
+                exec(source, {})
+    for name in ("births.csv", "deep.json"):
+        assert (tmp_path / name).read_bytes() == (ROOT / "docs" / "_static" / name).read_bytes()
