@@ -1,0 +1,1 @@
+"""Models in other libraries' clothes: each module has one library's names, and is imported by itself."""
