@@ -1,1 +1,1 @@
-"""Models in other libraries' clothes: each module has one library's names, and is imported by itself."""
+"""Trained models as models of other libraries, a module for each, which needs the extra of its name."""

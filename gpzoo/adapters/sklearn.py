@@ -18,7 +18,7 @@ from numpyro import handlers
 from numpyro.distributions import LogNormal
 from numpyro.infer import SVI, Predictive
 
-from gpzoo import NonFiniteError, kmeans
+from gpzoo import GPZooError, kmeans
 from gpzoo import _checks as checks
 from gpzoo._extras import needs
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, lbfgs, load
@@ -100,14 +100,16 @@ class _Estimator(BaseEstimator):
         try:
             with jax.enable_x64(True):
                 found = fit(_key(self.random_state), svi, num_steps, X, y, batch_size=batch_size, progress=False)
-        except NonFiniteError as error:
+        except GPZooError as error:
             found = error.result
             if found is None or not len(found.losses):
                 raise
-            warnings.warn(f"{error} They are the estimator's.", ConvergenceWarning, stacklevel=3)
+            # What else it says of ways out is for those who call fit of gpzoo.
+            said, kept = str(error).split(". ")[0], len(found.losses)
+            warnings.warn(f"{said}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
         self.trained_ = found
 
-    def _inputs(self, X: Any) -> np.ndarray:
+    def _inputs(self, X: Any) -> Any:
         check_is_fitted(self)
         return self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False))
 
@@ -118,7 +120,8 @@ class _Estimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes, with the bytes of its file and its program in place of the trained model."""
-        state = dict(super().__getstate__())
+        state: Any = super().__getstate__()
+        state = dict(state)
         if "trained_" in state:
             with TemporaryDirectory() as folder, jax.enable_x64(True):
                 path = Path(folder, "model")
@@ -140,8 +143,8 @@ class _Estimator(BaseEstimator):
 class GPZooRegressor(RegressorMixin, _Estimator):
     """Sparse GP regression for pipelines, searches and scores of scikit-learn.
 
-    With nothing set: an RBF kernel with a lengthscale for each column, Gaussian noise whose variance has a weak prior,
-    and inducing points, hyperparameters among them, that L-BFGS finds on all rows by :class:`CollapsedELBO
+    With nothing set: an RBF kernel with a lengthscale for each column, and Gaussian noise whose variance has a weak
+    prior. L-BFGS finds inducing points and hyperparameters on all rows, by :class:`CollapsedELBO
     <gpzoo.inference.CollapsedELBO>`. It is exact where rows are no more than ``num_inducing``. With ``batch_size`` or
     a ``program`` of one's own it is Adam, by :class:`GaussianProcessELBO <gpzoo.inference.GaussianProcessELBO>`.
 
@@ -180,18 +183,18 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
         """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``, which are functions with one kernel.
 
-        Where a step is not finite, the estimator keeps the parameters before it, with scikit-learn's
+        Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
         ``ConvergenceWarning``.
 
         Raises:
             TypeError: for sparse inputs.
             ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, and as
                 :func:`gpzoo.inference.fit`.
-            FactorisationError: naming a GP site whose covariance does not factorise, or no longer does.
+            NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
         y = y.astype(np.float64)
-        scaler = StandardScaler().fit(y.reshape(len(y), -1))
+        scaler: Any = StandardScaler().fit(y.reshape(len(y), -1))
         mean, scale = (scaler.mean_, scaler.scale_) if self.standardise else (np.zeros(1), np.ones(1))
         self._mean, self._scale = (mean, scale) if y.ndim > 1 else (mean[0], scale[0])
         collapsed = self.program is None and self.batch_size is None
@@ -232,7 +235,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
             ValueError: as :meth:`predict`.
         """
         X, trained = self._inputs(X), self.trained_
-        draw = Predictive(trained.model, guide=trained.guide, params=trained.params, num_samples=n_samples)
+        draw = Predictive(trained.model, guide=trained.guide, params=dict(trained.params), num_samples=n_samples)
         with jax.enable_x64(True), RUNNING:
             drawn = np.asarray(draw(_key(random_state), X)["y"])
         return np.moveaxis(self._mean + self._scale * drawn, 0, -1)
@@ -281,14 +284,14 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
     def fit(self, X: Any, y: Any) -> GPZooClassifier:
         """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.
 
-        Where a step is not finite, the estimator keeps the parameters before it, with scikit-learn's
+        Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
         ``ConvergenceWarning``.
 
         Raises:
             TypeError: for sparse inputs.
             ValueError: for inputs that are not finite, targets that are no labels, one class alone, rows that disagree,
                 and as :func:`gpzoo.inference.fit`.
-            FactorisationError: naming a GP site whose covariance does not factorise, or no longer does.
+            NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
@@ -303,12 +306,14 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
 
         Raises:
             NotFittedError: before :meth:`fit`.
-            ValueError: for another number of columns, other names of columns, or numbers that are not finite.
+            ValueError: for another number of columns, other names of columns, or numbers that are not finite; for a
+                program of another number of classes.
         """
-        found = self._predicted(X)
-        if found.probs is None:
-            return np.stack([1 - found.mean, found.mean], axis=-1)
-        return found.probs / found.probs.sum(axis=-1, keepdims=True)
+        found, count = self._predicted(X), len(self.classes_)
+        probs = np.stack([1 - found.mean, found.mean], axis=-1) if found.probs is None else found.probs
+        message = f"The program has {probs.shape[-1]} classes, but y has {count}: give it an argument num_classes."
+        checks.refuse(probs.shape[-1] != count, message)
+        return probs / probs.sum(axis=-1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable labels, ``[N]``; raises as :meth:`predict_proba`."""

@@ -14,7 +14,7 @@ import pytest
 from sklearn import datasets
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.metrics import log_loss
@@ -65,10 +65,10 @@ def test_scikit_learns_own_checks(estimator, check):
 
 @pytest.fixture(scope="module")
 def waves():
-    """60 rows of two columns, far from zero and large, with noise of a tenth."""
+    """60 rows of two columns, far from zero and large or small, with noise of a tenth."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(0, 10, (60, 2)) * [1e6, 1e-6] + [1e7, 0]
-    y = 1e4 * (np.sin(X[:, 0] / 1e6) + 0.1 * rng.standard_normal(60)) + 1e6
+    X = pd.DataFrame({"far": rng.uniform(1e7, 2e7, 60), "near": rng.uniform(0, 1e-5, 60)})
+    y = 1e4 * (np.sin(X["far"].to_numpy() / 1e6) + 0.1 * rng.standard_normal(60)) + 1e6
     return X, y
 
 
@@ -93,33 +93,34 @@ def test_predictions_are_in_the_units_of_the_data(waves, regressor):
     assert regressor.score(X, y) > 0.95 and mean.dtype == np.float64
     np.testing.assert_allclose(mean, regressor.predict(X))
     assert 700 < np.median(std) < 1500  # noise included
-    far, wide = regressor.predict(100 * X[:1], return_std=True)
-    assert far == pytest.approx(y.mean(), rel=1e-3) and wide > 3000
+    far, wide = regressor.predict(100 * X, return_std=True)
+    np.testing.assert_allclose(far, y.mean(), rtol=1e-3)
+    assert wide.min() > 3000
 
 
 def test_draws_are_joint_and_with_noise(waves, regressor):
-    X = np.repeat(waves[0][:3], 2, axis=0)
+    X = waves[0].iloc[[0, 0, 1, 1, 2, 2]]
     mean, std = regressor.predict(X, return_std=True)
     drawn = regressor.sample_y(X, n_samples=2000, random_state=1)
     assert drawn.shape == (6, 2000)
     np.testing.assert_allclose(drawn.mean(axis=1), mean, atol=4 * std.max() / 2000**0.5)
     np.testing.assert_allclose(drawn.std(axis=1), std, rtol=0.08)
     np.testing.assert_array_equal(drawn, regressor.sample_y(X, n_samples=2000, random_state=1))
-    assert np.any(drawn[:, :5] != regressor.sample_y(X, 5))
+    assert np.any(drawn != regressor.sample_y(X, n_samples=2000))
     between = np.corrcoef(drawn)[0, 1]  # two rows of one input share the function, and not the noise
-    assert 0 < between < 0.7
+    assert 0.1 < between < 0.7
 
 
-def test_pickles_hold_no_code_and_predict_the_same(waves, regressor, classifier):
+def test_pickles_predict_the_same(waves, regressor, classifier):
     for estimator, asked in ((regressor, "predict"), (classifier, "predict_proba")):
-        estimator = clone(estimator).set_params(num_steps=5).fit(waves[0], estimator.predict(waves[0]))
-        estimator.set_params(num_inducing=7)  # which is for the next fit
         again = pickle.loads(pickle.dumps(estimator))
-        np.testing.assert_array_equal(getattr(again, asked)(waves[0]), getattr(estimator, asked)(waves[0]))
-        assert again.get_params() == estimator.get_params() and again.n_features_in_ == 2
-    unfitted = pickle.loads(pickle.dumps(GPZooRegressor(num_steps=3)))
+        again.set_params(num_inducing=7, kernel=rbf)  # which are for the next fit
+        once_more = pickle.loads(pickle.dumps(again))
+        np.testing.assert_array_equal(getattr(once_more, asked)(waves[0]), getattr(estimator, asked)(waves[0]))
+        assert once_more.get_params() == again.get_params() and once_more.n_features_in_ == 2
+        assert not hasattr(clone(estimator), "trained_")
     with pytest.raises(NotFittedError):
-        unfitted.predict(waves[0])
+        pickle.loads(pickle.dumps(GPZooRegressor(num_steps=3))).predict(waves[0])
 
 
 def test_labels_are_strings_and_probabilities_in_their_order(waves, labels, classifier):
@@ -132,14 +133,13 @@ def test_labels_are_strings_and_probabilities_in_their_order(waves, labels, clas
         GPZooClassifier().fit(waves[0], np.full(60, "up"))
 
 
-def test_columns_have_names_and_their_order(waves):
-    frame = pd.DataFrame(waves[0], columns=["far", "near"])
-    found = GPZooRegressor(**FEW, random_state=0).fit(frame, waves[1])
-    assert list(found.feature_names_in_) == ["far", "near"]
+def test_columns_have_names_and_their_order(waves, regressor):
+    assert list(regressor.feature_names_in_) == ["far", "near"]
     with pytest.raises(ValueError, match="same order"):
-        found.predict(frame[["near", "far"]])
+        regressor.predict(waves[0][["near", "far"]])
 
 
+@pytest.mark.slow
 def test_several_outputs(waves):
     X, y = waves
     found = GPZooRegressor(num_inducing=20, num_steps=30, random_state=0).fit(X, np.stack([y, -y / 1e6], axis=1))
@@ -147,8 +147,6 @@ def test_several_outputs(waves):
     assert mean.shape == std.shape == (60, 2) and found.sample_y(X, 4).shape == (60, 2, 4)
     np.testing.assert_allclose(mean[:, 1], -mean[:, 0] / 1e6, rtol=1e-6)
     np.testing.assert_allclose(std[:, 1], std[:, 0] / 1e6, rtol=1e-6)
-    with pytest.warns(DataConversionWarning):
-        GPZooClassifier(**FEW).fit(X, (y[:, None] > 1e6).astype(int))
 
 
 @pytest.mark.slow
@@ -173,7 +171,7 @@ def robust(X, y=None, *, num_data=None):
 
 
 @pytest.mark.slow
-def test_programs_and_kernels_of_ones_own(waves, labels):
+def test_programs_and_kernels_of_ones_own(waves, standard_promotion):  # optax's schedules mix dtypes
     X, y = waves
     found = GPZooRegressor(program=robust, batch_size=30, num_steps=200, random_state=0).fit(X, y)
     again = pickle.loads(pickle.dumps(found))
@@ -182,13 +180,13 @@ def test_programs_and_kernels_of_ones_own(waves, labels):
     for kernel in (None, partial(rbf, ard=False)):
         softmax = partial(gp_classification, likelihood=Softmax)
         found = GPZooClassifier(kernel, program=softmax, num_inducing=10, num_steps=100, random_state=0)
-        found.fit(X, np.digitize(X[:, 0], [1.3e7, 1.7e7]) - 1)
-        assert found.score(X, np.digitize(X[:, 0], [1.3e7, 1.7e7]) - 1) > 0.8 and list(found.classes_) == [-1, 0, 1]
+        thirds = np.digitize(X["far"], [1.3e7, 1.7e7]) - 1
+        assert found.fit(X, thirds).score(X, thirds) > 0.8 and list(found.classes_) == [-1, 0, 1]
         assert found.trained_.params["f_lengthscale"].shape == ((2,) if kernel is None else ())
 
 
 @pytest.mark.slow
-def test_a_step_that_is_not_finite_leaves_the_parameters_before_it(waves):
+def test_a_step_that_is_not_finite_leaves_the_parameters_before_it(waves, standard_promotion):
     def wild(X, y=None, *, num_data=None):
         """Is NaN once the first steps have moved the noise."""
         noise = positive("noise", 0.1, X)
