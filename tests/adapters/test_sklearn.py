@@ -172,7 +172,7 @@ def robust(X, y=None, *, num_data=None):
 
 
 @pytest.mark.slow
-def test_programs_and_kernels_of_ones_own(waves, standard_promotion):  # optax's schedules mix dtypes
+def test_programs_and_kernels_of_ones_own(waves):
     X, y = waves
     found = GPZooRegressor(program=robust, batch_size=30, num_steps=200, random_state=0).fit(X, y)
     again = pickle.loads(pickle.dumps(found))
@@ -187,7 +187,7 @@ def test_programs_and_kernels_of_ones_own(waves, standard_promotion):  # optax's
 
 
 @pytest.mark.slow
-def test_a_step_that_is_not_finite_leaves_the_parameters_before_it(waves, standard_promotion):
+def test_a_step_that_is_not_finite_leaves_the_parameters_before_it(waves):
     def wild(X, y=None, *, num_data=None):
         """Is NaN once the first steps have moved the noise."""
         noise = positive("noise", 0.1, X)
