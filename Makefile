@@ -51,13 +51,13 @@ stress: $(STAMP)
 
 TYPING := build/typing/gpzoo
 
-# pyright, and an editor that reads its settings, find three of the package's folders through the links. It would ask
+# pyright, and an editor that reads its settings, find four of the package's folders through the links. It would ask
 # PyPI at every run whether it is the newest.
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	mkdir -p $(TYPING)
-	for folder in inference models reproductions; do ln -sfn ../../../$$folder $(TYPING)/$$folder; done
+	for folder in inference models reproductions gpzoo/adapters; do ln -sfn ../../../$$folder $(TYPING)/$${folder##*/}; done
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 
 demo: $(STAMP)

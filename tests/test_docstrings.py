@@ -10,7 +10,7 @@ import jax
 import numpyro
 import pytest
 
-MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".models", ".tables")
+MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".models", ".tables", ".adapters.sklearn")
 PUBLIC = {
     f"gpzoo{module}.{name}": value
     for module in MODULES

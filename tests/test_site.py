@@ -73,6 +73,7 @@ def test_pages_have_what_readers_look_for():
 MODULES = (
     *("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".posteriors.forms", ".models", ".tables"),
     ".reproductions.datasets",
+    ".adapters.sklearn",
 )
 UNUSED = set[str]()
 

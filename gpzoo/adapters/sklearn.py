@@ -1,0 +1,323 @@
+"""GPs as estimators of scikit-learn: for its pipelines, searches and scores."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax import Array
+from numpyro import handlers
+from numpyro.distributions import LogNormal
+from numpyro.infer import SVI, Predictive
+
+from gpzoo import GPZooError, kmeans
+from gpzoo import _checks as checks
+from gpzoo._extras import needs
+from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, lbfgs, load
+from gpzoo.inference.programs.calls import RUNNING
+from gpzoo.kernels import Kernel
+from gpzoo.models import gp_classification, gp_regression, rbf
+
+with needs("sklearn", "An estimator"):
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+
+__all__ = ["GPZooClassifier", "GPZooRegressor"]
+
+
+def _rbf(name: str, X: Array) -> Kernel:
+    """Lengthscales start where rows of many standardised columns know of each other."""
+    return rbf(name, X, lengthscale=X.shape[-1] ** 0.5)
+
+
+def _regression(
+    X: Array,
+    y: Array | None = None,
+    *,
+    kernel: Callable[[str, Array], Kernel],
+    num_outputs: int | None = None,
+    num_data: int | None = None,
+) -> None:
+    """``gp_regression``; a prior keeps the noise from zero where targets are constant, or exact."""
+    with handlers.lift(prior={"noise_variance": LogNormal(-4.0, 2.0)}):
+        gp_regression(X, y, kernel=kernel, num_outputs=num_outputs, num_data=num_data)
+
+
+def _key(random_state: Any) -> Array:
+    return jax.random.key(check_random_state(random_state).randint(2**31 - 1))
+
+
+class _Estimator(BaseEstimator):
+    """What both share: standardised columns, a program that is trained, and pickles with the model's own file."""
+
+    def __init__(
+        self,
+        kernel: Callable[[str, Array], Kernel] | None = None,
+        *,
+        program: Callable[..., None] | None = None,
+        num_inducing: int = 100,
+        num_steps: int | None = None,
+        batch_size: int | None = None,
+        standardise: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.program = program
+        self.num_inducing = num_inducing
+        self.num_steps = num_steps
+        self.batch_size = batch_size
+        self.standardise = standardise
+        self.random_state = random_state
+
+    def _train(self, X: np.ndarray, y: np.ndarray, program: Callable, search: bool = False, **options: Any) -> None:
+        """Train the user's program, or else this one, with what it takes of the options; or search its collapsed bound.
+
+        L-BFGS is for bounds of hyperparameters alone: of 9,000 rows with two classes, whose q(u) it has to find too, it
+        had learnt little after 100 steps.
+        """
+        program = self.program or program
+        kernel = _rbf if self.kernel is None and self.program is None else self.kernel
+        known = inspect.signature(program).parameters
+        options = {name: value for name, value in options.items() if name in known}
+        program = partial(program, **options, **({} if kernel is None else {"kernel": kernel}))
+        self._scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
+        X = self._scaler.fit_transform(X)
+        most = checks.positive_int("num_inducing", self.num_inducing)
+        guide = InducingGuide(program, kmeans(min(most, len(np.unique(X, axis=0)))))
+        num_steps = (100 if search else 500) if self.num_steps is None else self.num_steps
+        rate = optax.warmup_cosine_decay_schedule(0.01, 0.1, num_steps // 10, max(num_steps, 1), 0.001)
+        how = (lbfgs(), CollapsedELBO()) if search else (optax.adam(rate, b2=0.9), GaussianProcessELBO())
+        svi = SVI(program, guide, *how)
+        batch_size = None if self.batch_size is None else min(self.batch_size, len(X))
+        try:
+            with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # optax's schedules mix dtypes
+                found = fit(_key(self.random_state), svi, num_steps, X, y, batch_size=batch_size, progress=False)
+        except GPZooError as error:
+            found = error.result
+            if found is None or not len(found.losses):
+                raise
+            # What else it says of ways out is for those who call fit of gpzoo.
+            said, kept = str(error).split(". ")[0], len(found.losses)
+            warnings.warn(f"{said}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
+        self.trained_ = found
+
+    def _inputs(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _predicted(self, X: Any, **options: Any) -> Any:
+        X = self._inputs(X)
+        with jax.enable_x64(True):
+            return self.trained_.predict(jax.random.key(0), X, **options)["y"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes, with the bytes of its file and its program in place of the trained model."""
+        state: Any = super().__getstate__()
+        state = dict(state)
+        if "trained_" in state:
+            with TemporaryDirectory() as folder, jax.enable_x64(True):
+                path = Path(folder, "model")
+                state["trained_"].save(path)
+                state["trained_"] = state["trained_"].model, path.read_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`__getstate__`."""
+        if "trained_" in state:
+            program, saved = state["trained_"]
+            with TemporaryDirectory() as folder, jax.enable_x64(True):
+                path = Path(folder, "model")
+                path.write_bytes(saved)
+                state = state | {"trained_": load(path, program)}
+        super().__setstate__(state)
+
+
+class GPZooRegressor(RegressorMixin, _Estimator):
+    """Sparse GP regression for pipelines, searches and scores of scikit-learn.
+
+    With nothing set: an RBF kernel with a lengthscale for each column, and Gaussian noise whose variance has a weak
+    prior. L-BFGS finds inducing points and hyperparameters on all rows, by :class:`CollapsedELBO
+    <gpzoo.inference.CollapsedELBO>`. It is exact where rows are no more than ``num_inducing``. With ``batch_size`` or
+    a ``program`` of one's own it is Adam, by :class:`GaussianProcessELBO <gpzoo.inference.GaussianProcessELBO>`.
+
+    Everything is computed in float64, whatever JAX is set to. ``estimator.trained_`` is the trained model in
+    standardised units, for all else that can be asked of it; call ``numpyro.enable_x64()`` before you ask it yourself.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.adapters.sklearn import GPZooRegressor
+        >>> X = np.linspace(0, 6, 50)[:, None]
+        >>> estimator = GPZooRegressor(num_inducing=10).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = estimator.predict([[1.5]], return_std=True)
+        >>> mean.round(1), std.shape, estimator.sample_y(X, n_samples=3).shape
+        (array([1.]), (1,), (50, 3))
+
+    Args:
+        kernel: makes the kernel from a site name and the inputs, such as :func:`~gpzoo.models.rbf`; an argument of the
+            program. ``None`` for the program's own, and without a program for ``rbf`` with lengthscales that start at
+            the square root of the number of columns.
+        program: a NumPyro program of one's own, ``program(X, y)`` with the data site ``"y"``, at module level if the
+            estimator is to be pickled. It is given ``kernel``, and where it has such arguments ``num_outputs`` (for
+            targets ``[N, D]``) and, for minibatches, ``num_data``.
+        num_inducing: most inducing points; there are no more than distinct rows.
+        num_steps: of the training; ``None`` for 100 of L-BFGS, or 500 of Adam.
+        batch_size: rows of a minibatch; ``None`` for all rows in every step.
+        standardise: whether columns of the inputs, and targets, are shifted and scaled to mean 0 and deviation 1 before
+            the program sees them. Predictions are in the units of ``y`` in any case.
+        random_state: seed, or a source of seeds, of the inducing points, of minibatches and of draws in training.
+
+    Attributes:
+        trained_: the :class:`~gpzoo.inference.Trained`. A pickle holds the file that it saves, and its program by name.
+        n_features_in_: columns of the inputs.
+        feature_names_in_: their names, if they have some.
+    """
+
+    def fit(self, X: Any, y: Any) -> GPZooRegressor:
+        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``, which are functions with one kernel.
+
+        Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
+        ``ConvergenceWarning``.
+
+        Raises:
+            TypeError: for sparse inputs.
+            ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, and as
+                :func:`gpzoo.inference.fit`.
+            NonFiniteError, FactorisationError: where the first step fails, naming the site.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
+        y = y.astype(np.float64)
+        scaler: Any = StandardScaler().fit(y.reshape(len(y), -1))
+        mean, scale = (scaler.mean_, scaler.scale_) if self.standardise else (np.zeros(1), np.ones(1))
+        self._mean, self._scale = (mean, scale) if y.ndim > 1 else (mean[0], scale[0])
+        search, outputs = self.program is None and self.batch_size is None, y.shape[1] if y.ndim > 1 else None
+        self._train(X, (y - self._mean) / self._scale, _regression, search, num_outputs=outputs)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean of the targets at inputs ``[N, d]``: ``[N]`` or ``[N, D]``.
+
+        Args:
+            X: inputs.
+            return_std: whether the standard deviations of the targets, noise included, are returned too,
+                ``(mean, std)``. Those of the function without noise are at ``estimator.trained_``, in the site ``f``.
+
+        Raises:
+            NotFittedError: before :meth:`fit`.
+            ValueError: for another number of columns, other names of columns, or numbers that are not finite.
+        """
+        found = self._predicted(X, mean_only=not return_std)
+        mean = self._mean + self._scale * found.mean
+        return (mean, self._scale * np.sqrt(found.variance)) if return_std else mean
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of the targets, joint over the inputs and with noise: ``[N, n_samples]`` or ``[N, D, n_samples]``.
+
+        The covariance of all inputs is factorised: some thousand are possible. ``estimator.trained_.functions`` draws
+        functions at any number.
+
+        Args:
+            X: inputs ``[N, d]``.
+            n_samples: number of draws.
+            random_state: their seed.
+
+        Raises:
+            NotFittedError: before :meth:`fit`.
+            ValueError: as :meth:`predict`.
+        """
+        X, trained = self._inputs(X), self.trained_
+        draw = Predictive(trained.model, guide=trained.guide, params=dict(trained.params), num_samples=n_samples)
+        with jax.enable_x64(True), RUNNING:
+            drawn = np.asarray(draw(_key(random_state), X)["y"])
+        return np.moveaxis(self._mean + self._scale * drawn, 0, -1)
+
+    def __sklearn_tags__(self) -> Any:
+        """Several outputs are possible."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class GPZooClassifier(ClassifierMixin, _Estimator):
+    """Sparse GP classification for pipelines, searches and scores of scikit-learn.
+
+    With nothing set it is :func:`~gpzoo.models.gp_classification`, two classes by a probit and more by robust-max, with
+    an RBF kernel that has a lengthscale for each column, trained by Adam on all rows, or on minibatches with
+    ``batch_size``. Float64 and ``trained_`` are as for :class:`GPZooRegressor`.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpzoo.adapters.sklearn import GPZooClassifier
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> estimator = GPZooClassifier(num_inducing=10).fit(X, np.where(np.sin(X[:, 0]) > 0, "up", "down"))
+        >>> estimator.predict([[1.5], [4.5]]), estimator.predict_proba([[1.5]]).shape
+        (array(['up', 'down'], dtype='<U4'), (1, 2))
+
+    Args:
+        kernel: as for :class:`GPZooRegressor`.
+        program: a NumPyro program of one's own, ``program(X, y)`` with labels ``0 .. K - 1`` at the data site ``"y"``,
+            at module level if the estimator is to be pickled. It is given ``kernel``, and where it has such arguments
+            ``num_classes`` and, for minibatches, ``num_data``. Another likelihood, say, is
+            ``partial(gp_classification, likelihood=Softmax)``.
+        num_inducing: as for :class:`GPZooRegressor`.
+        num_steps: likewise.
+        batch_size: likewise.
+        standardise: whether columns of the inputs are shifted and scaled before the program sees them.
+        random_state: as for :class:`GPZooRegressor`.
+
+    Attributes:
+        classes_: the labels, sorted, ``[K]``.
+        trained_: the :class:`~gpzoo.inference.Trained`, of labels ``0 .. K - 1``.
+        n_features_in_: columns of the inputs.
+        feature_names_in_: their names, if they have some.
+    """
+
+    def fit(self, X: Any, y: Any) -> GPZooClassifier:
+        """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.
+
+        Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
+        ``ConvergenceWarning``.
+
+        Raises:
+            TypeError: for sparse inputs.
+            ValueError: for inputs that are not finite, targets that are no labels, one class alone, rows that disagree,
+                and as :func:`gpzoo.inference.fit`.
+            NonFiniteError, FactorisationError: where the first step fails, naming the site.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        count = len(self.classes_)
+        checks.refuse(count < 2, f"GPZooClassifier needs at least two classes, but y has one class, {self.classes_}.")
+        self._train(X, labels.astype(np.int32), gp_classification, num_classes=count)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, in the order of ``classes_``: ``[N, K]``.
+
+        Raises:
+            NotFittedError: before :meth:`fit`.
+            ValueError: for another number of columns, other names of columns, or numbers that are not finite; for a
+                program of another number of classes.
+        """
+        found, count = self._predicted(X), len(self.classes_)
+        probs = np.stack([1 - found.mean, found.mean], axis=-1) if found.probs is None else found.probs
+        message = f"The program has {probs.shape[-1]} classes, but y has {count}: give it an argument num_classes."
+        checks.refuse(probs.shape[-1] != count, message)
+        return probs / probs.sum(axis=-1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable labels, ``[N]``; raises as :meth:`predict_proba`."""
+        most = np.argmax(self.predict_proba(X), axis=-1)
+        return self.classes_[most]
