@@ -353,7 +353,7 @@ told(estimators)
 told(lambda: gpzoo.tables.ParquetTable({str(tmp_path)!r}, columns=["a"]))
 told(lambda: data("rectangles") or print("generated"))
 """
-    assert run(sys.executable, "-c", code).splitlines()[-11:] == [
+    assert run(sys.executable, "-c", code).splitlines()[-12:] == [
         "(20,)",
         "An export, k-hat, R-hat or leave-one-out density needs arviz, which is not installed: pip install arviz.",
         "Printing a diagnosis needs rich, which is not installed: pip install rich.",
