@@ -31,8 +31,8 @@ with needs("botorch", "gpzoo.adapters.botorch"):
 
 __all__ = ["FunctionsModel"]
 
-#: Draws whose features are in memory together.
-_AT_ONCE = 16
+#: Values of functions whose features are in memory together.
+_AT_ONCE = 2**15
 
 
 class FunctionsModel(EnsembleModel):
@@ -79,7 +79,7 @@ class FunctionsModel(EnsembleModel):
         outputs: str | Callable[[dict[str, Array]], Array] | None = None,
         *,
         num_draws: int = 128,
-        num_features: int = 128,
+        num_features: int = 64,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class FunctionsModel(EnsembleModel):
         """Values ``[S, N, m]`` and, if asked for, slopes ``[S, m, N, d]``."""
         size = 8
         while size < len(X):
-            size *= 4
+            size *= 2
         padded = np.zeros((size, X.shape[1]), self._first.dtype)
         padded[: len(X)] = X
         found = _at(self._of, slopes, self._params, self._draws, padded, self._arrays, self._misfits)
@@ -210,7 +210,7 @@ def _misfits(of: _Of, params: dict, draws: Draw, X: Array, arrays: dict) -> dict
         of.values(params, draw, X, arrays, found)
         return found
 
-    return jax.lax.map(of_draw, draws, batch_size=_AT_ONCE)
+    return jax.lax.map(of_draw, draws, batch_size=_AT_ONCE // 256)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -225,4 +225,4 @@ def _at(of: _Of, slopes: bool, params: dict, draws: Draw, X: Array, arrays: dict
         ones = jnp.broadcast_to(jnp.eye(values.shape[1], dtype=values.dtype)[:, None], (values.shape[1], *values.shape))
         return values, jax.vmap(lambda one: pull(one)[0])(ones)
 
-    return jax.lax.map(of_draw, (draws, misfits), batch_size=_AT_ONCE)
+    return jax.lax.map(of_draw, (draws, misfits), batch_size=max(1, _AT_ONCE // len(X)))
