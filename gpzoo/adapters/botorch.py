@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
 
-with needs("botorch", "gpzoo.adapters.botorch"):
+with needs("botorch", "A model for BoTorch"):
     import torch
     from botorch.exceptions.errors import UnsupportedError
     from botorch.models.ensemble import EnsembleModel
@@ -104,7 +105,12 @@ class FunctionsModel(EnsembleModel):
             again = partial(self._of.values, self._params, jax.tree.map(lambda x: x[0], self._draws))
             run = partial(again, self._first, self._arrays, {})
             refuse_not_finite(site, "values of functions", np.asarray(numbers), guide.sites.processes, run)
-        self._num_outputs = self._at(np.asarray(self._first), False)[0].shape[-1]
+        self._chosen = list(range(self._at(np.asarray(self._first), False)[0].shape[-1]))
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs ``m``."""
+        return len(self._chosen)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -115,8 +121,8 @@ class FunctionsModel(EnsembleModel):
         """Values of the functions ``[*batch, S, q, m]`` at points ``[*batch, q, d]``."""
         d = self._first.shape[1]
         checks.refuse(X.ndim < 2 or X.shape[-1] != d, f"X must be [..., q, {d}], got shape {tuple(X.shape)}.")
-        values = _Values.apply(X.reshape(-1, d), self)
-        return values.reshape(-1, *X.shape[:-1], self.num_outputs).movedim(0, -3)
+        values = _Values.apply(X.reshape(-1, d), self)[..., self._chosen]
+        return values.reshape(len(values), *X.shape[:-1], self.num_outputs).movedim(0, -3)
 
     def posterior(
         self,
@@ -135,7 +141,10 @@ class FunctionsModel(EnsembleModel):
         return FunctionsPosterior(values)
 
     def subset_output(self, idcs: list[int]) -> FunctionsModel:
-        """The model of some outputs."""
+        """The model of some outputs: see :meth:`botorch.models.model.Model.subset_output`."""
+        found = copy(self)
+        found._chosen = [self._chosen[i] for i in idcs]
+        return found
 
     def _at(self, X: np.ndarray, slopes: bool) -> tuple[np.ndarray, ...]:
         """Values ``[S, N, m]`` and, if asked for, slopes ``[S, m, N, d]``."""
