@@ -48,8 +48,19 @@ class FunctionsModel(EnsembleModel):
     same guide and outputs share compiled programs, also after another training.
 
     Example:
-        >>> model = FunctionsModel(jax.random.key(0), trained, X)  # doctest: +SKIP
-        >>> candidate, value = optimize_acqf(qLogExpectedImprovement(model, y.max()), ...)  # doctest: +SKIP
+        >>> import jax, numpy as np, torch
+        >>> from numpyro.infer import SVI
+        >>> from gpzoo import random_subset
+        >>> from gpzoo.adapters.botorch import FunctionsModel
+        >>> from gpzoo.inference import CollapsedELBO, InducingGuide, fit, lbfgs
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 8, dtype=np.float32)[:, None]
+        >>> svi = SVI(gp_regression, InducingGuide(gp_regression, random_subset(8)), lbfgs(), CollapsedELBO())
+        >>> trained = fit(jax.random.key(0), svi, 10, X, np.sin(X[:, 0]), progress=False)
+        >>> model = FunctionsModel(jax.random.key(1), trained, X)
+        >>> posterior = model.posterior(torch.rand(5, 3, 1))
+        >>> posterior.values.shape, posterior.mean.shape
+        (torch.Size([5, 128, 3, 1]), torch.Size([5, 3, 1]))
 
     Args:
         rng_key: key of the functions: member ``s`` is ``trained.functions(rng_key, ..., num_features=...)["f"][s]``.
@@ -67,7 +78,8 @@ class FunctionsModel(EnsembleModel):
         TypeError: for a ``trained`` that is no :class:`~gpzoo.inference.Trained`, and as
             :meth:`~gpzoo.inference.Trained.functions`.
         ValueError: for an unknown site, several sites of which ``outputs`` names none, values of other shapes, and as
-            :meth:`~gpzoo.inference.Trained.functions`; when called, for points of another ``d``.
+            :meth:`~gpzoo.inference.Trained.functions`; when called, for points of another ``d`` (``TypeError`` for
+            integers).
         FactorisationError: naming a site whose covariance does not factorise.
         UnsupportedError: BoTorch's, for a posterior with observation noise.
     """
@@ -120,6 +132,7 @@ class FunctionsModel(EnsembleModel):
     def forward(self, X: torch.Tensor) -> torch.Tensor:
         """Values of the functions ``[*batch, S, q, m]`` at points ``[*batch, q, d]``."""
         d = self._first.shape[1]
+        checks.refuse(not X.is_floating_point(), f"X must be floating-point numbers, got {X.dtype}.", TypeError)
         checks.refuse(X.ndim < 2 or X.shape[-1] != d, f"X must be [..., q, {d}], got shape {tuple(X.shape)}.")
         values = _Values.apply(X.reshape(-1, d), self)[..., self._chosen]
         return values.reshape(len(values), *X.shape[:-1], self.num_outputs).movedim(0, -3)

@@ -1,20 +1,24 @@
 """A trained model under BoTorch: its values and slopes, moments, shapes, compilations, acquisition functions."""
 
+import doctest
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, InducingPoints
-from gpzoo.inference import CollapsedELBO, InducingGuide, fit, lbfgs
+from gpzoo.inference import CollapsedELBO, InducingGuide, Trained, fit, lbfgs, marginal
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
-from gpzoo.models import positive
+from gpzoo.models import deep_gp, linear_layers, positive
 from tests.conftest import ROOT
+from tests.programs import randomised
 
 pytest.importorskip("botorch", reason="an extra of its own")
 
@@ -137,6 +141,8 @@ def test_shapes_dtypes_and_places_of_points(model):
     assert model.posterior(NEW[:0]).values.shape == (0, 128, 3, 1)
     with pytest.raises(ValueError, match=r"X must be \[\.\.\., q, 2\], got shape \(4, 3, 1\)"):
         model.posterior(NEW[..., :1])
+    with pytest.raises(TypeError, match=r"floating-point numbers, got torch\.int64"):
+        model.posterior(torch.ones(1, 2, dtype=torch.int64))
     with pytest.raises(UnsupportedError, match="leave out observation_noise"):
         model.posterior(NEW, observation_noise=True)
     with pytest.raises(NotImplementedError, match="condition_on_observations"):
@@ -245,11 +251,42 @@ def test_hypervolume_improves_with_two_outputs(model_of_two, model):
         acquisition = qLogNoisyExpectedHypervolumeImprovement(
             each, ref_point=[0.0, -1.0], X_baseline=torch.tensor(X), prune_baseline=True, cache_root=False
         )
-        few = {"num_restarts": 1, "raw_samples": 4, "options": {"maxiter": 20}}
+        few = {"num_restarts": 2, "raw_samples": 32, "options": {"maxiter": 20}}
         found, value = optimize_acqf(acquisition, BOX, 2, **few)
         with torch.no_grad():
-            assert value > acquisition(torch.rand(16, 2, 2, dtype=torch.double)).max() - 1e-6
+            assert value > acquisition(torch.rand(8, 2, 2, dtype=torch.double)).max() - 1e-6
         assert found.shape == (2, 2)
+
+
+@pytest.mark.slow
+def test_the_example_shows_what_it_prints():
+    (test,) = (test for test in doctest.DocTestFinder().find(FunctionsModel, globs={}) if test.examples)
+    report: list[str] = []
+    with jax.numpy_dtype_promotion("standard"):
+        doctest.DocTestRunner().run(test, out=report.append)
+    assert not report, "".join(report)
+
+
+@pytest.mark.slow
+def test_deep_functions_and_draws_of_hyperparameters_are_those_of_the_trained_model():
+    """A program of two layers, and a posterior that is draws."""
+
+    def with_priors(X, y=None):
+        lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+        numpyro.sample("y", Gaussian(f, 0.01), obs=y)
+
+    deep = partial(deep_gp, layers=linear_layers(X, [2]))
+    guide = InducingGuide(deep, InducingPoints(X))
+    params = randomised(guide.init_params(KEY, X, Y[:, 0]))
+    draws = {"lengthscale": RNG.uniform(0.3, 0.9, (2, 5))}
+    of_draws = Trained.of_draws(KEY, draws, X, Y[:, 0], program=marginal(with_priors))
+    for trained, options in ((Trained(deep, guide, params), {"outputs": "f"}), (of_draws, {})):
+        of = FunctionsModel(KEY, trained, X, num_draws=12, num_features=16, **options)
+        wanted = trained.functions(KEY, NEW[0].numpy(), num_draws=12, num_features=16)["f"]
+        np.testing.assert_allclose(of.posterior(NEW[0]).values[..., 0], wanted, atol=1e-8)
+    with pytest.raises(ValueError, match=r"GP sites \['f', 'layer_0'\]: name one by outputs="):
+        FunctionsModel(KEY, Trained(deep, guide, params), X)
 
 
 @pytest.mark.slow
