@@ -105,7 +105,7 @@ class FunctionsModel(EnsembleModel):
         names = sorted(guide.sites.processes)
         if outputs is None:
             checks.refuse(len(names) > 1, f"The program has the GP sites {names}: name one by outputs=.")
-            (outputs,) = names
+            outputs = names[0]
         if not callable(outputs):
             checks.one_of("outputs", outputs, names)
         static = tuple(sorted(subject.static.items()))

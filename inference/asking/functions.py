@@ -89,7 +89,7 @@ def draws_of(rng_key: Array, subject: Subject, num_draws: int) -> Draw:
 
 def values_of_draw(
     guide: InducingGuide,
-    params: Mapping[str, Any],
+    params: dict[str, Any],
     draw: Draw,
     rows: BatchRows,
     args: tuple,

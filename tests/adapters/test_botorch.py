@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import SVI
 
-from gpzoo import GaussianProcess, InducingPoints
+from gpzoo import FactorisationError, GaussianProcess, InducingPoints
 from gpzoo.inference import CollapsedELBO, InducingGuide, Trained, fit, lbfgs, marginal
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
@@ -157,6 +157,16 @@ def test_outputs_that_are_not_there_are_refused_by_name(two):
         FunctionsModel(KEY, two, X, lambda values: values["f"].sum())
     with pytest.raises(TypeError, match="trained"):
         FunctionsModel(KEY, two.params, X)
+
+
+def test_a_covariance_without_a_factor_is_refused_by_its_site():
+    def singular(X, y=None):
+        numpyro.sample("y", Gaussian(numpyro.sample("f", GaussianProcess(RBF(), X, jitter=0.0)), 0.1), obs=y)
+
+    guide = InducingGuide(singular, InducingPoints(X[:3]))
+    params = guide.init_params(KEY, X, Y[:, 0]) | {"f_inducing": jnp.zeros((3, 2))}
+    with pytest.raises(FactorisationError, match="'f'"):
+        FunctionsModel(KEY, Trained(singular, guide, params), X)
 
 
 @pytest.mark.slow
