@@ -149,7 +149,7 @@ class FunctionsModel(EnsembleModel):
             raise UnsupportedError("FunctionsModel has functions without noise: leave out observation_noise.")
         values = super().posterior(X, output_indices).values
         if posterior_transform is not None:
-            found = posterior_transform.evaluate(values, X.unsqueeze(-3))
+            found = posterior_transform.evaluate(values)
             values = found if found.ndim == values.ndim else found.unsqueeze(-1)
         return FunctionsPosterior(values)
 
