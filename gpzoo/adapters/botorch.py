@@ -69,7 +69,8 @@ class FunctionsModel(EnsembleModel):
         outputs: a GP site, ``[N]`` or ``[N, m]``; or a function of JAX of the values of all sites by name that returns
             such, row by row, as ``lambda f: 3.0 + 2.0 * f["f"]`` back to the scale of the data. ``None`` for the only
             GP site.
-        num_draws: number of functions ``S``.
+        num_draws: number of functions ``S``. Acquisition functions take 512 samples unless told otherwise: of fewer
+            functions some are taken again, which is faster and a coarser estimate.
         num_features: see :meth:`~gpzoo.inference.Trained.functions`. The covariance over functions is exact for any
             number, so that many functions of few features are better than few of many.
         model_kwargs: the program's keyword arguments, by name.
