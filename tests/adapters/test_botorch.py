@@ -40,7 +40,6 @@ from botorch.optim import optimize_acqf
 from gpzoo.adapters import botorch as adapter
 from gpzoo.adapters.botorch import FunctionsModel
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(linear_operator|gpytorch|torch|pyro)")
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 X = RNG.uniform(size=(12, 2))
