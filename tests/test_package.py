@@ -10,6 +10,7 @@ import sys
 import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,14 @@ LAYERS = {
 
 
 def modules() -> list[str]:
-    """Every module of the source tree by its import name."""
+    """Every module of the source tree by its import name, less those of libraries that development does without."""
     names = []
     for package, (folder, _) in LAYERS.items():
         for path in (ROOT / folder).rglob("*.py"):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
             names.append(".".join((package, *(part for part in parts if part != "__init__"))))
-    return sorted(set(names))
+    absent = {"gpzoo.adapters.botorch"} if find_spec("botorch") is None else set()
+    return sorted({*names} - absent)
 
 
 def private_names(path: Path) -> set[tuple[str, str]]:
@@ -108,7 +110,7 @@ def test_wheel_installs_one_import_name(installed):
 LATE = ("arviz", "funsor", "h5netcdf", "h5py", "pandas", "rich", "xarray")
 
 #: Of the extras.
-OPTIONAL = ("click", "flax", "jinja2", "matplotlib", "PIL", "pooch", "pyarrow", "requests", "sklearn")
+OPTIONAL = ("botorch", "click", "flax", "jinja2", "matplotlib", "PIL", "pooch", "pyarrow", "requests", "sklearn")
 
 #: Imported neither by the core nor by the list of data sets.
 LAZY = (*LATE, *OPTIONAL, "beartype")
@@ -319,6 +321,9 @@ def networks():
 def estimators():
     import gpzoo.adapters.sklearn
 
+def ensemble():
+    import gpzoo.adapters.botorch
+
 def command():
     from gpzoo.reproductions.__main__ import main
     main()
@@ -350,10 +355,11 @@ told(execute)
 told(lambda: data("mnist"))
 told(networks)
 told(estimators)
+told(ensemble)
 told(lambda: gpzoo.tables.ParquetTable({str(tmp_path)!r}, columns=["a"]))
 told(lambda: data("rectangles") or print("generated"))
 """
-    assert run(sys.executable, "-c", code).splitlines()[-12:] == [
+    assert run(sys.executable, "-c", code).splitlines()[-13:] == [
         "(20,)",
         "An export, k-hat, R-hat or leave-one-out density needs arviz, which is not installed: pip install arviz.",
         "Printing a diagnosis needs rich, which is not installed: pip install rich.",
@@ -368,6 +374,7 @@ told(lambda: data("rectangles") or print("generated"))
         "Looking for data sets needs pooch, which is not installed: pip install 'gpzoo[reproductions]'.",
         "A network of the deep-kernel experiments needs flax, which is not installed: pip install 'gpzoo[flax]'.",
         "An estimator needs sklearn, which is not installed: pip install 'gpzoo[sklearn]'.",
+        "A model for BoTorch needs botorch, which is not installed: pip install 'gpzoo[botorch]'.",
         "Reading Parquet files needs pyarrow, which is not installed: pip install 'gpzoo[parquet]'.",
         "generated",
     ]
@@ -422,9 +429,10 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
     assert len(named[""] - {"jax", "jaxlib", "numpy", "scipy"}) <= 10 and {*BROUGHT.values()} <= named[""]
     core, papers = distributions("gpzoo", "inference", "models"), distributions("reproductions")
     tests = distributions("tests")
-    assert core <= named[""] | named["plots"] | named["parquet"] | named["flax"] | named["sklearn"] | named["trackers"]
+    used = [named[extra] for extra in ("", "plots", "parquet", "flax", "sklearn", "botorch", "trackers")]
+    assert core <= set().union(*used)
     assert papers <= named[""] | named["reproductions"] | named["cluster"]
-    assert tests <= named[""] | named["dev"]
+    assert tests <= named[""] | named["dev"] | named["botorch"]
     assert named[""] <= core | UNSEEN.keys()
     assert named["reproductions"] <= core | papers | UNSEEN.keys()
     assert named["dev"] <= core | papers | tests | UNSEEN.keys()

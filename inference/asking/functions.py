@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,9 @@ from gpzoo.kernels.fourier_features import function_values
 from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.posterior import InducingPosterior
 
+#: A key, and the number of the draw where the posterior is draws; of many functions with an axis of these in front.
+Draw: TypeAlias = tuple[Array, dict[str, Array]]
+
 
 def values_of_functions(
     subject: Subject, rng_key: Array, *, num_draws: int, num_features: int, batch_size: int
@@ -40,18 +43,14 @@ def values_of_functions(
         checks.positive_int(name, value)
     count_rows(subject, batch_size)
     guide, static, layouts = subject.guide, subject.static, subject.site_rows.layouts
-    value_of = partial(pathwise, num_features=num_features)
 
-    def values(draw: tuple[PRNGKeyArray, dict[str, Array]], at: At) -> Found:
-        (key, number), shown = draw, Functions(value_of, at.rows_of(layouts))
-        values = at.params | number
-        found = run(key, at.args, at.arrays | static, guide=guide, values=values, representation=shown).guide
-        return {"functions": {name: found[name]["value"] for name in guide.sites.processes}}
+    def values(draw: Draw, at: At) -> Found:
+        own = at.rows_of(layouts), at.args, at.arrays | static
+        return {"functions": values_of_draw(guide, at.params, draw, *own, num_features=num_features)}
 
     # One draw at a time: the features of a batch are the largest array.
-    question = Question("functions", values, options=num_features)
-    keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
-    answer = ask(question, subject, (keys, guide.numbers(subject.params, num_draws)), batch_size=batch_size)
+    question, draws = Question("functions", values, options=num_features), draws_of(rng_key, subject, num_draws)
+    answer = ask(question, subject, draws, batch_size=batch_size)
     answer.refuse_not_finite({"functions": "values of functions"}, guide.sites.processes)
     return answer.found["functions"]
 
@@ -68,24 +67,62 @@ def one_function(
     """:meth:`gpzoo.inference.Trained.function`."""
     draw = checks.count("draw", draw)
     checks.positive_int("num_features", num_features)
-    key = random.split(named_key(checks.rng_key(rng_key), "functions"), draw + 1)[draw]
-    value_of = partial(pathwise, num_features=num_features)
+    rng_key = checks.rng_key(rng_key)
 
     def function(*new: Argument) -> dict[str, Array]:
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
         with RUNNING:
-            values = guide.checked_params(params, args, kwargs)
-            values |= {name: x[draw] for name, x in guide.numbers(params, draw + 1).items()}
-            num_rows = count_rows(Subject(guide.model, None, values, args, kwargs), 1)
-            shown = Functions(value_of, BatchRows(jnp.arange(num_rows), num_rows, {}))
-            found = run(key, args, kwargs, guide=guide, values=values, representation=shown).guide
-        return {name: found[name]["value"] for name in guide.sites.processes}
+            subject = Subject(guide.model, guide, guide.checked_params(params, args, kwargs), args, kwargs)
+            rows = count_rows(subject, 1)
+            one = jax.tree.map(lambda x: x[draw], draws_of(rng_key, subject, draw + 1))
+            own = BatchRows(jnp.arange(rows), rows, {}), args, kwargs
+            return values_of_draw(guide, subject.params, one, *own, num_features=num_features)
 
     return function
 
 
+def draws_of(rng_key: Array, subject: Subject, num_draws: int) -> Draw:
+    """What fixes so many functions: a key of each, and its number where the posterior is draws; stacked."""
+    keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
+    return keys, subject.guide.numbers(subject.params, num_draws)
+
+
+def values_of_draw(
+    guide: InducingGuide,
+    params: dict[str, Any],
+    draw: Draw,
+    rows: BatchRows,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    num_features: int,
+    misfits: dict[str, Array] | None = None,
+) -> dict[str, Array]:
+    """The values of each GP site of one function through the program.
+
+    Args:
+        guide: of the program.
+        params: checked values of parameters.
+        draw: one of :func:`draws_of`.
+        rows: of the arguments.
+        args: checked positional arguments of the program.
+        kwargs: its keyword arguments.
+        num_features: see :meth:`gpzoo.inference.Trained.functions`.
+        misfits: see :func:`pathwise`.
+    """
+    key, number = draw
+    shown = Functions(partial(pathwise, num_features=num_features, misfits=misfits), rows)
+    found = run(key, args, kwargs, guide=guide, values=params | number, representation=shown).guide
+    return {name: found[name]["value"] for name in guide.sites.processes}
+
+
 def pathwise(
-    posterior: InducingPosterior, key: PRNGKeyArray, *, num_features: int, rows: Integer[Array, " N"] | None = None
+    posterior: InducingPosterior,
+    key: PRNGKeyArray,
+    *,
+    num_features: int,
+    rows: Integer[Array, " N"] | None = None,
+    misfits: dict[str, Array] | None = None,
 ) -> Float[Array, "*event"]:
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
@@ -94,6 +131,8 @@ def pathwise(
         key: fixes the function.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
         rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
+        misfits: ``u - g(Z)`` by site, whitened where ``u`` is, which is the same at all inputs: used where the site is
+            among them, else added.
 
     Returns:
         ``[N]`` or ``[N, D]``.
@@ -121,18 +160,21 @@ def pathwise(
 
     values = jnp.zeros((posterior.num_inputs, D), X.dtype)
     values = sum((g(part, key, X) for part, key in zip(parts, keys, strict=True)), values)
-    at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
-    if function is not None:
-        at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
-    # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
-    blocks = L.blocks if isinstance(L, BlockDiagonalMatrix) else (L,)
-    total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
-    beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
-    at_inducing = at_inducing + beyond * random.normal(key_noise, at_inducing.shape, X.dtype)
-    if posterior.whiten:
-        at_inducing = _solved(L, at_inducing)
-    draw = posterior.draw_inducing(key_u)
-    update = posterior.given(draw - at_inducing.reshape(draw.shape)).mean
+    misfits = {} if misfits is None else misfits
+    if posterior.site not in misfits:
+        at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
+        if function is not None:
+            at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
+        # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
+        blocks = L.blocks if isinstance(L, BlockDiagonalMatrix) else (L,)
+        total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
+        beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
+        at_inducing = at_inducing + beyond * random.normal(key_noise, at_inducing.shape, X.dtype)
+        if posterior.whiten:
+            at_inducing = _solved(L, at_inducing)
+        draw = posterior.draw_inducing(key_u)
+        misfits[posterior.site] = draw - at_inducing.reshape(draw.shape)
+    update = posterior.given(misfits[posterior.site]).mean
     if noise is not None:
         values = values + _columns(jnp.sqrt(noise.diag(seen(noise, X)))) * _normals(
             key_white, rows, values, posterior.in_row or 1
