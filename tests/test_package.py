@@ -110,7 +110,19 @@ def test_wheel_installs_one_import_name(installed):
 LATE = ("arviz", "funsor", "h5netcdf", "h5py", "pandas", "rich", "xarray")
 
 #: Of the extras.
-OPTIONAL = ("botorch", "click", "flax", "jinja2", "matplotlib", "PIL", "pooch", "pyarrow", "requests", "sklearn")
+OPTIONAL = (
+    "botorch",
+    "click",
+    "flax",
+    "jinja2",
+    "matplotlib",
+    "PIL",
+    "pooch",
+    "pyarrow",
+    "requests",
+    "sklearn",
+    "torch",
+)
 
 #: Imported neither by the core nor by the list of data sets.
 LAZY = (*LATE, *OPTIONAL, "beartype")
@@ -374,7 +386,7 @@ told(lambda: data("rectangles") or print("generated"))
         "Looking for data sets needs pooch, which is not installed: pip install 'gpzoo[reproductions]'.",
         "A network of the deep-kernel experiments needs flax, which is not installed: pip install 'gpzoo[flax]'.",
         "An estimator needs sklearn, which is not installed: pip install 'gpzoo[sklearn]'.",
-        "A model for BoTorch needs botorch, which is not installed: pip install 'gpzoo[botorch]'.",
+        "A model for BoTorch needs torch, which is not installed: pip install 'gpzoo[botorch]'.",
         "Reading Parquet files needs pyarrow, which is not installed: pip install 'gpzoo[parquet]'.",
         "generated",
     ]
