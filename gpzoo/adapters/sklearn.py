@@ -92,8 +92,8 @@ class _Estimator(BaseEstimator):
         known = inspect.signature(program).parameters
         options = {name: value for name, value in options.items() if name in known}
         program = partial(program, **options, **({} if kernel is None else {"kernel": kernel}))
-        self._scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
-        X = self._scaler.fit_transform(X)
+        scaler = StandardScaler(with_mean=self.standardise, with_std=self.standardise)
+        X = scaler.fit_transform(X)
         most = checks.positive_int("num_inducing", self.num_inducing)
         guide = InducingGuide(program, kmeans(min(most, len(np.unique(X, axis=0)))))
         num_steps = (100 if search else 500) if self.num_steps is None else self.num_steps
@@ -111,7 +111,8 @@ class _Estimator(BaseEstimator):
             # What else it says of ways out is for those who call fit of gpzoo.
             said, kept = str(error).split(". ")[0], len(found.losses)
             warnings.warn(f"{said}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
-        self.trained_ = found
+        # Together: what was trained before stays whole where this raises.
+        self._scaler, self.trained_ = scaler, found
 
     def _inputs(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -200,9 +201,10 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         y = y.astype(np.float64)
         scaler: Any = StandardScaler().fit(y.reshape(len(y), -1))
         mean, scale = (scaler.mean_, scaler.scale_) if self.standardise else (np.zeros(1), np.ones(1))
-        self._mean, self._scale = (mean, scale) if y.ndim > 1 else (mean[0], scale[0])
+        mean, scale = (mean, scale) if y.ndim > 1 else (mean[0], scale[0])
         search, outputs = self.program is None and self.batch_size is None, y.shape[1] if y.ndim > 1 else None
-        self._train(X, (y - self._mean) / self._scale, _regression, search, num_outputs=outputs)
+        self._train(X, (y - mean) / scale, _regression, search, num_outputs=outputs)
+        self._mean, self._scale = mean, scale
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

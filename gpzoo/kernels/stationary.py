@@ -103,10 +103,9 @@ def _squared_distance_within_jvp(direct: bool, primals: tuple[Array], tangents: 
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
-    # The mean lies in this range anyway. Clipping keeps the compiler from contracting its division with only one of the
-    # two subtractions.
-    rows = jax.lax.stop_gradient(X)
-    centre = jnp.clip(jnp.mean(rows, axis=0), jnp.min(rows, axis=0), jnp.max(rows, axis=0))
+    # A bit less than the mean has keeps the compiler from contracting its sum with only one of the two subtractions.
+    rows, kind = jax.lax.stop_gradient(X), jnp.finfo(X.dtype)
+    centre = jax.lax.reduce_precision(jnp.sum(rows / len(X), axis=0), kind.nexp, kind.nmant - 1)
     return X - centre, Z - centre
 
 

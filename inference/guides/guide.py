@@ -203,7 +203,10 @@ class InducingGuide(LikeAutoGuides):
         """
         self.sites_for(args, kwargs)
         given = {} if given is None else self.checked_params(given, args, kwargs, name=name, whole=False)
-        started = partial(run, rng_key, args, kwargs, guide=self, values=given, complete=False)
+        # The key is made in the program that needs it: by itself it would be another one to compile.
+        started = lambda **how: run(  # noqa: E731
+            named_key(rng_key, "initial values"), args, kwargs, guide=self, values=given, complete=False, **how
+        )
         known = all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given))))
         found = self._started_at_once(started, self.looks_at_inputs(given)) if known else None
         if found is None:
@@ -231,7 +234,8 @@ class InducingGuide(LikeAutoGuides):
             trace = started(representation=AtPriorMean(made)).guide
             sites = _start_of(trace)
             posteriors = [site["fn"] for site in sampled(trace).values()]
-            factors = [fn.conditional for fn in posteriors if isinstance(fn, InducingPosterior)]
+            parts = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
+            factors = [part.get(name) for part in parts for name in ("L", "L_inverse")]
             floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
             # Together, which compiles sooner.
             finite = jnp.concatenate([jnp.ones(1, bool), *(jnp.isfinite(x).ravel() for x in floats)])

@@ -26,6 +26,7 @@ from jax.sharding import Mesh
 from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
+from gpzoo import _platform
 from gpzoo._types import Argument
 from gpzoo.errors import keep_in
 from gpzoo.inference.asking.trained import Trained
@@ -202,7 +203,8 @@ def fit(
             raise ValueError(
                 f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}."
             )
-        training = Training(svi, members, source, kwargs, member_kwargs, init_params)
+        with _platform.collected_later():
+            training = Training(svi, members, source, kwargs, member_kwargs, init_params)
         training.refuse_other_arguments()
         keeper = None
         if checkpoint is not None:

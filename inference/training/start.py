@@ -54,12 +54,12 @@ class InitialStates:
             given: its ``init_params``.
             known: whether its data are those of the member before.
         """
-        svi, source, training = self.svi, self.source, named_key(key, "training")
+        svi, source = self.svi, self.source
         first, whole, kwargs = source.batch(k, 0), source.all_rows(k), arrays | self.static
         if not isinstance(svi.guide, InducingGuide):
             # A guide of another kind may set parameters that the program has no start for.
             self._init = self._init or jax.jit(self._by_guide)
-            state = self._init(training, given, first, arrays)
+            state = self._init(key, given, first, arrays)
             if not known:
                 values = svi.get_params(state)
                 self.needs = look(svi.model, whole, kwargs | svi.static_kwargs, values, arrays=True).needs
@@ -76,17 +76,17 @@ class InitialStates:
         refuse_other_program(svi.model, guide, first, kwargs | svi.static_kwargs)
         seen = whole if guide.looks_at_inputs(given) else first
         try:
-            sites = guide.starting_sites(named_key(key, "initial values"), seen, kwargs, given, "init_params")
+            sites = guide.starting_sites(key, seen, kwargs, given, "init_params")
         except FactorisationError as error:
             cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
         self._init = self._init or initial(svi, sites)
-        return self._init(training, values_of(sites))
+        return self._init(key, values_of(sites))
 
     def _by_guide(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         shown = of_objective(self.svi.loss).representation
         with nullcontext() if shown is None else representing(shown):
-            return self.svi.init(key, *batch, init_params=params, **arrays, **self.static)
+            return self.svi.init(named_key(key, "training"), *batch, init_params=params, **arrays, **self.static)
 
 
 def initial(svi: SVI, sites: Trace) -> Callable:
@@ -111,7 +111,7 @@ def initial(svi: SVI, sites: Trace) -> Callable:
                     numpyro.param(name, lambda key, value=value: value, **options)
 
         known = SVI(lambda: None, declare, svi.optim, svi.loss)
-        state = known.init(key)
+        state = known.init(named_key(key, "training"))
         svi.constrain_fn = known.constrain_fn
         return state
 

@@ -83,6 +83,7 @@ class Training:
                     error.add_note(f"This is member {k} of {members.count} trainings.")
                 raise
         self.state = self.placement.everywhere(members.stacked(states))
+        self._params = jax.jit(members.each(self._params_of))
         self.steps = Steps(svi, members, source, self.arrays, self.array_axes, self.static, self.state)
         check_scales(self.steps.seen, source.size, source.num_rows)
         lines = svi.guide.sites.lines if isinstance(svi.guide, InducingGuide) else {}
@@ -105,7 +106,7 @@ class Training:
     @property
     def params(self) -> dict[str, Any]:
         """Constrained values of every parameter, those that the objective finds among them, and mutable state."""
-        params = self.members.each(self._params_of)(self.placement.here(self.state))
+        params = self._params(self.placement.here(self.state))
         if self.finish is None:
             return params
         return self.members.stacked([self._finished(k, self.members.of(k, params)) for k in range(self.members.count)])

@@ -18,6 +18,7 @@ from gpzoo import draws
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
+from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian, Softmax
@@ -393,7 +394,7 @@ def test_starts_of_one_program_are_those_of_single_operations(whiten, monkeypatc
     X, y = sine(6)
     guide = InducingGuide(regression, kmeans(3), whiten=whiten)
     guide.setup(X, y)
-    started = partial(run, KEY, (X, y), {}, guide=guide, values={}, complete=False)
+    started = partial(run, named_key(KEY, "initial values"), (X, y), {}, guide=guide, values={}, complete=False)
     at_once = guide._started_at_once(started, guide.looks_at_inputs())
     monkeypatch.setattr(InducingGuide, "_started_at_once", lambda *_: None)
     one_by_one = guide.init_params(KEY, X, y)

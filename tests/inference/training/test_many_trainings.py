@@ -97,9 +97,8 @@ def alone(svi, dtype):
     found = []
     for k, key in enumerate(KEYS):
         own = tuple(w[k] for w in layers)
-        own_key = named_key(key, "initial values")
         start = svi.guide.init_params(
-            own_key, jnp.asarray(X[k]), jnp.asarray(y[k]), model_kwargs={"layers": own, "num_data": ROWS}
+            key, jnp.asarray(X[k]), jnp.asarray(y[k]), model_kwargs={"layers": own, "num_data": ROWS}
         )
         rows = indices(order_seed(key), 0, STEPS, ROWS, BATCH)
         found.append(train(key, start, X[k][rows], y[k][rows], own))

@@ -118,7 +118,7 @@ def test_minibatches_lower_the_bound_of_the_whole():
     svi = make(inducing=kmeans(8))
     result = train(svi, 200, X, y, batch_size=10, num_data=40)
     whole = jax.jit(lambda params: svi.loss.loss(KEY, params, svi.model, svi.guide, X, y))
-    start = svi.guide.init_params(named_key(KEY, "initial values"), X, y)
+    start = svi.guide.init_params(KEY, X, y)
     assert len(result.losses) == 200 and whole(result.params) < whole(start) - 10
     # Without learning, the losses of one epoch average to that of all rows.
     still = train(make(inducing=kmeans(8), optimiser=relaxed(optax.sgd(0.0))), 4, X, y, batch_size=10, num_data=40)
