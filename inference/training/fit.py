@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -294,7 +294,8 @@ def _loop(
             feed = _feed(training, training.done, count)
             while training.done < num_steps and len(training.failed) < everybody and not signals.received:
                 tick, ahead = time.perf_counter(), steps_from(training.done + count)
-                feed = _advance(training, feed, count, ahead)
+                with nullcontext() if compiled else _platform.collected_later():
+                    feed = _advance(training, feed, count, ahead)
                 if compiled:
                     elapsed = max(time.perf_counter() - tick, 1e-6)
                     most = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, source.chunk))
