@@ -33,6 +33,7 @@ FEW = {"num_inducing": 5, "num_steps": 5}
 
 #: Checks that fit little, and one pickle.
 QUICK = (
+    *("check_estimators_unfitted", "check_no_attributes_set_in_init", "check_set_params"),
     *("check_fit2d_1sample", "check_complex_data", "check_estimator_sparse_matrix", "check_classifiers_one_label"),
     "check_estimator_tags_renamed",
 )
