@@ -45,7 +45,7 @@ def run(**variables):
 @pytest.mark.slow
 def test_what_was_compiled_is_kept_for_the_next_process(tmp_path):
     first, second = run(GPZOO_COMPILED=str(tmp_path)), run(GPZOO_COMPILED=str(tmp_path))
-    assert first["hits"] == 0 and first["misses"] > 12
+    assert first["hits"] == 0 and first["misses"] > 8
     assert second["hits"] >= 0.9 * first["misses"] > 10 * second["misses"]
     assert first["bits"] == second["bits"]
     folder = tmp_path / "compiled"
