@@ -1,6 +1,6 @@
 """How far is the best point from the optimum when gpzoo's exact GP proposes points, and when BoTorch's does?
 
-    python benchmarks/bayesian_optimisation.py [--seeds 20] [--out benchmarks/results/bayesian_optimisation.json]
+    python benchmarks/bayesian_optimisation.py [--seeds 20] [--output benchmarks/results/bayesian_optimisation.json]
 
 Branin and Hartmann's function of six variables are maximised from the same initial points, by BoTorch's qLogEI with the
 same options, once with ``SingleTaskGP`` and once with a gpzoo model of the same priors, through
@@ -132,7 +132,7 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     numpyro.enable_x64()
     torch.set_num_threads(1)  # of tensors so small, more take longer
@@ -149,10 +149,10 @@ def main() -> None:
                 print(f"{case} seed {seed} {name:12s} regret {last['regrets'][-1]:.2e}, {seconds}", flush=True)
             found[case] = summary(runs, [at_random(case, seed) for seed in range(seed + 1)])
             found[case] |= {"initial": initial, "rounds": rounds, "points_a_round": q}
-            if arguments.out:
+            if arguments.output:
                 settings = {"seeds": arguments.seeds, "acquisition": ACQUISITION, "training_steps": STEPS}
                 keep(
-                    arguments.out,
+                    arguments.output,
                     __file__,
                     ["--seeds", arguments.seeds],
                     settings=settings,

@@ -2,8 +2,9 @@
 
 MNIST's sizes: a layer of ten GPs on 5 x 5 patches at stride 2, whose draws are images of 12 x 12, below a weighted
 convolution of 5 x 5 patches of all maps (Blomqvist, Kaski and Heinonen 2018). Both have full whitened posteriors, one
-draw, the robust-max likelihood and Adam. Ours draws the pixels of a map together, as the posterior has them. Theirs
-does so in one case, by GPflow's joint conditional; in the other it draws them apart, as the authors' code does, which
+draw, the robust-max likelihood and Adam. Ours visits the host about once in a second, as ``fit`` does by itself. It
+draws the pixels of a map together, as the posterior has them. Theirs does so in one case, by GPflow's joint
+conditional; in the other it draws them apart, as the authors' code does, which
 is less work and no bound. The inner layer starts with so little variance that draws hardly move the bound.
 """
 

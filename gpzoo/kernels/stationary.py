@@ -103,7 +103,8 @@ def _squared_distance_within_jvp(direct: bool, primals: tuple[Array], tangents: 
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
-    # A bit less than the mean has keeps the compiler from contracting its sum with only one of the two subtractions.
+    # Without its last bit, because the compiler may contract a plain mean with only one of the two subtractions, and
+    # equal rows would then be at a distance. The rows are divided first: their sum may overflow.
     rows, kind = jax.lax.stop_gradient(X), jnp.finfo(X.dtype)
     centre = jax.lax.reduce_precision(jnp.sum(rows / len(X), axis=0), kind.nexp, kind.nmant - 1)
     return X - centre, Z - centre

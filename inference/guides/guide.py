@@ -175,7 +175,7 @@ class InducingGuide(LikeAutoGuides):
         sees the site's inputs. Pass the whole data, or a sample of rows for the initialisers.
 
         Args:
-            rng_key: key for the initialisers.
+            rng_key: key for the initialisers; :func:`gpzoo.inference.fit` with this key begins with the same values.
             *args: the model's arguments.
             given: known values by name, which are used unchanged.
             model_kwargs: the model's keyword arguments, by name.
