@@ -9,6 +9,7 @@
 #              make bench GPFLOW_PYTHON=... GPYTORCH_PYTHON=... GPJAX_PYTHON=... PYMC_PYTHON=... [BENCH="--pairs 3"]
 # make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a fifth as long
 # make lint    style and types only
+# make size    files, lines of code, tests and their seconds, by folder
 # make clean   remove what the other targets made
 PYTHON ?= python3
 WORKERS ?= 2
@@ -23,10 +24,10 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, asking/test_functions.py asking/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test test-all part lowest stress lint demo browser docs bench clean
+.PHONY: test test-all part lowest stress lint size demo browser docs bench clean
 
 test: lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --junitxml build/tests.xml
 
 test-all: test
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow
@@ -59,6 +60,9 @@ lint: $(STAMP)
 	mkdir -p $(TYPING)
 	for folder in inference models reproductions gpzoo/adapters; do ln -sfn ../../../$$folder $(TYPING)/$${folder##*/}; done
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+
+size: $(STAMP)
+	@$(VENV)/bin/python packaging/size.py
 
 demo: $(STAMP)
 	$(VENV)/bin/gpzoo reproduce convolutional rectangles --variant weighted --preset quick --output runs/demo

@@ -102,7 +102,7 @@ class InducingGrid(InducingVariable):
         pairs = zip(self.bounds, self.sizes, strict=True)
         return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
 
-    def axes(self, dtype: Any = np.float64) -> tuple[Float[Array, "M_i 1"], ...]:
+    def axes(self, dtype: Any = None) -> tuple[Float[Array, "M_i 1"], ...]:
         """The points of each axis; the grid is their product, the last axis running fastest."""
         beyond = self.num_nodes // 2 - 1
         points = (
@@ -113,8 +113,7 @@ class InducingGrid(InducingVariable):
 
     def points(self, dtype: Any = None) -> Float[Array, "M G"]:
         """All grid points."""
-        axes = self.axes(np.float64 if dtype is None else dtype)
-        columns = jnp.meshgrid(*(axis[:, 0] for axis in axes), indexing="ij")
+        columns = jnp.meshgrid(*(axis[:, 0] for axis in self.axes(dtype)), indexing="ij")
         return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
 
     def outside(self, X: Array) -> Integer[Array, "*D"]:

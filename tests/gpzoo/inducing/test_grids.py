@@ -108,6 +108,12 @@ def test_linear_interpolation_reproduces_lines():
     assert (np.count_nonzero(W, axis=1) <= 2).all()
 
 
+def test_points_have_the_default_precision():
+    """Without JAX's warning that float64 is off, which pictures of models in float32 would print."""
+    with jax.enable_x64(False):
+        assert InducingGrid(4, (0.0, 1.0)).points().dtype == np.float32
+
+
 def test_the_interpolated_kernel_converges_with_the_third_power():
     X, kernel = uniform(60, 1), RBF(1.0, 0.5)
 
