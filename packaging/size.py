@@ -28,18 +28,21 @@ def code(source: str) -> int:
     return len({line for token in tokens for line in range(token.start[0], token.end[0] + 1)} - docstrings)
 
 
+def _output(*command: str) -> list[str]:
+    return subprocess.run(command, capture_output=True, check=True, cwd=ROOT, text=True).stdout.splitlines()
+
+
 def main() -> None:
     """Print the table."""
     files, lines, coded, tests, seconds = (Counter() for _ in range(5))
-    for name in subprocess.run(["git", "ls-files"], capture_output=True, check=True, cwd=ROOT, text=True).stdout.split():
+    for name in _output("git", "ls-files"):
         folder, kind = name.split("/")[0], Path(name).suffix
         if "/" in name and kind in (".py", ".md"):
             text = (ROOT / name).read_text(encoding="utf-8")
             files[folder] += 1
             lines[folder] += text.count("\n")
             coded[folder] += code(text) if kind == ".py" else 0
-    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "addopts="]
-    for line in subprocess.run(collect, capture_output=True, check=True, cwd=ROOT, text=True).stdout.splitlines():
+    for line in _output(sys.executable, "-m", "pytest", "--collect-only", "-q", "-o", "addopts="):
         tests["/".join(line.split("/")[:2]) if line.count("/") > 1 else "tests"] += "::" in line
     if REPORT.exists():
         for case in ElementTree.parse(REPORT).iter("testcase"):
