@@ -311,9 +311,11 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         Raises:
             NotFittedError: before :meth:`fit`.
             ValueError: for another number of columns, other names of columns, or numbers that are not finite; for a
-                program of another number of classes.
+                program of another number of classes, or whose targets are no labels.
         """
         found, count = self._predicted(X), len(self.classes_)
+        labels = found.probs is not None or np.allclose(found.variance, found.mean * (1 - found.mean))
+        checks.refuse(not labels, "The program's 'y' is no label, but numbers: take GPZooRegressor, or a likelihood.")
         probs = np.stack([1 - found.mean, found.mean], axis=-1) if found.probs is None else found.probs
         message = f"The program has {probs.shape[-1]} classes, but y has {count}: give it an argument num_classes."
         checks.refuse(probs.shape[-1] != count, message)

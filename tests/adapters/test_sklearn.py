@@ -187,6 +187,13 @@ def test_programs_and_kernels_of_ones_own(waves):
 
 
 @pytest.mark.slow
+def test_a_classifier_refuses_a_program_of_numbers(waves, labels):
+    found = GPZooClassifier(program=robust, num_inducing=10, num_steps=20, random_state=0).fit(waves[0], labels)
+    with pytest.raises(ValueError, match="is no label"):
+        found.predict_proba(waves[0])
+
+
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_leaves_the_parameters_before_it(waves):
     def wild(X, y=None, *, num_data=None):
         """Is NaN once the first steps have moved the noise."""
