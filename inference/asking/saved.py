@@ -33,6 +33,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import refuse_unknown
+from gpzoo.inference.programs.program import named
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors import forms
@@ -77,6 +78,7 @@ def save(path: Path, trained: Any) -> None:
         "format": _FORMAT,
         "version": _VERSION,
         "written_by": _versions(),
+        "program": named(trained.model),
         "params": params,
         "seconds": float(trained.seconds),
         "expectations": dict(trained.expectations),
@@ -220,6 +222,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
         except Exception as error:
             raise ValueError("its description is not that of a trained model") from error
         _check_precision(arrays)
+        _check_program(path, description, program)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be loaded as a trained model: {plain(f'{error!s:.300}')}.") from error
     loose = {name: x for name, x in found["params"].items() if isinstance(x, _ByPath)}
@@ -273,6 +276,13 @@ def _filled(name: str, like: Any, by_path: _ByPath) -> Any:
 
 def _real(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _check_program(path: Path, description: Mapping[str, Any], program: Callable) -> None:
+    there, here = description.get("program"), named(program)
+    if isinstance(there, str) and there != here:
+        message = f"{path} is of a program that is called {plain(there)[:60]}, and is loaded with {here}."
+        warnings.warn(f"{message} If that is not the same, predictions are wrong.", UserWarning, stacklevel=4)
 
 
 def _check_versions(path: Path, description: Mapping[str, Any]) -> None:

@@ -27,7 +27,15 @@ from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals, Missing
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.program import Look, find_sites, look, parameters_of, rows_of_sites
+from gpzoo.inference.programs.program import (
+    Look,
+    find_sites,
+    look,
+    named,
+    names_of,
+    parameters_of,
+    rows_of_sites,
+)
 from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -131,9 +139,21 @@ class InducingGuide(LikeAutoGuides):
             self.check_names(sites, self._others_of(sites, args, kwargs))
             self.sites = sites
             self._known = (_deciding(kwargs),)
-        elif self.sites.drawn - self.joint:
+            return self.sites
+        if not self._known:
+            self._refuse_other_sites(args, kwargs)
+        if self.sites.drawn - self.joint:
             self._refuse_other_rows(args, kwargs)
         return self.sites
+
+    def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Refuse a program with sites that the one of a file has not: what they are to be, nothing tells."""
+        if new := sorted(names_of(look(self.model, args, kwargs, arrays=True).trace) - self.sites.names):
+            raise ValueError(
+                f"The file is that of another program: {named(self.model)} has the site(s) {new}, and the trained one "
+                f"had {sorted(self.sites.names)}. Load it with the program that was trained."
+            )
+        self._known = (_deciding(kwargs),)
 
     def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Refuse options of the program under which something needs rows together that this guide draws apart."""

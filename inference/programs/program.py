@@ -166,16 +166,27 @@ def find_sites(
             parameters_of(model, args, kwargs)  # for its refusals
     if shapes:
         within = _drawn_together(rows_of_sites(model, args, kwargs, values, joint, shapes=False), shapes)
-    names = frozenset(name for name, site in found.items() if site["type"] in ("sample", "param"))
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {
         name: x for name, x in limits.items() if x is not None and all(map(checks.is_concrete, jax.tree.leaves(x)))
     }
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
-    known = frozenset(latents), frozenset(processes), drawn, inner, names, seen.parameters, limits
+    known = frozenset(latents), frozenset(processes), drawn, inner, names_of(found), seen.parameters, limits
     lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
     return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines})
+
+
+def names_of(trace: Trace) -> frozenset[str]:
+    """Names of all sample and param sites."""
+    return frozenset(name for name, site in trace.items() if site["type"] in ("sample", "param"))
+
+
+def named(program: Callable) -> str:
+    """The name of a program, without arguments that are bound to it."""
+    while isinstance(program, partial):
+        program = program.func
+    return getattr(program, "__name__", type(program).__name__)
 
 
 def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], set[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,7 +18,7 @@ from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import read_columns
-from gpzoo.inference.programs.program import Look
+from gpzoo.inference.programs.program import Look, named
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -29,13 +28,6 @@ _WRITTEN = 4
 
 #: Draws of a hyperparameter behind its interval.
 _DRAWS = 1000
-
-
-def named(program: Callable) -> str:
-    """The name of a program, without arguments that are bound to it."""
-    while isinstance(program, partial):
-        program = program.func
-    return getattr(program, "__name__", type(program).__name__)
 
 
 def sites_of(program: Callable, seen: Look) -> Section:

@@ -24,9 +24,10 @@ from gpzoo.inference.programs import files
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import unlabelled
+from gpzoo.inference.programs.program import named
 from gpzoo.inference.reports.document import Block, Code, Folded, Part, page
 from gpzoo.inference.reports.pictures import pictures_of, rows_in
-from gpzoo.inference.reports.program import named, parameters_of, sites_of
+from gpzoo.inference.reports.program import parameters_of, sites_of
 
 
 @entry_point

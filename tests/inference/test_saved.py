@@ -12,16 +12,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
 from numpyro.infer import SVI, init_to_value
 
 import gpzoo
-from gpzoo import CheckpointError, InducingGrid, InducingPatches, InducingPoints, blocks, kmeans, unique_patches
+from gpzoo import (
+    CheckpointError,
+    GaussianProcess,
+    InducingGrid,
+    InducingPatches,
+    InducingPoints,
+    blocks,
+    kmeans,
+    unique_patches,
+)
 from gpzoo.inducing.variables import InducingBlocks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
 from gpzoo.inference.asking.saved import _decoded, _encoded
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Gaussian
 from gpzoo.models import (
     deep_gp,
     deep_kernel_gp,
@@ -338,6 +350,21 @@ def test_bad_files_are_refused_in_one_sentence(trained, saved, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match="it is not a file"):
         load(tmp_path / "pipe", gp_regression)
+
+
+def test_a_file_of_another_program_is_told_apart(tmp_path, standard_promotion):
+    guide = InducingGuide(gp_regression, kmeans(4))
+    Trained(gp_regression, guide, guide.init_params(KEY, X, X[:, 0])).save(tmp_path / "model")
+
+    def with_slope(X, y=None):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 10.0))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, mean=slope * X[:, 0]))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    with pytest.warns(UserWarning, match="of a program that is called gp_regression, and is loaded with with_slope"):
+        other = load(tmp_path / "model", with_slope)
+    with pytest.raises(ValueError, match=r"with_slope has the site\(s\) \['slope'\], and the trained one had"):
+        other.predict(KEY, X)
 
 
 def test_versions_are_told_apart(trained, saved, tmp_path):
