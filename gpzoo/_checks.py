@@ -469,7 +469,7 @@ def arguments(
             )
         far = [] if new else lost
         args = tuple(_each(n, x, far, absent, positional=True) for n, x in zip(names, args, strict=True))
-        if args and jax.config.read("jax_enable_x64"):
+        if args and not new and jax.config.read("jax_enable_x64"):
             leaves = [x for x in jax.tree.leaves(args[0]) if getattr(x, "dtype", None) == np.float32]
             if leaves and all(map(is_concrete, leaves)):
                 lost.append(

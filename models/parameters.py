@@ -10,6 +10,7 @@ import numpyro
 from jax import Array
 from numpyro.distributions import constraints
 
+from gpzoo import _checks as checks
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.marginals import GaussianMarginals
@@ -26,8 +27,18 @@ def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -
         ...     value = positive("noise_variance", 0.1, np.zeros(3, np.float32))
         >>> value, sites["noise_variance"]["type"]
         (Array(0.1, dtype=float32), 'param')
+
+    Raises:
+        ValueError: if a handler gives it another shape, such as ``lift`` with the prior of one number for several.
     """
-    return numpyro.param(name, jnp.asarray(value, precision(like)), constraint=constraints.softplus_positive)
+    start = jnp.asarray(value, precision(like))
+    found = numpyro.param(name, start, constraint=constraints.softplus_positive)
+    message = (
+        f"{name!r} is {list(start.shape)} in the program, and has shape {list(jnp.shape(found))} here: give it one of "
+        f"that shape, such as the prior dist.LogNormal(0.0, 1.0).expand({list(start.shape)}).to_event({start.ndim})."
+    )
+    checks.refuse(found is not None and jnp.shape(found) != start.shape, message)
+    return found
 
 
 def precision(like: Array | GaussianMarginals) -> Any:

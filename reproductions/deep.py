@@ -359,7 +359,7 @@ uci_natural = experiment(PAPER, "uci-natural", UCI, figure=figure_curves)(_uci)
 
 @experiment(PAPER, "uci-few-steps", UCI, figure=figure_curves)
 def uci_few_steps(run: Run) -> Outcome:
-    """Two layers in as few iterations as natural gradients of the last one allow, beside Adam alone.
+    """Two layers in as few steps as natural gradients of the last one allow, beside Adam alone.
 
     Every candidate is trained on the first split; the one whose bound on its training rows ends highest trains on all.
     """
@@ -524,8 +524,8 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
     lead = None if longer is None else _against(found.records, name, short, longer)
     if longer is None or lead is None or holding([lead], allow="level"):
         return None
-    better = f"{longer.upper()} {'at its optimum' if longer == 'sgpr' else 'after 10,000 steps'}"
-    return Value(f"{short.upper()} less {better} on {name}", lead, "lead")
+    better = f"{title_of(longer)} {'at its optimum' if longer == 'sgpr' else 'after 10,000 steps'}"
+    return Value(f"{title_of(short)} less {better} on {name}", lead, "lead")
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -> Judged:
@@ -535,7 +535,7 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -
         for model in models:
             lead = run.lead(_LL, model, than)
             doubt = _not_converged(found, name, than if lead.value > 0 else model)
-            (unsure if doubt else leads).append(Value(f"{model.upper()} on {name}", lead, "lead"))
+            (unsure if doubt else leads).append(Value(f"{title_of(model)} on {name}", lead, "lead"))
             doubts |= {doubt.name: doubt} if doubt else {}
     holds = holding([each.ours for each in leads], allow=allow)
     against = [each for each in [*leads, *unsure] if holding([each.ours], allow=allow) is not True]
@@ -638,7 +638,7 @@ def _matches(records: Records) -> dict[str, Any]:
     ours, models = error_of(records.found[key], "accuracy"), ("sgp", "sgp-500", "dgp2", "dgp3")
     printed = {model: each["accuracy"] for model, each in PAPER.numbers("mnist", models).items()}
     like = [model for model, each in printed.items() if each and verdict("accuracy", ours, each).word == MATCHED]
-    return {"wide": ours.wide(), "like": [model.upper().replace("-", " ") for model in like if model != "dgp2"]}
+    return {"wide": ours.wide(), "like": [title_of(model) for model in like if model != "dgp2"]}
 
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:

@@ -237,6 +237,9 @@ def _absent(*args: Any, **kwargs: Any) -> None:
     """Stands for a program that is not known."""
 
 
+_absent.__name__ = ""  # it stands for any program
+
+
 def _bound(model: Path, title: str) -> list[Picture]:
     """The bound during the training of a saved model, if there is one."""
     trained = load(model, _absent) if model.is_file() else None

@@ -178,7 +178,7 @@ def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]
         metrics = [name for name in every if name.removesuffix("_se") == name or name.removesuffix("_se") not in every]
         cells = {name: [_cell(run.ours(name), name) for run in runs.values()] for name in metrics}
         rows = list(zip(runs, *cells.values(), strict=True))
-        headings = ["variant", *map(_worded, metrics)]
+        headings = ["variant", *map(worded, metrics)]
         if len(metrics) > 8:
             headings, *rows = zip(headings, *rows, strict=True)
         classes = {name: run.result["data"]["sizes"].get("classes") or math.inf for name, run in runs.items()}
@@ -187,7 +187,7 @@ def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]
             yield {"preset": preset, "headings": headings, "rows": rows, "worse": worse, "experiment": experiment}
 
 
-def _worded(metric: str) -> str:
+def worded(metric: str) -> str:
     """A metric's name in words, after that of its model if a run has several; errors are in per cent."""
     known = kind(metric) or metric
     model = metric.removesuffix(known).removesuffix("_")

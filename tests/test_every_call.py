@@ -228,7 +228,7 @@ def test_one_plate_of_outputs_is_two_sites():
     trained = fitted(program, y)
     found = described(diagnose(KEY, trained, X, y))
     predicted = trained.predict(KEY, X, test_data={"y": y}, num_draws=200)["y"]
-    np.testing.assert_allclose(found["Log densities: y, NLPD"], -predicted.log_density.sum() / N, rtol=0.2)
+    np.testing.assert_allclose(found["Log densities: y, nlpp"], -predicted.log_density.sum() / N, rtol=0.2)
 
 
 # -- every call after every route --------------------------------------------------------------------------------------

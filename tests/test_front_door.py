@@ -32,6 +32,7 @@ GUIDE = InducingGuide(regression, kmeans(3))
 SVI_OF = SVI(regression, GUIDE, adam(0.01), GaussianProcessELBO())
 ONE = Trained(regression, GUIDE, {})
 
+WAY = "the program's inputs and data go by position, all else into model_kwargs"
 #: Calls that make no sense, and what is said of them.
 CALLS = {
     "the key in another place": (
@@ -48,20 +49,19 @@ CALLS = {
     ),
     "fit": (
         lambda: fit(KEY, SVI_OF, 5, X, y, model_kwargs={"a": 1}, layers=X, num_data=12),
-        "fit has no argument 'layers' and 'num_data'; arguments of the program go into "
-        "model_kwargs={'layers': ..., 'num_data': ...}.",
+        f"fit has no argument 'layers' and 'num_data'; {WAY}={{'layers': ..., 'num_data': ...}}.",
     ),
     "predict": (
         lambda: predict(KEY, regression, X, train_args=(X, y), depth=2),
-        "predict has no argument 'depth'; arguments of the program go into model_kwargs={'depth': ...}.",
+        f"predict has no argument 'depth'; {WAY}={{'depth': ...}}.",
     ),
     "trained.predict": (
         lambda: ONE.predict(KEY, X, quantiles=(0.1, 0.9), depth=2),
-        "predict has no argument 'depth'; arguments of the program go into model_kwargs={'depth': ...}.",
+        f"predict has no argument 'depth'; {WAY}={{'depth': ...}}.",
     ),
     "guide.setup": (
         lambda: GUIDE.setup(X, y, depth=2),
-        "setup has no argument 'depth'; arguments of the program go into model_kwargs={'depth': ...}.",
+        f"setup has no argument 'depth'; {WAY}={{'depth': ...}}.",
     ),
     "one without keywords of the program": (
         lambda: fit_network(KEY, X, y, network=None, depth=2),
@@ -89,7 +89,7 @@ TAKING = {
 
 @pytest.mark.parametrize("name", TAKING)
 def test_keywords_of_a_program_are_refused_by_all_calls(name):
-    with pytest.raises(TypeError, match=r"has no argument 'b'; arguments of the program go into model_kwargs={'b': "):
+    with pytest.raises(TypeError, match=f"has no argument 'b'; {WAY}={{'b': "):
         TAKING[name](KEY, b=2)
 
 

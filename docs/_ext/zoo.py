@@ -11,6 +11,8 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from gpzoo.reproductions.pages import worded
+
 RESULTS = Path(__file__).resolve().parents[2] / "reproductions" / "results"
 
 
@@ -44,14 +46,15 @@ class Recorded(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """A table, whose numbers come from the files."""
         wanted = self.options.get("metrics", "").split()
-        lines = ["| run | " + " | ".join(wanted) + " |", "|---" * (len(wanted) + 1) + "|"]
+        lines = ["| run | " + " | ".join(map(worded, wanted)) + " |", "|---" * (len(wanted) + 1) + "|"]
         for name in self.arguments[0].split():
             path = RESULTS / f"{name}.json"
             self.env.note_dependency(str(path))
             result = json.loads(path.read_text(encoding="utf-8"))
             # Small runs are checks of the program, and are not set against the paper.
             papers = {} if result["preset"] == "quick" else result["paper_metrics"]
-            cells = [shown(result["metrics"].get(metric), papers.get(metric)) for metric in wanted]
+            scales = {metric: 100 if "(%)" in worded(metric) else 1 for metric in wanted}
+            cells = [shown(result["metrics"].get(each), papers.get(each), scale) for each, scale in scales.items()]
             of = f"{result['experiment']}, {result['variant']}, {result['preset']}"
             lines.append(f"| {of} | " + " | ".join(cells) + " |")
         node = nodes.section()
@@ -60,10 +63,10 @@ class Recorded(SphinxDirective):
         return node.children
 
 
-def shown(ours: float | None, paper: float | None) -> str:
+def shown(ours: float | None, paper: float | None, scale: int) -> str:
     """Our number, and the paper's in brackets where it has one."""
-    text = "-" if ours is None else f"{ours:.4g}"
-    return text if paper is None else f"{text} (paper {paper:.4g})"
+    text = "-" if ours is None else f"{scale * ours:.4g}"
+    return text if paper is None else f"{text} (paper {scale * paper:.4g})"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -24,6 +24,7 @@ from gpzoo._extras import needs
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, lbfgs, load
 from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.kernels import Kernel
+from gpzoo.likelihoods import Softmax
 from gpzoo.models import gp_classification, gp_regression, rbf
 
 with needs("sklearn", "An estimator"):
@@ -254,7 +255,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 class GPZooClassifier(ClassifierMixin, _Estimator):
     """Sparse GP classification for pipelines, searches and scores of scikit-learn.
 
-    With nothing set it is :func:`~gpzoo.models.gp_classification`, two classes by a probit and more by robust-max, with
+    With nothing set it is :func:`~gpzoo.models.gp_classification`, two classes by a probit and more by a softmax, with
     an RBF kernel that has a lengthscale for each column, trained by Adam on all rows, or on minibatches with
     ``batch_size``. Float64 and ``trained_`` are as for :class:`GPZooRegressor`.
 
@@ -271,7 +272,7 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         program: a NumPyro program of one's own, ``program(X, y)`` with labels ``0 .. K - 1`` at the data site ``"y"``,
             at module level if the estimator is to be pickled. It is given ``kernel``, and where it has such arguments
             ``num_classes`` and, for minibatches, ``num_data``. Another likelihood, say, is
-            ``partial(gp_classification, likelihood=Softmax)``.
+            ``partial(gp_classification, likelihood=RobustMax)``.
         num_inducing: as for :class:`GPZooRegressor`.
         num_steps: likewise.
         batch_size: likewise.
@@ -302,7 +303,8 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         self.classes_, labels = np.unique(y, return_inverse=True)
         count = len(self.classes_)
         checks.refuse(count < 2, f"GPZooClassifier needs at least two classes, but y has one class, {self.classes_}.")
-        self._train(X, labels.astype(np.int32), gp_classification, num_classes=count)
+        program = gp_classification if count == 2 else partial(gp_classification, likelihood=Softmax)
+        self._train(X, labels.astype(np.int32), program, num_classes=count)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

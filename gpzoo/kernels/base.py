@@ -139,8 +139,9 @@ class Kernel(Fields):
         """
         raise TypeError(
             f"{type(self).__name__} has no known spectral density, so its functions cannot be drawn by random "
-            "features: draw them with numpyro.infer.Predictive(guide, ...) at fewer inputs (a few thousand), whose "
-            "exact joint covariance it forms. The class of a stationary kernel may define a method `frequencies`."
+            "features: draw them at fewer inputs (a few thousand), whose joint covariance is formed, by "
+            "trained.to_arviz(key, X, y, new_args=(X_new,)) or numpyro.infer.Predictive(guide, ...). The "
+            "class of a stationary kernel may define a method `frequencies`."
         )
 
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:

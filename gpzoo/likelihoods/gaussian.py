@@ -68,7 +68,8 @@ class Gaussian(Likelihood):
         f = self._latent(f)
         shape = tuple(f.shape)
         noise = checks.floating("noise_variance", noise_variance)
-        checks.broadcasts("noise_variance", noise, shape, "the shape of f,", ": give one number, or one per output")
+        hint = ": give one number, or one per output (one per value of a discrete site: dist.Normal(draws(f), ...))"
+        checks.broadcasts("noise_variance", noise, shape, "the shape of f,", hint)
         self.noise_variance = checks.positive("noise_variance", noise).astype(f.dtype)
         super().__init__(f, shape[1:], missing=missing, validate_args=validate_args)
 

@@ -459,7 +459,9 @@ class GaussianMarginals(Fields):
             return self._with(self.mean[:, None], self.source_variance[:, None], None)
         rows, columns = self._rows_and_columns(index)
         if rows is None:
-            self._refuse("f[index], whose index is none of these,", "Rows are a slice or a vector of numbers. ")
+            one = "(f * jax.nn.one_hot(k, f.shape[1])).sum(axis=-1)"
+            way = f"Rows are a slice or a vector of numbers; one output for each row is {one}. "
+            self._refuse("f[index], whose index is none of these,", way)
         if columns is None:
             found = self._with(self.mean[rows], self.source_variance[rows], self.loading, lambda part: part.rows(rows))
             return found if self.rows is None else found._with_fields(rows=self.rows[rows])

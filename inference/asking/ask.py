@@ -198,7 +198,9 @@ class Subject:
         """The question's compiled program: that of an equal question asked before, if there is one."""
         layouts = layouts or {}
         own = question.at_once, tuple(sorted(question.row_axis.items())), question.apart, question.options
-        key = (question.name, identity_of(self.static), identity_of(layouts), own)
+        # Notes of a program with data are not those of one without.
+        noted = None if question.notes is None else jax.tree.structure((self.args, self.arrays))
+        key = (question.name, identity_of(self.static), identity_of(layouts), own, noted)
         if key not in self.compiled:
             self.compiled[key] = CompiledQuestion(question, frozenset(layouts))
         return self.compiled[key]

@@ -79,6 +79,8 @@ def container(
             shape, given = value.shape[2 * group.drawn :], dims.get(name)
             if group_name in _SUMS and not shape:
                 given = None
+            if group_name == "log_likelihood" and given is not None and not isinstance(given, str):
+                given = given[: max(len(shape), 1)]  # a datum that is a vector has one
             axes = _axes(name, shape, group.dims.get(name), given)
             unknown_arrays.discard(name)
             axes = (*SAMPLES, *axes) if group.drawn else axes
@@ -95,12 +97,16 @@ def container(
             unknown_axes.discard(axis)
             if group.rows != "data" and axis in {*rows, *known}:
                 given = given[:length] if given is not None and group.rows == "first" else None
-            labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
+            if group.rows != "new" or axis not in {*rows} & {*coords}:  # numbers beside the user's labels mislead
+                labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
             if axis in rows:
                 own, at = (of_rows or {}).get("new" if group.rows == "new" else "data", {}), rows[axis]
+                # The user's labels of all rows, where some are left out.
+                all_rows = () if at is None or group.rows == "new" else {n for n, x in rows.items() if x is None}
+                named = {n: np.asarray(coords[n]) for n in all_rows if n in coords and n not in lengths}
                 at = np.arange(length) if at is None else at[:length]
-                others = {*variables, *coords, *labels} - ({axis} - set(coords))
-                own = {n: x for n, x in own.items() if n not in others and len(x) > max(at, default=0)}
+                others = {*variables, *coords, *labels} - ({axis} - set(coords)) - set(named)
+                own = {n: x for n, x in {**own, **named}.items() if n not in others and len(x) > max(at, default=0)}
                 labels |= {name: (axis, x[at]) for name, x in own.items()}
         sets[group_name] = xarray.Dataset(variables, labels, _attributes() | dict(group.attributes))
     for argument, unknown in (("dims", unknown_arrays), ("coords", unknown_axes)):

@@ -606,9 +606,12 @@ def _arguments(source: Draws, subject: Subject) -> _Named:
         if not isinstance(value, np.ndarray | jax.Array) or value.size > _SMALL:
             continue
         axes: list[str | None] = [None] * value.ndim
-        if value.ndim and any(value is x for x in args) and len(value) == rows:
+        if len(own := notes.axes.get(name, [])) == value.ndim:
+            axes = [*own]
+        elif value.ndim and any(value is x for x in args) and len(value) == rows:
             axes[0] = next(iter(plates), "row")
         if value.ndim == 4:
             axes[1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
-        found[name] = np.asarray(value), axes
+        # A variable that is called as an axis would be its coordinate.
+        found[f"{name}_given" if name in notes.rows else name] = np.asarray(value), axes
     return found

@@ -54,6 +54,7 @@ class GivenProgram:
         inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
         layouts: how sites follow the rows of the data, by name.
         static: keyword arguments that are no arrays.
+        untold: names of sites whose rows cannot be told from those of the data.
     """
 
     model: Callable
@@ -61,12 +62,14 @@ class GivenProgram:
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     static: Mapping[str, Any] = field(default_factory=dict)
+    untold: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, subject: Subject, **more: Any) -> Self:
         """The program of a subject; it holds none of its data and parameters."""
         known = {"model": subject.model, "guide": subject.guide, "static": subject.static}
-        return cls(**known, layouts=subject.site_rows.layouts, **more)
+        rows = subject.site_rows
+        return cls(**known, layouts=rows.layouts, untold=frozenset(rows.untold), **more)
 
     def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
         """Sites that are conditioned on samples of ``u``."""

@@ -123,6 +123,7 @@ def nuts(
         )
         first = jax.vmap(unravel)(points) if len(points) > 1 else unravel(points[0])
         mcmc.run(named_key(key, "nuts"), *given, init_params=first, extra_fields=extra_fields, **kwargs)
+        jax.block_until_ready(mcmc.get_samples())
     return mcmc
 
 

@@ -117,7 +117,8 @@ class Paths(GivenProgram):
 
         layouts, count = self.layouts, len(at.rows)
         by_row = wanted & layouts.keys()
-        if (self.guide is not None and self.guide.joint) or not by_row:
+        together = self.untold & values.keys() or (self.guide is not None and self.guide.joint)
+        if together or not by_row:
             return draws_of(data, wanted, key)
 
         # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.

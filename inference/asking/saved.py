@@ -280,7 +280,7 @@ def _real(x: Any) -> bool:
 
 def _check_program(path: Path, description: Mapping[str, Any], program: Callable) -> None:
     there, here = description.get("program"), named(program)
-    if isinstance(there, str) and there != here:
+    if isinstance(there, str) and here and there != here:
         message = f"{path} is of a program that is called {plain(there)[:60]}, and is loaded with {here}."
         warnings.warn(f"{message} If that is not the same, predictions are wrong.", UserWarning, stacklevel=4)
 

@@ -31,13 +31,13 @@ class SitePrediction(NamedTuple):
         ('SitePrediction', (3,), (2, 3), None)
 
     Attributes:
-        mean: predictive mean, ``[N]`` or ``[N, D]``; ``None`` for labels, which have ``probs``, and where the
-            distribution of ``y`` has no finite one (a Cauchy).
+        mean: predictive mean, ``[N]`` or ``[N, D]``, of labels 0 and 1 (Bernoulli) the probability of 1; ``None`` for
+            other labels, which have ``probs``, and where the distribution of ``y`` has no finite one (a Cauchy).
         variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
             where ``y`` has no finite one, and with ``mean_only``.
         log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites;
             of the entries of a datum that were observed, 0 where none was.
-        probs: predictive class probabilities ``[N, K]``, where the likelihood has classes.
+        probs: predictive class probabilities ``[N, K]``, where the likelihood is of classes, such as Softmax.
         quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
         draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
         cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of data sites with

@@ -617,7 +617,8 @@ class Trained:
             kwargs: its keyword arguments.
             seen: whether the guide must have seen data.
         """
-        wanted = f"guide must be the trained InducingGuide, got {type(self.guide).__name__}."
+        kind = type(self.guide).__name__
+        wanted = f"guide must be the trained InducingGuide, got {kind}; ask a guide of NumPyro's by its Predictive."
         checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
         self._refuse_several()
         wide = [

@@ -12,7 +12,7 @@ from gpzoo.inference.guides.draws import DrawsGuide
 #: R-hat from which on chains have not met, and the fewest effective draws of each (Vehtari et al. 2021).
 APART, FEWEST = 1.01, 100
 
-#: Draws of a chain below which nothing is said.
+#: Draws of a chain below which there is no R-hat, and each draw is taken for an effective one.
 _SHORT = 4
 
 
@@ -22,11 +22,15 @@ def of_draws(subject: Subject) -> Diagnosis:
     if not isinstance(guide, DrawsGuide):
         return Diagnosis()
     rows, (chains, count) = [], guide.shape(subject.params)
-    for name in sorted(guide.sites.latents - guide.sites.processes) if count >= _SHORT else ():
+    for name in sorted(guide.sites.latents - guide.sites.processes):
         draws = np.asarray(subject.params[f"{name}_loc"], np.float64)
-        rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
-        rows.append((name, draws[0, 0].size, rhat, float(by_arviz("ess", draws).min())))
-    bad = [row for row in rows if (row[2] or 0) > APART or row[3] < FEWEST * chains]
+        rhat, effective = None, float(chains * count)
+        if count >= _SHORT:
+            rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
+            effective = float(by_arviz("ess", draws).min())
+        rows.append((name, draws[0, 0].size, rhat, effective))
+    # Of draws that never move both are NaN, which is no less than anything.
+    bad = [row for row in rows if not ((row[2] or 0) <= APART and row[3] >= FEWEST * chains)]
     found = ()
     if bad:
         name, _, rhat, effective = max(bad, key=lambda row: ((row[2] or 0), -row[3]))

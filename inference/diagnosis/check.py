@@ -17,7 +17,7 @@ from gpzoo.inference.diagnosis.measure import without_data
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import terms_per_datum, unmasked
+from gpzoo.inference.programs.runs import Trace, terms_per_datum, unmasked
 from gpzoo.inference.training._sources import Resident
 from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
@@ -80,9 +80,15 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     if absent := without_data(seen):
         return Findings([finding("refused", None, "data", site=absent[0])])
     lost = [w.message for w in caught if issubclass(w.category, PrecisionWarning)]
-    findings = [finding("lost in float32", None, said=text) for text in lost]
+    findings = [finding("lost in float32", None, said=text) for text in lost] + of_arguments(program, args, seen)
+    findings += [finding("drawn", site, lines=" and ".join(lines)) for site, lines in looked.lines.items()]
+    return Findings(findings)
+
+
+def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool = True) -> list[Finding]:
+    """Findings about the numbers of each positional argument, data or inputs in the trace; ``repeats`` sorts rows."""
     names, optional = checks.positional(program, len(args))
-    data = terms_per_datum(seen)
+    findings, data = [], terms_per_datum(seen)
     # Exact regression: a GP site is observed itself.
     exact = [
         s for s in seen.values() if s["type"] == "sample" and s["is_observed"] and isinstance(s["fn"], GaussianProcess)
@@ -98,9 +104,8 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
                 kinds, gaussian = {each.kind for each in said} or {"numbers"}, all(each.light_tails for each in said)
                 findings += _targets(of, array, kinds, gaussian)
             elif name not in optional:
-                findings += _inputs(of, array)
-    findings += [finding("drawn", site, lines=" and ".join(lines)) for site, lines in looked.lines.items()]
-    return Findings(findings)
+                findings += _inputs(of, array, repeats)
+    return findings
 
 
 def _some_blocks(table: Table) -> tuple[np.ndarray, ...]:
@@ -117,7 +122,7 @@ def _is(value: Any, array: Any) -> bool:
     return value is array
 
 
-def _inputs(name: str, X: np.ndarray) -> list[Finding]:
+def _inputs(name: str, X: np.ndarray, repeats: bool) -> list[Finding]:
     findings = _outliers(name, X, OUTLYING, "lost")
     if X.ndim == 2 and X.dtype != bool and not findings:
         spread = X.std(axis=0, dtype=np.float64)
@@ -133,7 +138,7 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
         said = {"least": float(X.min()), "most": float(X.max()), "spread": X.std(dtype=np.float64)}
         if said["spread"] > WIDE or said["most"] - said["least"] < NARROW:
             findings.append(finding("unscaled inputs", name, "images", **said))
-    if X.ndim >= 1 and len(X) > 1:
+    if repeats and X.ndim >= 1 and len(X) > 1:
         distinct = len(np.unique(X.reshape(len(X), -1), axis=0))
         if (repeated := len(X) - distinct) > REPEATED * len(X):
             findings.append(finding("repeated rows", name, repeated=repeated, rows=len(X), distinct=distinct))

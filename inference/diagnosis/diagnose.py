@@ -22,7 +22,8 @@ from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
-from gpzoo.inference.diagnosis.findings import Diagnosis, unavailable
+from gpzoo.inference.diagnosis.check import of_arguments
+from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, unavailable
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -88,7 +89,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
     inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
-    needs, places = _of_data(subject, numbers)
+    needs, places, units = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
     reached = approximation.reached(measured, inner, needs)
     # A guide of one's own may read the data, which a prediction must not.
@@ -123,14 +124,16 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
             *_of_posterior(rng_key, subject, train_args, rows, of_training, measured, effects),
         ]
     )
-    # What is wrong with the approximation explains what is wrong with its predictions, which are of more interest.
-    findings = causes.findings + effects.findings
+    # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
+    findings = (units if effects.findings else ()) + causes.findings + effects.findings
     one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
     return Diagnosis.joined([held, one])
 
 
-def _of_data(subject: Subject, numbers: Mapping[str, str]) -> tuple[Mapping[str, frozenset[str]], frozenset[int]]:
-    """The latent sites on which each data site depends, and which positional arguments are data.
+def _of_data(
+    subject: Subject, numbers: Mapping[str, str]
+) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...]]:
+    """The latent sites on which each data site depends, which positional arguments are data, and odd units of all.
 
     Kept for the same numbers, which likelihoods have then checked.
 
@@ -143,7 +146,9 @@ def _of_data(subject: Subject, numbers: Mapping[str, str]) -> tuple[Mapping[str,
         seen = subject.look
         if absent := without_data(seen.trace):
             raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
-        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values())
+        said = of_arguments(subject.model, subject.args, seen.trace, repeats=False)
+        units = tuple(each for each in said if each.name.startswith("unscaled"))
+        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values()), units
         subject.compiled[key] = kept
     return kept[1:]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 from jax import Array
@@ -16,6 +17,9 @@ from gpzoo.inference.guides.draws import DrawsGuide
 
 #: Draws, as many as an export has.
 _DRAWS = 500
+
+#: Fewest draws of chains to which weights are fitted.
+_FEWEST = 20
 
 #: Rows beyond which draws of functions, joint over a thousand rows each, take minutes.
 _MOST_ROWS = 2000
@@ -33,9 +37,12 @@ def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray
         subject: one training at its data.
         held_out: log densities of other data by site, ``[N]``; none where there are no others.
     """
-    guide, params = subject.guide, subject.params
-    if isinstance(guide, DrawsGuide):  # the first of its draws
-        params = {name: np.asarray(params[name])[0, 0] for name in guide.variational_parameters()}
+    guide, params, count = subject.guide, subject.params, _DRAWS
+    chains = isinstance(guide, DrawsGuide)
+    if chains:
+        if (count := min(count, prod(guide.shape(params)))) < _FEWEST:
+            return unavailable(TITLE, f"{count} draws of chains are fewer than {_FEWEST}")
+        params = {name: np.asarray(params[name])[0, 0] for name in guide.variational_parameters()}  # the first draw
     of_u = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
     others = sorted(guide.sites.latents - guide.sites.processes) if guide.hyperparameters != "point" else []
     made = guide.others_for(subject.args, subject.kwargs)
@@ -47,20 +54,20 @@ def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray
         reason = f"{rows} rows are more than {_MOST_ROWS}; trained.to_arviz(key, X, y) takes them in batches"
         return unavailable(TITLE, reason)
     try:
-        found = densities(subject, rng_key, num_draws=_DRAWS)
+        found = densities(subject, rng_key, num_draws=count)
     except (GPZooError, TypeError, ValueError) as error:
         return unavailable(TITLE, str(error).rstrip("."))
-    k, bound = pareto(found.log_ratio)[1], largest_k(_DRAWS)
+    k, bound = None if chains else pareto(found.log_ratio)[1], largest_k(count)
     shown = []
     for site, terms in found.log_likelihood.items():
-        left = leave_one_out(terms.reshape(_DRAWS, -1), found.log_ratio)
+        left = leave_one_out(terms.reshape(count, -1), found.log_ratio)
         by, density = "LOO", left.elpd
-        if k > bound:
+        if (k or 0) > bound:
             by, density = ("held-out rows", held_out[site]) if site in held_out else ("not reliable", np.zeros(0))
         nlpd = error = None
         if len(density):
             nlpd, error = -float(density.mean()), float(density.std() / np.sqrt(len(density)))
         shown.append((site, entries, k, by, nlpd, error, f"{left.above} ({'warns' if left.warns else 'silent'})"))
     what = f"u ({of_u} entries)" + (f" and other latents ({entries - of_u})" if others else "")
-    said = {"draws": _DRAWS, "what": what, "bound": bound}
-    return Diagnosis(sections=table(TITLE, shown, "reliable" if k <= bound else "unreliable", **said))
+    which = "chains" if k is None else "reliable" if k <= bound else "unreliable"
+    return Diagnosis(sections=table(TITLE, shown, which, draws=count, what=what, bound=bound))

@@ -73,7 +73,8 @@ def _densities(
     if len(gain) >= FEWEST_ROWS:
         mean, error = float(gain.mean()), float(np.std(gain) / np.sqrt(len(gain)))
         if mean < ERRORS * error:
-            findings = (finding("no better than a constant", site, mean=mean, error=error, who=who),)
+            side = "below" if mean < 0 else "above"
+            findings = (finding("no better than a constant", site, mean=abs(mean), side=side, error=error, who=who),)
     return Diagnosis(findings, table("Log densities", [row]), {f"{site}_log_density": log_density})
 
 

@@ -99,7 +99,8 @@ def _refuse_call(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: 
     own = {word for word, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
     if unknown := [word for word in kwargs if word not in own]:
         shown = ", ".join(f"{word!r}: ..." for word in unknown)
-        way = f"; arguments of the program go into model_kwargs={{{shown}}}" if "model_kwargs" in own else ""
+        way = f"; the program's inputs and data go by position, all else into model_kwargs={{{shown}}}"
+        way = way if "model_kwargs" in own else ""
         raise TypeError(f"{name} has no argument {' and '.join(map(repr, unknown))}{way}.")
 
 

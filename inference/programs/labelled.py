@@ -85,8 +85,9 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
     An argument of the program takes the variable of its name. The first argument, where there is none, takes the
     coordinates of all dimensions, ``[N, d]`` in the order of these; else arguments may take coordinates too. Rows are
-    those of all dimensions of the variables that are taken, in C order, but for a second dimension of the first
-    argument that no other variable has, or whose labels are words: that of its columns. A DataArray is meant so if its
+    those of all dimensions of the variables that are taken, in C order as the one with most has them, but for a second
+    dimension of the first argument that no other variable has: that of its columns, where there are others or
+    its labels are words. A DataArray is meant so if its
     name is that of a later argument: else it is an array like any other.
 
     Args:
@@ -184,7 +185,8 @@ def _dataset(program: Callable, args: tuple) -> Any:
     (x,), names = args, _names(program)
     if not hasattr(x, "data_vars"):
         return x.to_dataset() if x.name in names[1:] else None
-    used = [name for name in names if name in x.data_vars]
+    # The variable with all dimensions first, whose order of them is that of the rows.
+    used = sorted((name for name in names if name in x.data_vars), key=lambda name: -x[name].ndim)
     return x[used] if used else x
 
 
@@ -194,7 +196,7 @@ def _dimension_of_columns(data: Any, names: list[str]) -> Any:
         return None
     others = [data[at].dims for at in data.data_vars if at != names[0]]
     words = dims[1] in data.indexes and data.indexes[dims[1]].dtype.kind not in "fiubM"
-    return dims[1] if words or (others and all(dims[1] not in of for of in others)) else None
+    return dims[1] if (words or others) and all(dims[1] not in of for of in others) else None
 
 
 def _labels_of_columns(data: Any, dim: Any) -> list[str]:

@@ -135,8 +135,8 @@ class Resident:
         self.num_rows = min(counts)
         checks.refuse(
             len(counts) > 1,
-            f"The positional arguments have different numbers of rows, {sorted(counts)}: each is cut into "
-            "minibatches. Pass arrays that are not per datum in model_kwargs.",
+            f"The positional arguments have different numbers of rows, {sorted(counts)}: all have a row for each "
+            "datum, of which minibatches are cut. Pass arrays with other rows in model_kwargs.",
         )
         checks.refuse(self.num_rows == 0, "The data are empty: no rows.")
         checks.refuse(

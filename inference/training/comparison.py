@@ -194,7 +194,7 @@ def compare(
             them; where there are more, or draws of the posterior cannot be weighed, there are ten folds instead. A
             number is that of folds: so many trainings more in one compiled program. The table then has the sum over
             rows, how far it is below the best, and standard errors of both; a difference of less than two decides
-            nothing.
+            nothing. Exposures and offsets of rows have to be columns of ``X``.
         site: the data site whose predictions are scored.
         learning_rate: learning rate of Adam, for candidates that are no ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.

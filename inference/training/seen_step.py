@@ -27,6 +27,8 @@ class Watch(Handler):
         self.guide: dict[str, bool] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.plates: dict[str, tuple[int, int]] = {}
+        #: Whether the guide has drawn a site of which others are functions, as NumPyro's ``_auto_latent``.
+        self.joint = False
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Record a site; guides run before their programs."""
@@ -35,7 +37,8 @@ class Watch(Handler):
         elif msg["type"] == "sample" and msg["is_observed"]:
             self.data[msg["name"]] = msg
         elif msg["type"] == "sample":
-            self.guide.setdefault(msg["name"], _is_drawn(msg))
+            self.joint |= bool(msg["infer"].get("is_auxiliary"))
+            self.guide.setdefault(msg["name"], _is_drawn(msg, self.joint))
 
 
 def expectations(
@@ -61,9 +64,9 @@ def expectations(
     return found
 
 
-def _is_drawn(site: dict[str, Any]) -> bool:
-    """Whether the value of a guide's site is a draw: neither a parameter nor marginals."""
-    if isinstance(unmasked(site["fn"]), dist.Delta):
+def _is_drawn(site: dict[str, Any], joint: bool) -> bool:
+    """Whether the value of a guide's site is a draw, or a function of a ``joint`` one: no parameter, no marginals."""
+    if isinstance(unmasked(site["fn"]), dist.Delta) and not joint:
         return False
     return isinstance(site["value"], Array) and jnp.issubdtype(site["value"].dtype, jnp.floating)
 

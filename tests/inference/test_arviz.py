@@ -17,7 +17,7 @@ from gpzoo import GaussianProcess, InducingPoints, draws
 from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference.asking import container as export
 from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Gaussian
+from gpzoo.likelihoods import Expected, Gaussian
 from tests.programs import bayesian_regression, regression, sine
 from tests.statistics import assert_gaussian_moments
 
@@ -316,3 +316,57 @@ def test_what_is_not_of_rows_is_not_predicted():
     found = Trained(levels, guide, params).to_arviz(KEY, X, y, num_draws=5, new_args=(X[:3],))
     assert set(found["predictions"].data_vars) == {"f", "y", "rate"}
     assert found["posterior"]["levels"].dims == ("chain", "draw", "levels_dim_0")
+
+
+def yearly(year, y=None, *, missing=None):
+    """An argument has the name of a plate, as those who come from PyMC name things."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), year))
+    with numpyro.plate("year", len(year)):
+        numpyro.sample("y", Gaussian(f, 0.1, missing=missing), obs=y)
+
+
+def test_labels_of_rows_do_not_depend_on_earlier_exports():
+    """Nor do an argument and a plate of one name clash, nor have new rows the numbers of old ones."""
+    guide, _ = prepared(yearly)
+    trained, years = Trained(yearly, guide, guide.init_params(KEY, X, y)), np.arange(1990, 1998)
+    assert trained.to_arviz(KEY, X, num_draws=5)["posterior"]["f"].dims[2:] == ("row",)
+    options = {"num_draws": 5, "coords": {"year": years}, "new_args": (X[:3],)}
+    for _ in range(2):
+        found = trained.to_arviz(KEY, X, y, **options)
+        for name in ("posterior", "prior", "posterior_predictive"):
+            variable = "y" if name == "posterior_predictive" else "f"
+            assert found[name][variable].dims[2:] == ("year",) and list(found[name].year.values) == list(years)
+        assert found["predictions"]["f"].dims[2:] == ("year",) and "year" not in found["predictions"].coords
+        assert found["constant_data"]["year_given"].dims[0] == "year"
+        trained.to_arviz(KEY, X, num_draws=5)
+
+
+def test_rows_with_data_keep_the_labels_of_all_rows():
+    guide, _ = prepared(partial(yearly, missing="mask"))
+    seen = np.where(np.arange(8) == 2, np.nan, y)
+    trained = Trained(guide.model, guide, guide.init_params(KEY, X, seen))
+    found = trained.to_arviz(KEY, X, seen, num_draws=5, coords={"year": 1990 + np.arange(8)})
+    assert found["log_likelihood"]["y"].coords["year"].values.tolist() == [1990, 1991, *range(1993, 1998)]
+
+
+def two_regions(f, level):
+    return dist.Poisson(jnp.exp(f + level)).to_event(1)
+
+
+def by_region(X, deaths=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), X, num_outputs=2))
+    with numpyro.plate("year", len(X)):
+        numpyro.sample("deaths", Expected(two_regions, f, jnp.zeros(2)), obs=deaths)
+
+
+@pytest.mark.slow
+def test_dims_of_a_vector_of_data():
+    """Its log likelihood has one axis less."""
+    deaths = np.arange(16).reshape(8, 2)
+    guide = InducingGuide(by_region, InducingPoints(X[::3]))
+    trained = Trained(by_region, guide, guide.init_params(KEY, X, deaths))
+    names = {"dims": {"deaths": ["year", "region"]}, "coords": {"region": ["north", "south"]}}
+    found = trained.to_arviz(KEY, X, deaths, num_draws=5, **names)
+    assert found["posterior_predictive"]["deaths"].dims[2:] == ("year", "region")
+    assert found["observed_data"]["deaths"].dims == ("year", "region")
+    assert found["log_likelihood"]["deaths"].dims[2:] == ("year",)

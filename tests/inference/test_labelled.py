@@ -10,7 +10,7 @@ from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots, report
-from gpzoo.inference.programs.labelled import columns_of
+from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
@@ -189,6 +189,27 @@ def test_columns_go_by_their_names(of_grid):
         model.predict(KEY, frame.rename(columns={"a": "A"}))
     # Names are those of the inputs: columns of targets are no inputs.
     assert not columns_of(gp_regression, (GRID, frame))
+
+
+def of_regions(year, code, deaths=None):
+    X = jnp.stack([year, code], axis=1)
+    numpyro.sample("y", Gaussian(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X)), 0.1), obs=deaths)
+
+
+def of_population(population, deaths=None):
+    of_regions(population, population, deaths)
+
+
+def test_rows_are_in_the_order_of_the_variable_with_all_dimensions():
+    """Whatever argument comes first; and words that data share are no names of columns."""
+    years, numbers = np.arange(4.0), np.arange(8.0).reshape(4, 2)
+    data = xarray.Dataset({"deaths": (("year", "region"), numbers)}, {"year": years, "region": ["north", "south"]})
+    data = data.assign(code=("region", np.arange(2.0)), population=data["deaths"] + 1)
+    (year, code, deaths), (population, _) = unlabelled(of_regions, (data,)), unlabelled(of_population, (data,))
+    np.testing.assert_array_equal(deaths, numbers.ravel())
+    np.testing.assert_array_equal(year, np.repeat(years, 2))
+    np.testing.assert_array_equal(code, np.tile([0.0, 1.0], 4))
+    np.testing.assert_array_equal(population, 1 + numbers.ravel())
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro import handlers
@@ -156,6 +157,13 @@ def test_a_program_is_trained_and_predicted_with(name):
         np.testing.assert_allclose(found["y"].probs.sum(1), 1.0, atol=1e-3)
     else:
         assert found["y"].mean.shape == y[:4].shape and (found["y"].variance > 0).all()
+
+
+def test_a_prior_of_one_number_for_several_is_refused():
+    """It would leave one lengthscale to all columns, without a word."""
+    lifted = handlers.lift(gp_regression, prior={"f_lengthscale": dist.InverseGamma(5.0, 5.0)})
+    with pytest.raises(ValueError, match=r"'f_lengthscale' is \[3\] in the program, and has shape \[\] here.*expand"):
+        handlers.seed(lifted, 0)(np.zeros((4, 3)), np.zeros(4))
 
 
 @pytest.mark.slow

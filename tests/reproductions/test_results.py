@@ -82,7 +82,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     lines = toy("fancy", metrics={"error": 0.0101})["docs/results/toy.md"].splitlines()
     assert "**Of 5 claims: 2 matched, 1 baseline, 1 reading, 1 no experiment.**" in lines
     (row,) = [i for i, line in enumerate(lines) if line.startswith("| squares, fancy: error")]
-    assert "<summary>Baselines of the paper: 1 rows</summary>" in lines[:row] and lines[row].endswith("**matched** |")
+    assert "<summary>Baselines of the paper: 1 row</summary>" in lines[:row] and lines[row].endswith("**matched** |")
 
 
 def test_runs_by_settings_of_ours_that_do_better_are_named(toy):

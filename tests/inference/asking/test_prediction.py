@@ -439,3 +439,26 @@ def test_a_new_one_sees_what_a_program_reads_from_outside():
     first = Trained(program, guide, params).predict(KEY, X)["y"].mean
     outside["mean"] = 2.0
     np.testing.assert_allclose(Trained(program, guide, params).predict(KEY, X)["y"].mean - first, 2.0)
+
+
+def poisson(f):
+    return dist.Poisson(jnp.exp(f))
+
+
+def of_two_tables(X, y=None, *, others=None, counts=None):
+    """One function at the rows of two tables of different lengths."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.7), jnp.concatenate([X, others])))
+    with numpyro.plate("a", len(X)):
+        numpyro.sample("y", Gaussian(f[: len(X)], 0.04), obs=y)
+    with numpyro.plate("b", len(others)):
+        numpyro.sample("counts", Expected(poisson, f[len(X) :]), obs=counts)
+
+
+@pytest.mark.slow
+def test_draws_of_data_where_rows_of_a_function_are_those_of_two_tables():
+    guide = InducingGuide(of_two_tables, InducingPoints(X[::3]))
+    params = guide.init_params(KEY, X, y, model_kwargs={"others": X[:4] + 0.1, "counts": np.arange(4)})
+    trained, options = Trained(of_two_tables, guide, params), {"model_kwargs": {"others": X[:4] + 0.1}}
+    found = trained.predict(KEY, NEW, num_draws=2000, keep_draws=True, **options)
+    assert found["y"].draws.shape == (2000, 7) and found["counts"].draws.shape == (2000, 4)
+    np.testing.assert_allclose(found["y"].draws.var(axis=0), found["y"].variance, rtol=0.2)

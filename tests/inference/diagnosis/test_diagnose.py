@@ -99,7 +99,7 @@ def test_numbers_are_those_of_their_definitions():
     found = diagnose(KEY, trained, X, y, model_kwargs=kwargs)
     test = trained.predict(KEY, X, test_data={"y": y}, num_draws=200, model_kwargs=kwargs)
     (row,) = table(found, "Log densities")
-    assert row["NLPD"] == pytest.approx(-test["y"].log_density.mean())
+    assert row["nlpp"] == pytest.approx(-test["y"].log_density.mean())
     assert row["of a constant"] == pytest.approx(-dist.Normal(y.mean(), y.std()).log_prob(y).mean())
     (row,) = table(found, "Residuals")
     assert row["mean square"] == pytest.approx(np.mean((y - test["y"].mean) ** 2))

@@ -57,4 +57,4 @@ def test_arviz_says_the_same_of_the_export(k, warns):
     reliable = whole <= largest_k(500)
     assert row["by"] == ("LOO" if reliable else "held-out rows")
     if not reliable:
-        assert row["NLPD"] == pytest.approx(-found.arrays["y_log_density"].mean())
+        assert row["nlpp"] == pytest.approx(-found.arrays["y_log_density"].mean())

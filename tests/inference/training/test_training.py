@@ -12,7 +12,7 @@ import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 from gpzoo import draws
 from gpzoo.errors import FactorisationError
@@ -224,6 +224,7 @@ def test_how_expectations_are_taken_is_reported():
     assert train(make(apart), 0, X, y).expectations == {"y": "closed form", "z": "quadrature"}
     drawn = train(make(apart, hyperparameters="normal"), 0, X, y).expectations
     assert drawn == {"y": "closed form", "z": "quadrature given draws of lengthscale, rate"}
+    assert train(make(apart, hyperparameters=AutoMultivariateNormal), 0, X, y).expectations == drawn
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
