@@ -17,6 +17,7 @@ from jax import Array
 from numpyro import handlers
 from numpyro.distributions import LogNormal
 from numpyro.infer import SVI, Predictive
+from scipy.special import softmax
 
 from gpzoo import GPZooError, kmeans
 from gpzoo import _checks as checks
@@ -119,10 +120,10 @@ class _Estimator(BaseEstimator):
         check_is_fitted(self)
         return self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False))
 
-    def _predicted(self, X: Any, **options: Any) -> Any:
+    def _predicted(self, X: Any, site: str = "y", **options: Any) -> Any:
         X = self._inputs(X)
         with jax.enable_x64(True):
-            return self.trained_.predict(jax.random.key(0), X, **options)["y"]
+            return self.trained_.predict(jax.random.key(0), X, **options)[site]
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes, with the bytes of its file and its program in place of the trained model."""
@@ -315,7 +316,14 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
             ValueError: for another number of columns, other names of columns, or numbers that are not finite; for a
                 program of another number of classes, or whose targets are no labels.
         """
-        found, count = self._predicted(X), len(self.classes_)
+        check_is_fitted(self)
+        count = len(self.classes_)
+        own = self.program is None and count > 2
+        found = self._predicted(X, "f" if own else "y")
+        if own:  # the same noise for each row, whatever its place
+            noise = np.random.default_rng(0).standard_normal((1000, 1, count))
+            parts = np.array_split(np.stack([found.mean, np.sqrt(found.variance)]), -(-len(found.mean) // 1000), axis=1)
+            return np.concatenate([softmax(mean + sd * noise, axis=-1).mean(axis=0) for mean, sd in parts])
         labels = found.probs is not None or np.allclose(found.variance, found.mean * (1 - found.mean))
         checks.refuse(not labels, "The program's 'y' is no label, but numbers: take GPZooRegressor, or a likelihood.")
         probs = np.stack([1 - found.mean, found.mean], axis=-1) if found.probs is None else found.probs
