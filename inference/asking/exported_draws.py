@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
@@ -178,6 +179,11 @@ class Draws(GivenProgram):
         notes = self.notes
         plates = {name: _axes(site) for name, site in data.items()}
         sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}
+        if not sizes:  # without data their plates tell
+            values = [s["value"] for s in sampled(found.model).values() if isinstance(s["fn"], ProcessAtInputs)]
+            rows = {np.shape(value)[0] for value in values}
+            of_plates = {name: s["args"][0] for name, s in found.model.items() if s["type"] == "plate"}
+            sizes = {name: size for name, size in of_plates.items() if size in rows}
         notes.seen.update(processes)
         notes.rows.update(sizes, {"row"})
         for name, site in (found.guide | found.model).items():

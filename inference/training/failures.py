@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 from numpyro.infer.svi import SVIState
 
-from gpzoo.errors import FactorisationError
+from gpzoo.errors import FactorisationError, PrecisionWarning
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.training.explain import Failed, explain_failure
 from gpzoo.inference.training.state import Training
@@ -138,3 +139,20 @@ def refuse_coinciding(training: Training) -> None:
 
 def _of_all(training: Training) -> str:
     return ", of all members" if training.members.several else ""
+
+
+def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None:
+    """Warn of a collapsed bound that ended a nat a row below its best, which was rounding error and misled the search.
+
+    Args:
+        losses: negative bounds of each step.
+        num_rows: of the data.
+    """
+    fallen = np.max(losses[..., -1:] - np.min(losses, axis=-1, keepdims=True, initial=np.inf), initial=0.0)
+    if fallen > num_rows:
+        warnings.warn(
+            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had, which was rounding error. Train "
+            "in float64 (numpyro.enable_x64()), or give the noise variance a prior that keeps it from zero.",
+            PrecisionWarning,
+            stacklevel=3,
+        )

@@ -39,7 +39,7 @@ from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training._sources import source_of
 from gpzoo.inference.training.checkpoints import Checkpoints
-from gpzoo.inference.training.failures import Chunk, raise_failure, refuse_coinciding, step_back
+from gpzoo.inference.training.failures import Chunk, raise_failure, refuse_coinciding, step_back, warn_if_fallen
 from gpzoo.inference.training.members import Members
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.training.protocol import refuse_misfits
@@ -226,6 +226,8 @@ def fit(
             training.describe()
             training.data |= columns
             result = training.result
+            if training.finish is not None:
+                warn_if_fallen(result.losses, training.source.num_rows)
             # Once if most natural steps were shorter than asked for, of the member with the most.
             counts = result.backed_off.items()
             if said := [text for site, n in counts if (text := shortened(site, int(np.max(n)), training.done))]:

@@ -329,7 +329,7 @@ def test_labels_of_rows_do_not_depend_on_earlier_exports():
     """Nor do an argument and a plate of one name clash, nor have new rows the numbers of old ones."""
     guide, _ = prepared(yearly)
     trained, years = Trained(yearly, guide, guide.init_params(KEY, X, y)), np.arange(1990, 1998)
-    assert trained.to_arviz(KEY, X, num_draws=5)["posterior"]["f"].dims[2:] == ("row",)
+    assert trained.to_arviz(KEY, X, num_draws=5)["posterior"]["f"].dims[2:] == ("year",)
     options = {"num_draws": 5, "coords": {"year": years}, "new_args": (X[:3],)}
     for _ in range(2):
         found = trained.to_arviz(KEY, X, y, **options)

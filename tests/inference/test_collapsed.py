@@ -34,6 +34,7 @@ from gpzoo.inference import (
 )
 from gpzoo.inference.bounds import collapsed
 from gpzoo.inference.training.explain import _way_out
+from gpzoo.inference.training.failures import warn_if_fallen
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.models import gp_regression
@@ -425,6 +426,13 @@ def test_float64_is_asked_for():
     params = guide.init_params(KEY, X, y)
     with pytest.warns(PrecisionWarning, match=r"float32.*enable_x64"):
         COLLAPSED.optimal(params, guide, X, y)
+
+
+def test_a_bound_that_was_rounding_error_is_said():
+    with pytest.warns(PrecisionWarning, match=r"ended 90,211 nats below the best .*enable_x64"):
+        warn_if_fallen(np.array([3.0, -90055.0, 156.0]), 150)
+    warn_if_fallen(np.array([[3.0, -5.0, 1.0], [2.0, 1.0, 0.0]]), 150)
+    warn_if_fallen(np.zeros((2, 0)), 150)
 
 
 def test_what_does_not_factorise_is_named():
