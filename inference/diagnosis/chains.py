@@ -26,8 +26,9 @@ def of_draws(subject: Subject) -> Diagnosis:
         draws = np.asarray(subject.params[f"{name}_loc"], np.float64)
         rhat, effective = None, float(chains * count)
         if count >= _SHORT:
-            rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
-            effective = float(by_arviz("ess", draws).min())
+            with np.errstate(invalid="ignore"):  # of draws that never move
+                rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
+                effective = float(by_arviz("ess", draws).min())
         rows.append((name, draws[0, 0].size, rhat, effective))
     # Of draws that never move both are NaN, which is no less than anything.
     bad = [row for row in rows if not ((row[2] or 0) <= APART and row[3] >= FEWEST * chains)]
