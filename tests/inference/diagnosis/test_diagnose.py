@@ -24,6 +24,7 @@ from gpzoo.inference.diagnosis.measure import Measured, Outcomes, Process
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.models import gp_regression
 from tests.inference.diagnosis.planted_fits import (
     FAULTS,
     ROWS,
@@ -408,3 +409,12 @@ def test_other_guides_are_refused():
     trained = Trained(constant, around_constant, {"f_mean": jnp.zeros(()), "f_scale": jnp.ones(())})
     with pytest.raises(TypeError, match="must be the trained InducingGuide"):
         diagnose(KEY, trained, X, y)
+
+
+@pytest.mark.slow
+def test_units_are_named_before_what_they_do():
+    X, y = sine(40)
+    guide = InducingGuide(gp_regression, kmeans(8))
+    untrained = Trained(gp_regression, guide, guide.init_params(KEY, X, 70 + 7 * y))
+    found = names(diagnose(KEY, untrained, X, 70 + 7 * y))
+    assert found[0] == "unscaled targets" and "no better than a constant" in found
