@@ -53,8 +53,7 @@ class Recorded(SphinxDirective):
             result = json.loads(path.read_text(encoding="utf-8"))
             # Small runs are checks of the program, and are not set against the paper.
             papers = {} if result["preset"] == "quick" else result["paper_metrics"]
-            scales = {metric: 100 if "(%)" in worded(metric) else 1 for metric in wanted}
-            cells = [shown(result["metrics"].get(each), papers.get(each), scale) for each, scale in scales.items()]
+            cells = [shown(metric, result["metrics"].get(metric), papers.get(metric)) for metric in wanted]
             of = f"{result['experiment']}, {result['variant']}, {result['preset']}"
             lines.append(f"| {of} | " + " | ".join(cells) + " |")
         node = nodes.section()
@@ -63,8 +62,9 @@ class Recorded(SphinxDirective):
         return node.children
 
 
-def shown(ours: float | None, paper: float | None, scale: int) -> str:
-    """Our number, and the paper's in brackets where it has one."""
+def shown(metric: str, ours: float | None, paper: float | None) -> str:
+    """Our number, and the paper's in brackets where it has one; errors in per cent."""
+    scale = 100 if metric == "error" else 1
     text = "-" if ours is None else f"{scale * ours:.4g}"
     return text if paper is None else f"{text} (paper {scale * paper:.4g})"
 

@@ -103,7 +103,7 @@ def container(
                 own, at = (of_rows or {}).get("new" if group.rows == "new" else "data", {}), rows[axis]
                 # The user's labels of all rows, where some are left out.
                 all_rows = () if at is None or group.rows == "new" else {n for n, x in rows.items() if x is None}
-                named = {n: np.asarray(coords[n]) for n in all_rows if n in coords and n not in lengths}
+                named = {n: np.ravel(coords[n]) for n in all_rows if n in coords and n not in lengths}
                 at = np.arange(length) if at is None else at[:length]
                 others = {*variables, *coords, *labels} - ({axis} - set(coords)) - set(named)
                 own = {n: x for n, x in {**own, **named}.items() if n not in others and len(x) > max(at, default=0)}

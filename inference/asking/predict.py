@@ -167,7 +167,7 @@ def predictions(
     asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
     _check_rows(test_data, subject.site_rows, num_rows)
     paths = Paths.of(subject, inducing=inducing, sites=sites, asked=asked, train_static=train_static)
-    of_training = (asked, identity_of(train_static))
+    of_training = (asked, identity_of(train_static), paths.untold)
     question = Question(
         "predict",
         paths,

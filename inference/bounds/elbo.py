@@ -40,7 +40,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     longer pass for noise, the noise that maximises it smaller. With ``tight=True`` a
     :class:`~gpzoo.likelihoods.Gaussian` chooses it in closed form (Titsias 2025, arXiv 2502.08730): one logarithm for
     each row and output, too little to measure. Any likelihood takes one factor of the residual variances for each
-    site and output (Bui, Ashman and Turner 2025, arXiv 2502.04750), of ``InducingGuide(..., residual={"f"})``. Its
+    site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman and Turner 2025, arXiv 2502.04750). Its
     divergence is part of the data sites' terms: plates scale it, and it counts once for each site with data. Sites that
     are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions use ``p(f | u)`` throughout.
 

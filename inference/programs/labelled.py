@@ -86,9 +86,9 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     An argument of the program takes the variable of its name. The first argument, where there is none, takes the
     coordinates of all dimensions, ``[N, d]`` in the order of these; else arguments may take coordinates too. Rows are
     those of all dimensions of the variables that are taken, in C order as the one with most has them, but for a second
-    dimension of the first argument that no other variable has: that of its columns, where there are others or
-    its labels are words. A DataArray is meant so if its
-    name is that of a later argument: else it is an array like any other.
+    dimension of the first argument that no other variable has: that of its columns, where there are others or its
+    labels are words. A DataArray is meant so if its name is that of a later argument: else it is an array like any
+    other.
 
     Args:
         program: for the names of its arguments.

@@ -142,7 +142,7 @@ def _of_all(training: Training) -> str:
 
 
 def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None:
-    """Warn of a collapsed bound that ended a nat a row below its best, which was rounding error and misled the search.
+    """Warn of a collapsed bound that ended a nat a row below its best: rounding errors or long steps misled the search.
 
     Args:
         losses: negative bounds of each step.
@@ -151,8 +151,9 @@ def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None
     fallen = np.max(losses[..., -1:] - np.min(losses, axis=-1, keepdims=True, initial=np.inf), initial=0.0)
     if fallen > num_rows:
         warnings.warn(
-            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had, which was rounding error. Train "
-            "in float64 (numpyro.enable_x64()), or give the noise variance a prior that keeps it from zero.",
+            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had. Rounding errors lift it where "
+            "noise is small: train in float64 (numpyro.enable_x64()), or give the noise variance a prior that keeps it "
+            "from zero. With an optimiser that has a learning rate this may be too high.",
             PrecisionWarning,
             stacklevel=3,
         )

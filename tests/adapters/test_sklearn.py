@@ -98,6 +98,7 @@ def test_predictions_are_in_the_units_of_the_data(waves, regressor):
     assert wide.min() > 3000
 
 
+@pytest.mark.slow
 def test_draws_are_joint_and_with_noise(waves, regressor):
     # Two rows of one input far from all others share the function, and not the noise.
     X = pd.concat([waves[0].iloc[:4], 100 * waves[0].iloc[[0, 0]]])

@@ -96,6 +96,7 @@ def test_inducing_variable(built_in):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_initialiser(built_in):
     # Functions are drawn by the guide that training ends with, wherever it began.
     ours = outcome(RBF, first_rows(4), functions=False)

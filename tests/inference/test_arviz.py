@@ -311,6 +311,7 @@ def levels(X, y=None):
     rates(X, y)
 
 
+@pytest.mark.slow
 def test_what_is_not_of_rows_is_not_predicted():
     guide, params = prepared(levels, hyperparameters="normal")
     found = Trained(levels, guide, params).to_arviz(KEY, X, y, num_draws=5, new_args=(X[:3],))

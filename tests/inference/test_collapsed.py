@@ -428,7 +428,7 @@ def test_float64_is_asked_for():
         COLLAPSED.optimal(params, guide, X, y)
 
 
-def test_a_bound_that_was_rounding_error_is_said():
+def test_a_bound_that_fell_is_said():
     with pytest.warns(PrecisionWarning, match=r"ended 90,211 nats below the best .*enable_x64"):
         warn_if_fallen(np.array([3.0, -90055.0, 156.0]), 150)
     warn_if_fallen(np.array([[3.0, -5.0, 1.0], [2.0, 1.0, 0.0]]), 150)

@@ -103,6 +103,7 @@ def test_predictions_are_those_of_the_same_draws(trained, exported):
     assert (np.abs(np.corrcoef(old - old.mean(0), new - new.mean(0), rowvar=False)[:2, 2:]) < 0.9).all()
 
 
+@pytest.mark.slow
 def test_the_prior_is_that_of_the_program(exported):
     prior = exported["prior"]
     assert set(prior.data_vars) == {"f", "g", "scale", "noise"}
@@ -115,6 +116,7 @@ def test_the_prior_is_that_of_the_program(exported):
     assert draws(exported, "prior_predictive", "labels").shape == (S, 12)
 
 
+@pytest.mark.slow
 def test_rows_in_batches_have_the_same_draws_of_u(trained, exported):
     data = trained.to_arviz(KEY, X, Y, LABELS, num_draws=S, batch_size=5)
     for group, name in (
@@ -173,6 +175,7 @@ def test_options_are_checked_first(trained):
             trained.to_arviz(KEY, X, Y, LABELS, **options)
 
 
+@pytest.mark.slow
 def test_a_density_of_all_rows_does_not_come_in_batches():
     def summed(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))

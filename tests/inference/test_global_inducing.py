@@ -166,6 +166,7 @@ def with_lengthscale(X, y=None):
         numpyro.sample("y", gaussian(f), obs=y)
 
 
+@pytest.mark.slow
 def test_hyperparameters_have_one_value_in_a_run():
     guide = GlobalInducingGuide(with_lengthscale, NEW, hyperparameters="normal")
     params = guide.init_params(KEY, X, y)

@@ -130,6 +130,7 @@ def test_a_site_without_initialiser_raises():
 # -- the objective never falls back ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_losing_the_analytic_kl_raises():
     X, y = sine(8)
     guide = AutoNormal(regression)
@@ -281,6 +282,7 @@ def test_noise_after_the_process_is_noticed_under_mcmc():
         run_mcmc(program, X, y)
 
 
+@pytest.mark.slow
 def test_unwhitened_diagonal_starts_at_the_priors_scale():
     X, y = sine(8)
 

@@ -161,6 +161,7 @@ def test_a_dataset_may_be_a_table():
     np.testing.assert_array_equal(found, model.predict(KEY, GRID[:5])["f"].mean)
 
 
+@pytest.mark.slow
 def test_rows_that_are_masked_keep_their_labels():
     data = DATA.assign(mask=DATA["warmth"] > 0.5)
     model = trained(masked, data)

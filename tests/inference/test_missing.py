@@ -153,6 +153,7 @@ def test_exports_hold_what_was_observed(trained):
     np.testing.assert_array_equal(found["constant_data"]["y_mask"].values, rows)
 
 
+@pytest.mark.slow
 def test_diagnoses_count_what_was_observed(trained):
     args = X.astype(np.float32), Y.astype(np.float32)
     outcomes = measure(KEY, trained._subject(args, None)).outcomes["y"]

@@ -67,6 +67,7 @@ def test_the_prior_is_that_of_all_inputs():
     assert prior.sample(KEY, (5,)).shape == (5, N, P) and prior.variance.shape == (N, P)
 
 
+@pytest.mark.slow
 def test_training_and_functions_are_those_of_the_flat_program(both):
     rows, flat = both
     np.testing.assert_allclose(rows.losses, flat.losses, rtol=1e-10)

@@ -79,6 +79,7 @@ def test_values_of_a_layer_are_the_images_of_the_next():
     np.testing.assert_array_equal(last.X, values.reshape(3, 3, 3, 3))
 
 
+@pytest.mark.slow
 def test_equal_patches_of_an_image_have_equal_pixels():
     guide = InducingGuide(program_of(), STARTS)
     images = np.array(IMAGES)

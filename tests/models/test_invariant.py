@@ -301,6 +301,7 @@ def test_programs_refuse_nonsense(case):
         handlers.seed(program, 0)(X, NUMBERS)
 
 
+@pytest.mark.slow
 def test_features_are_averaged_over_views():
     """Over an orbit exactly; over sampled views, new ones for each input in training, else those of every call."""
 

@@ -36,6 +36,7 @@ def test_sums_over_a_degree_are_legendre_polynomials():
     assert first == phi.shape[1]
 
 
+@pytest.mark.slow
 def test_all_of_them_are_the_kernel():
     """Of one kernel, of one per output, of a sum; and the weights of a function of the harmonics are its own."""
     harmonics = InducingHarmonics(10)

@@ -397,6 +397,7 @@ def test_two_classes_need_no_quadrature_by_draws():
     np.testing.assert_allclose(probs[0], [p * 0.999 + (1 - p) * 0.001, p * 0.001 + (1 - p) * 0.999])
 
 
+@pytest.mark.slow
 def test_several_latents_are_drawn_without_bias():
     mean, variance = np.array([[0.5, -0.3], [1.0, 0.2]]), np.array([[0.4, 0.2], [1.0, 0.3]])
     y = np.array([0.1, 2.0])

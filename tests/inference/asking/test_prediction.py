@@ -224,6 +224,7 @@ def test_training_inputs_are_factorised_once_for_all_batches(samples, monkeypatc
         np.testing.assert_allclose(found[0].variance, found[1].variance, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_arguments_that_do_not_go_together_are_refused(samples):
     guide, params = prepared(regression, X, y)
     with pytest.raises(ValueError, match=r"Give predict posterior_samples= .*call Trained\(model, guide, params\)"):
