@@ -37,8 +37,8 @@ def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -
         f"{name!r} is {list(start.shape)} in the program, and has shape {list(jnp.shape(found))} here: give it one of "
         f"that shape, such as the prior dist.LogNormal(0.0, 1.0).expand({list(start.shape)}).to_event({start.ndim})."
     )
-    checks.refuse(found is not None and jnp.shape(found) != start.shape, message)
-    return found
+    checks.refuse(found is not None and jnp.size(found) != start.size, message)
+    return found if found is None else jnp.reshape(found, start.shape)
 
 
 def precision(like: Array | GaussianMarginals) -> Any:
