@@ -342,6 +342,7 @@ def test_threads_give_the_same(call, models, answers):
     same(found[0], answers("plain", call))
 
 
+@pytest.mark.slow
 def test_numpyro_predicts_the_same(models):
     trained = models("plain")
     draws = Predictive(trained.guide, params=dict(trained.params), num_samples=4000)(KEY, X)["f"]

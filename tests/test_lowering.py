@@ -99,6 +99,7 @@ def test_calls_of_the_host_are_seen():
     assert not foreign(text_of(own)) and foreign(own.lower(lowering_platforms=("cpu",)).as_text())
 
 
+@pytest.mark.slow_but(name=["sparse", "outputs", "convolution", "deep", "latent inputs"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS | OTHERS if name != "not whitened"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_program_leaves_the_device(name, lowered):
@@ -106,6 +107,7 @@ def test_no_program_leaves_the_device(name, lowered):
     assert {at: found for at, text in lowered.texts.items() if (found := foreign(text))} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_covariances_of_patches_are_never_held_for_a_whole_minibatch(lowered):
     """Of 200 digits, each with 24 x 24 patches, as the papers have them."""

@@ -87,6 +87,7 @@ def classifier(waves, labels):
     return GPZooClassifier(num_inducing=10, random_state=0).fit(waves[0], labels)
 
 
+@pytest.mark.slow
 def test_predictions_are_in_the_units_of_the_data(waves, regressor):
     X, y = waves
     mean, std = regressor.predict(X, return_std=True)

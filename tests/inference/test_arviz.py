@@ -295,6 +295,7 @@ def rates(X, y=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_vectors_and_recorded_functions_have_named_axes():
     """Of a vector's one density there are no axes to name; what is recorded of rows is predicted too."""
     guide, params = prepared(rates, hyperparameters="normal")
@@ -326,6 +327,7 @@ def yearly(year, y=None, *, missing=None):
         numpyro.sample("y", Gaussian(f, 0.1, missing=missing), obs=y)
 
 
+@pytest.mark.slow
 def test_labels_of_rows_do_not_depend_on_earlier_exports():
     """Nor do an argument and a plate of one name clash, nor have new rows the numbers of old ones."""
     guide, _ = prepared(yearly)

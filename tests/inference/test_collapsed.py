@@ -455,6 +455,7 @@ def test_a_bound_that_is_not_finite_in_training_is_said():
         fit(KEY, svi, 3, X, Y[:, 0], progress=False)
 
 
+@pytest.mark.slow
 def test_a_line_search_is_not_told_of_learning_rates():
     for optimiser, said in (
         (lbfgs(), "Train in float64: call numpyro.enable_x64() first"),

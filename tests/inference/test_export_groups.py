@@ -254,6 +254,7 @@ def equal(data, again):
         assert one.identical(other.load()), name
 
 
+@pytest.mark.slow
 def test_netcdf_is_what_was_written(exported, tmp_path):
     path = str(tmp_path / "posterior.nc")
     exported.to_netcdf(path, engine="h5netcdf")

@@ -230,6 +230,7 @@ def test_initial_values_come_from_each_sites_own_inputs():
     assert all(tuple(row) in rows for row in np.asarray(params["f_inducing"]).round(10).tolist())
 
 
+@pytest.mark.slow
 def test_plain_svi_init_uses_the_same_initialisers():
     X, y = sine(8)
     svi = SVI(regression, InducingGuide(regression, kmeans(3)), adam(0.01), GaussianProcessELBO())
@@ -269,6 +270,7 @@ def test_unknown_initial_values_are_refused():
         InducingGuide(regression, kmeans(3)).init_params(KEY, X, y, given={"lenghtscale": jnp.ones(())})
 
 
+@pytest.mark.slow
 def test_noise_after_the_process_is_noticed_under_mcmc():
     X, y = sine(8)
 

@@ -150,6 +150,7 @@ def test_an_export_labels_new_rows_and_matches_their_columns(of_grid):
         model.to_arviz(KEY, frame, FIELD.ravel(), new_args=(frame.rename(columns={"a": "A"}),))
 
 
+@pytest.mark.slow
 def test_a_dataset_may_be_a_table():
     """Inputs ``[row, column]`` and data of the rows."""
     names = {"feature": ["age", "dose", "year"], "patient": np.arange(len(GRID))}

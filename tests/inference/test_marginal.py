@@ -238,6 +238,7 @@ def test_bounds_are_those_of_the_papers():
     assert found["vfe"] < found["tight"] < exact
 
 
+@pytest.mark.slow
 def test_blocks_of_rows_tighten_the_bound():
     """By the papers' formula with a block-diagonal matrix; between the tighter bound and the evidence."""
     kernel, noise = Matern52(1.5, 0.9), np.linspace(0.1, 0.4, 12)
@@ -271,6 +272,7 @@ def of_mixtures(X, y=None):
     numpyro.sample("y", Gaussian(f @ jnp.array([[1.0, 0.5, 0.0], [0.3, -1.0, 2.0]]), 0.3), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [of_rows, of_mixtures])
 def test_blocks_of_sums_and_mixtures_lie_between(program):
     data = y.at[3].set(jnp.nan) if program is of_rows else jnp.stack([y, -y, y * y], axis=1)
@@ -416,6 +418,7 @@ def test_second_derivatives_of_laplace_are_right():
     assert float(jax.hessian(ours)(0.1)) == pytest.approx(float(hessian_of_differences(ours, 0.1)), rel=1e-5)
 
 
+@pytest.mark.slow_but(name=["counts"])
 @pytest.mark.parametrize("name", ["counts", "labels"])
 def test_laplace_with_inducing_points_at_all_inputs_is_that_without(name):
     program, data = of_noise(name)
@@ -584,6 +587,7 @@ def test_predictions_given_hyperparameters_are_those_of_regression(inducing):
     np.testing.assert_allclose(functions.var(0), variance, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_draws_of_counts_are_those_of_laplace():
     program, data = of_noise("counts")
     S = 4000

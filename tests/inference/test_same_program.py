@@ -166,6 +166,7 @@ def other():
     return make(Matern12), InducingGuide(make(RBF), Z)
 
 
+@pytest.mark.slow_but(call=["collapsed", "online", "svi.run", "mean field"])
 @pytest.mark.parametrize("call", ["collapsed", "online", "earlier", "svi.run", "mean field", "its svi.run", "in jit"])
 def test_every_objective_refuses(call):
     model, guide = other()

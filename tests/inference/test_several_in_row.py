@@ -58,6 +58,7 @@ def both():
     return trained(sums), trained(partial(sums, flat=True))
 
 
+@pytest.mark.slow
 def test_the_prior_is_that_of_all_inputs():
     prior = GaussianProcess(RBF(1.3, 0.7), X, X[..., 0], per_row=True)
     value = RNG.standard_normal((4, N, P))
@@ -77,6 +78,7 @@ def test_training_and_functions_are_those_of_the_flat_program(both):
     assert functions[0].shape == (4, N, P)
 
 
+@pytest.mark.slow
 def test_predictions_come_by_row_in_any_batches(both):
     rows, flat = (one.predict(KEY, X, num_draws=200) for one in both)
     assert rows["f"].mean.shape == rows["f"].variance.shape == (N, P)
@@ -154,6 +156,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call, error, words", REFUSED)
 def test_what_they_cannot_be_is_refused(call, error, words):
     with pytest.raises(error, match=words):

@@ -98,6 +98,7 @@ def test_without_inner_variance_it_is_one_process_at_the_composed_means(layers):
 # -- the terms of the bound --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_bound_is_expectations_less_the_kl_of_every_layer(three, gradient, of_sites):
     (_, params), found = three, of_sites
     assert set(found) == {"layer_0", "layer_1", "f", "y"}

@@ -44,6 +44,7 @@ def middles(images):
 # -- one layer ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 def test_moments_of_a_layer_are_those_of_the_paper(whiten):
     """Blomqvist et al. (2018): each patch is an input of ``g``; the mean is a convolution with a delta, summed over
@@ -69,6 +70,7 @@ def test_moments_of_a_layer_are_those_of_the_paper(whiten):
     np.testing.assert_allclose(variance.reshape(27, 3), expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_values_of_a_layer_are_the_images_of_the_next():
     values = RNG.standard_normal((3, 9, 3))
     program = handlers.seed(handlers.substitute(program_of(), {"layer_0": values}), 0)

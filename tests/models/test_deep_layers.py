@@ -122,6 +122,7 @@ def in_hull(point, rows):
     return found.status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 def test_a_guide_starts_with_the_means_alone(whiten):
     layers = maps_of(X, [4, 2])
@@ -151,6 +152,7 @@ def test_a_guide_starts_with_the_means_alone(whiten):
     assert (variances < 1e-4).all()
 
 
+@pytest.mark.slow
 def test_inner_scales_name_the_inner_layers():
     assert inner_scales([3, 2]) == {"layer_0": 1e-5, "layer_1": 1e-5}
     assert inner_scales(linear_layers(X, [2]), 0.1) == {"layer_0": 0.1}

@@ -153,6 +153,7 @@ def test_labels_are_drawn_and_have_no_quantiles():
     assert_same(found, go(keep_draws=True, batch_size=2))
 
 
+@pytest.mark.slow
 def test_sites_drawn_jointly():
     def centred(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))

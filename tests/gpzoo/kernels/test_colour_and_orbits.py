@@ -99,6 +99,7 @@ BASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BASES)
 def test_base_kernels_on_colour_patches_against_loops(name):
     base, scalar = BASES[name]

@@ -49,6 +49,7 @@ def test_it_is_numpyros(kernel):
     np.testing.assert_allclose(both(X), wanted + 2 * (PHI * np.asarray(of_numpyro(KERNELS[0]))) @ PHI.T, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_its_basis_says_all_of_it():
     """Given the weights nothing is left, of one kernel or of one per output; those of a function of the box are its."""
     basis = InducingBasis(**BOX)
@@ -81,6 +82,7 @@ def of_thirty():
     return trained(30)
 
 
+@pytest.mark.slow
 def test_the_bound_rises_to_the_evidence(of_thirty):
     K = np.asarray(RBF(1.0, 0.8)(LINE)) + 0.04 * np.eye(40)
     evidence = -(DATA @ np.linalg.solve(K, DATA) + np.linalg.slogdet(2 * np.pi * K)[1]) / 2
@@ -126,6 +128,7 @@ def test_what_it_cannot_be_is_refused():
 # -- waves of an interval ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(kind=[Matern32])
 @pytest.mark.parametrize("kind", [Matern12, Matern32, Matern52])
 def test_covariances_of_waves_are_inner_products(kind):
     """Those of functions known on a grid tend to them as it becomes finer; by halves, their differences too."""

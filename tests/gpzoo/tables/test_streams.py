@@ -675,6 +675,7 @@ def test_take_checks_its_steps():
         assert batches.take(np.int32(2**31 - 1), np.int32(1))[1].shape == (1, 10)  # no overflow
 
 
+@pytest.mark.slow
 def test_memory_is_a_few_windows_whatever_the_table(tmp_path):
     """Of a table of 32 MB in a file: windows of 1.6 MB, four of them, and blocks."""
     data = np.memmap(tmp_path / "zeros.bin", np.float32, "w+", shape=(1_000_000, 8))

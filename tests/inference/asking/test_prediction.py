@@ -77,6 +77,7 @@ def test_many_inputs_at_once_are_those_of_small_batches():
         assert prediction._rows_at_a_time(SimpleNamespace(args=(np.zeros(shape, bool),))) == size
 
 
+@pytest.mark.slow
 def test_batches_do_not_change_predictions():
     labels = np.arange(10) % 3
     guide, params = prepared(softmax, X, labels)

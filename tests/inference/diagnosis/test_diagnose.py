@@ -142,6 +142,7 @@ def test_a_first_diagnosis_calls_program_and_guide_at_most_five_times_each():
     assert not calls
 
 
+@pytest.mark.slow
 def test_the_program_runs_at_most_five_times_and_each_array_is_looked_at_once(monkeypatch):
     """Runs of the guide, each with one of the program after it: what is measured, predicted, weighed and left out."""
     runs, looked, called, compiled = [], [], [], []

@@ -85,6 +85,7 @@ def as_drawn(trained, grid):
 # -- fits --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_fit_shows_the_data_the_prediction_and_the_inducing_points():
     trained, X, y = of_one_input()
     ax = plots.fit_1d(KEY, trained, X, y, draws=3)

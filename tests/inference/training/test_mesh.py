@@ -112,6 +112,7 @@ def short(mesh, *data, steps=3, **options):
     return fit(KEY, svi, steps, *(data or (X, Y)), mesh=mesh, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_a_mesh_of_one_device_changes_nothing(tmp_path):
     mesh = all_devices()
     one, two = short(mesh, batch_size=4), short(None, batch_size=4)

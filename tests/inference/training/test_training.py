@@ -242,6 +242,7 @@ def test_a_term_of_several_rows_is_refused_for_any_batch_size(batch_size):
 # -- what stops it -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_infinite_bound_names_the_site_and_keeps_what_was_good():
     X, y = sine(12)
 
@@ -291,6 +292,7 @@ def ordinal(f, cutpoints):
     return dist.OrderedLogistic(f, cutpoints)
 
 
+@pytest.mark.slow
 def test_rows_whose_density_is_not_finite_are_named():
     X = sine(12)[0].astype(np.float32)
     y = jnp.zeros(12, int).at[jnp.array([2, 5, 6, 9])].set(2)
