@@ -7,7 +7,7 @@
 # make browser  reports and the site in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
 # make bench   ours beside GPflow, GPyTorch, GPJax and others; each is in an environment of its own, or not run:
 #              make bench GPFLOW_PYTHON=... GPYTORCH_PYTHON=... GPJAX_PYTHON=... PYMC_PYTHON=... [BENCH="--pairs 3"]
-# make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a fifth as long
+# make docs    the site, whose pages are run: build/docs/index.html; GPZOO_DOCS=quick make docs trains a tenth as long
 # make lint    style and types only
 # make size    files, lines of code, tests and their seconds, by folder
 # make clean   remove what the other targets made

@@ -37,6 +37,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import arviz  # noqa: F401
 if _quick := os.environ.get("GPZOO_DOCS") == "quick":
+    # Most of a short training's time is compilation: tests/conftest.py says of these flags what they leave out.
+    _flags = "--xla_backend_optimization_level=0"
+    if version_of("jaxlib").startswith("0.10."):
+        _flags += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ.setdefault("XLA_FLAGS", _flags)
     # IPython runs this file before a page.
     os.environ["PYTHONSTARTUP"] = str(Path(__file__).parent / "_ext" / "quick.py")
 _data = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -55,6 +60,8 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+# scikit-learn's own, whose docstrings point into its own pages.
+autodoc_default_options = {"exclude-members": "set_fit_request, set_predict_request, set_score_request"}
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_use_rtype = False

@@ -1,4 +1,4 @@
-"""What a page's interpreter runs first under ``GPZOO_DOCS=quick``: trainings and chains have a fifth of their steps.
+"""What a page's interpreter runs first under ``GPZOO_DOCS=quick``: of steps and draws a tenth are taken.
 
 Pages themselves stay as readers see them. Numbers in the text are those of the whole build.
 """
@@ -14,15 +14,17 @@ def _shorten() -> None:
     import gpzoo.models
 
     def fewer(steps):
-        return type(steps)(map(fewer, steps)) if isinstance(steps, tuple) else min(steps, max(20, steps // 5))
+        if isinstance(steps, tuple):
+            return type(steps)(map(fewer, steps))
+        return steps and min(steps, max(40, steps // 10))
 
     def shortened(function, *names):
         @wraps(function)
         def called(*args, **kwargs):
             bound = signature(function).bind(*args, **kwargs)
+            bound.apply_defaults()
             for name in names:
-                if name in bound.arguments:
-                    bound.arguments[name] = fewer(bound.arguments[name])
+                bound.arguments[name] = fewer(bound.arguments[name])
             return function(*bound.args, **bound.kwargs)
 
         return called
@@ -30,7 +32,9 @@ def _shorten() -> None:
     for module, name, *counts in (
         (gpzoo.inference, "fit", "num_steps"),
         (gpzoo.inference, "compare", "num_steps"),
+        (gpzoo.inference, "nuts", "num_warmup", "num_samples"),
         (gpzoo.inference, "vsbc", "num_steps", "num_simulations"),
+        (gpzoo.inference.Trained, "to_arviz", "num_draws"),
         (gpzoo.models, "fit_deep_kernel", "num_steps"),
         (gpzoo.models, "fit_network", "num_steps"),
         (numpyro.infer, "MCMC", "num_warmup", "num_samples"),
