@@ -111,20 +111,13 @@ def _in_our_words() -> Iterator[None]:
         ) from error
 
 
-def at_once(function: Callable[[], Any], *, concretely: bool = False) -> Any:
+def at_once(function: Callable[[], Any]) -> Any:
     """``function()`` as one compiled program, whose arguments are the arrays that the function closes over.
 
     Otherwise each operation would be compiled separately. Every call compiles anew: use it for functions called once.
-
-    Args:
-        function: of nothing.
-        concretely: whether it runs now even inside the caller's ``jit``; the arrays must be known.
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)()
-    program: Any = jax.jit(partial(eval_jaxpr, traced.jaxpr))
-    if concretely:
-        program = program.lower(traced.consts).compile()
-    leaves = program(traced.consts)
+    leaves = jax.jit(partial(eval_jaxpr, traced.jaxpr))(traced.consts)
     _platform.release_freed()
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
