@@ -61,7 +61,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 # scikit-learn's own, whose docstrings point into its own pages.
-autodoc_default_options = {"exclude-members": "set_fit_request, set_predict_request, set_score_request"}
+autodoc_default_options = {"exclude-members": "set_predict_request, set_score_request"}
 autodoc_preserve_defaults = True
 napoleon_google_docstring = True
 napoleon_use_rtype = False

@@ -29,7 +29,8 @@ def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -
         (Array(0.1, dtype=float32), 'param')
 
     Raises:
-        ValueError: if a handler gives it another shape, such as ``lift`` with the prior of one number for several.
+        ValueError: if a handler gives it another number of values, such as ``lift`` with the prior of one number for
+            several. One number stands for one of shape ``[1]``.
     """
     start = jnp.asarray(value, precision(like))
     found = numpyro.param(name, start, constraint=constraints.softplus_positive)

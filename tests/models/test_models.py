@@ -21,6 +21,7 @@ from gpzoo.models import (
     gp_classification,
     gp_regression,
     multi_channel_gp,
+    rbf,
     translation_insensitive_gp,
 )
 from gpzoo.reproductions import datasets
@@ -165,6 +166,8 @@ def test_a_prior_of_one_number_for_several_is_refused():
     lifted = handlers.lift(gp_regression, prior={"f_lengthscale": dist.InverseGamma(5.0, 5.0)})
     with pytest.raises(ValueError, match=r"'f_lengthscale' is \[3\] in the program, and has shape \[\] here.*expand"):
         handlers.seed(lifted, 0)(np.zeros((4, 3)), np.zeros(4))
+    with handlers.substitute(data={"f_lengthscale": 0.5}):
+        assert rbf("f", np.zeros((4, 1))).lengthscale.shape == (1,)
 
 
 @pytest.mark.slow
