@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from numpyro.distributions import Delta
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
-from gpzoo.errors import GPZooError
+from gpzoo.errors import GPZooError, plain
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
@@ -29,6 +30,7 @@ from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals,
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import (
     Look,
+    descriptions_of,
     find_sites,
     look,
     named,
@@ -147,12 +149,24 @@ class InducingGuide(LikeAutoGuides):
         return self.sites
 
     def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse a program with sites that the one of a file has not: what they are to be, nothing tells."""
-        if new := sorted(names_of(look(self.model, args, kwargs, arrays=True).trace) - self.sites.names):
+        """Refuse a program with sites that the one of a file has not: what they are to be, nothing tells.
+
+        Of other kernels and likelihoods it warns: a class of one's own may have another name now.
+        """
+        found = look(self.model, args, kwargs, arrays=True).trace
+        if new := sorted(names_of(found) - self.sites.names):
             raise ValueError(
                 f"The file is that of another program: {named(self.model)} has the site(s) {new}, and the trained one "
                 f"had {sorted(self.sites.names)}. Load it with the program that was trained."
             )
+        for name, now in descriptions_of(found).items():
+            if (before := self.sites.descriptions.get(name, now)) != now:
+                warnings.warn(
+                    f"The file may be that of another program: in {named(self.model)}, site {name!r} is a {now}, and "
+                    f"the trained one was a {plain(before)}. If that is not the same, predictions are wrong.",
+                    UserWarning,
+                    stacklevel=2,
+                )
         self._known = (_deciding(kwargs),)
 
     def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.core import Tracer
+from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 
 from gpzoo import _checks as checks
+from gpzoo._pytree import Fields
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
@@ -174,12 +176,36 @@ def find_sites(
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names_of(found), seen.parameters, limits
     lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
-    return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines})
+    return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines}, descriptions_of(found))
 
 
 def names_of(trace: Trace) -> frozenset[str]:
     """Names of all sample and param sites."""
     return frozenset(name for name, site in trace.items() if site["type"] in ("sample", "param"))
+
+
+def descriptions_of(trace: Trace) -> dict[str, str]:
+    """What sample sites are, in words: their class, and of GPs the kernel, its options and its numbers' axes."""
+
+    def words(x: Any) -> str:
+        if isinstance(x, Fields):
+            values = {name: getattr(x, name) for name in (*x.data_fields, *x.static_fields)}
+            parts = [f"{name}={words(value)}" for name, value in values.items() if value is not None]
+            return f"{type(x).__name__}({', '.join(parts)})"
+        if isinstance(x, Mapping):
+            return words([f"{name}={words(value)}" for name, value in x.items()])
+        if isinstance(x, list | tuple):
+            return f"[{', '.join(map(words, x))}]"
+        if isinstance(x, Array | np.ndarray):  # how many rows there are may differ between calls
+            return f"array[{', '.join(':' * x.ndim)}]" if x.ndim else "number"
+        return str(x) if isinstance(x, int | float | str) else getattr(x, "__name__", type(x).__name__)
+
+    def said(fn: Any) -> str:
+        while isinstance(fn, MaskedDistribution | ExpandedDistribution | Independent):
+            fn = fn.base_dist
+        return f"{type(fn).__name__}{f' of {words(fn.kernel)}' if isinstance(fn, GaussianProcess) else ''}"
+
+    return {name: said(site["fn"]) for name, site in sampled(trace).items()}
 
 
 def named(program: Callable) -> str:

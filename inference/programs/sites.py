@@ -29,6 +29,7 @@ class Sites:
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
         within: which inputs are those of a row, for drawn GP sites that are needed at several of these together.
         lines: of the program, or the guide's ``joint``, that draw a GP site, by its name.
+        descriptions: of sample sites, by name, see :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """
 
     latents: frozenset[str]
@@ -42,6 +43,7 @@ class Sites:
     plate_depth: int = 0
     within: Mapping[str, Layout] = field(default_factory=dict)
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def drawn_as(self, site: str) -> Layout | None:
         """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""

@@ -32,8 +32,8 @@ from gpzoo import (
 from gpzoo.inducing.variables import InducingBlocks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
 from gpzoo.inference.asking.saved import _decoded, _encoded
-from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Gaussian
+from gpzoo.kernels import RBF, Matern52, Periodic
+from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.models import (
     deep_gp,
     deep_kernel_gp,
@@ -365,6 +365,36 @@ def test_a_file_of_another_program_is_told_apart(tmp_path, standard_promotion):
         other = load(tmp_path / "model", with_slope)
     with pytest.raises(ValueError, match=r"with_slope has the site\(s\) \['slope'\], and the trained one had"):
         other.predict(KEY, X)
+
+
+def test_another_kernel_or_likelihood_at_the_same_sites_is_told(tmp_path, standard_promotion):
+    def program(kernel, start=1.0, likelihood=Gaussian):
+        def waves(X, y=None):
+            scale = numpyro.param("scale", start)
+            f = numpyro.sample("f", GaussianProcess(kernel(scale), X))
+            numpyro.sample("y", likelihood(f, 0.1), obs=y)
+
+        return waves
+
+    def own(scale):
+        return 2.0 * RBF(1.0, scale) + Periodic(0.5, 1.0, 3.0)
+
+    guide = InducingGuide(program(own), kmeans(4))
+    Trained(guide.model, guide, guide.init_params(KEY, X, X[:, 0])).save(tmp_path / "model")
+    others = {
+        r"Scaled\(.*RBF.* trained one was a GaussianProcess of Sum": program(lambda scale: 2.0 * RBF(1.0, scale)),
+        "Matern52.* trained one .*RBF": program(lambda scale: 2.0 * Matern52(1.0, scale) + Periodic(0.5, 1.0, 3.0)),
+        r"lengthscale=array\[:\].* trained": program(lambda scale: own(jnp.stack([scale, scale]))),
+        "active_dims=.* trained": program(lambda scale: 2.0 * RBF(1.0, scale, [0]) + Periodic(0.5, 1.0, 3.0)),
+        "'y' is a Bernoulli.* trained one was a Gaussian": program(own, likelihood=lambda f, _: Bernoulli(f)),
+    }
+    for words, other in others.items():
+        loaded = load(tmp_path / "model", other)
+        with pytest.warns(UserWarning, match=words):
+            loaded.predict(KEY, X)
+        loaded.predict(KEY, X)  # it is said once
+    # Where a parameter starts is no matter to a trained one.
+    load(tmp_path / "model", program(own, start=2.0)).predict(KEY, NEW)
 
 
 def test_versions_are_told_apart(trained, saved, tmp_path):
