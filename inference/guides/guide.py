@@ -162,8 +162,8 @@ class InducingGuide(LikeAutoGuides):
         for name, now in descriptions_of(found).items():
             if (before := self.sites.descriptions.get(name, now)) != now:
                 warnings.warn(
-                    f"The file may be that of another program: in {named(self.model)}, site {name!r} is a {now}, and "
-                    f"the trained one was a {plain(before)}. If that is not the same, predictions are wrong.",
+                    f"The file may be that of another program: in {named(self.model)}, site {name!r} is {now}, and in "
+                    f"the trained one it was {plain(before)}. If that is not the same, predictions are wrong.",
                     UserWarning,
                     stacklevel=2,
                 )

@@ -382,11 +382,11 @@ def test_another_kernel_or_likelihood_at_the_same_sites_is_told(tmp_path, standa
     guide = InducingGuide(program(own), kmeans(4))
     Trained(guide.model, guide, guide.init_params(KEY, X, X[:, 0])).save(tmp_path / "model")
     others = {
-        r"Scaled\(.*RBF.* trained one was a GaussianProcess of Sum": program(lambda scale: 2.0 * RBF(1.0, scale)),
+        r"Scaled\(.*RBF.* trained one it was GaussianProcess of Sum": program(lambda scale: 2.0 * RBF(1.0, scale)),
         "Matern52.* trained one .*RBF": program(lambda scale: 2.0 * Matern52(1.0, scale) + Periodic(0.5, 1.0, 3.0)),
         r"lengthscale=array\[:\].* trained": program(lambda scale: own(jnp.stack([scale, scale]))),
         "active_dims=.* trained": program(lambda scale: 2.0 * RBF(1.0, scale, [0]) + Periodic(0.5, 1.0, 3.0)),
-        "'y' is a Bernoulli.* trained one was a Gaussian": program(own, likelihood=lambda f, _: Bernoulli(f)),
+        "'y' is Bernoulli, .* trained one it was Gaussian": program(own, likelihood=lambda f, _: Bernoulli(f)),
     }
     for words, other in others.items():
         loaded = load(tmp_path / "model", other)
