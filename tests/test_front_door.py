@@ -138,6 +138,21 @@ def test_num_data_is_filled_in_where_it_is_open(given):
             run(partial(program, num_data=24), batch_size=4)
 
 
+def test_a_plate_of_a_fixed_size_is_named_where_there_are_other_rows():
+    def program(X, y=None):
+        f = numpyro.sample("f", gpzoo.GaussianProcess(gpzoo.kernels.RBF(), X))
+        with numpyro.plate("rows", 12):
+            numpyro.sample("y", likelihoods.Gaussian(f, 0.1), obs=y)
+
+    guide = InducingGuide(program, kmeans(3))
+    svi = SVI(program, guide, adam(0.01), GaussianProcessELBO())
+    with pytest.raises(ValueError, match="Plate 'rows' has 12 rows, and the arguments have 4, of a minibatch"):
+        fit(KEY, svi, 1, X, y, progress=False, batch_size=4)
+    trained = Trained(program, guide, guide.init_params(KEY, X, y))
+    with pytest.raises(ValueError, match="Plate 'rows' has 12 rows, and the arguments have 5"):
+        trained.predict(KEY, X[:5])
+
+
 @pytest.mark.slow
 def test_a_plain_training_of_numpyro_is_a_trained_model_too():
     guide = InducingGuide(bayesian_regression, kmeans(3), hyperparameters="normal")

@@ -38,7 +38,7 @@ from gpzoo.inference.programs.program import (
     parameters_of,
     rows_of_sites,
 )
-from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, values_of
+from gpzoo.inference.programs.runs import Runs, Trace, at_once, in_our_words, run, sampled, shapes_of, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -119,7 +119,10 @@ class InducingGuide(LikeAutoGuides):
         """
         sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
         start = partial(self.starting_sites, args=args, kwargs=kwargs)
-        with PosteriorHandler(self, sites, (args, kwargs), others, start) as handler:
+        with (
+            PosteriorHandler(self, sites, (args, kwargs), others, start) as handler,
+            in_our_words(handler.plates, args),
+        ):
             self.model(*args, **kwargs)
         return handler.values
 

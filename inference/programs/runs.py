@@ -23,6 +23,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._numpyro import Handler, mask_of
 from gpzoo.inference.programs.gp_sites import Representation, representing
+from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.likelihoods import Likelihood
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -82,11 +83,11 @@ def run(
 
     def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
-        with _Trace() as found:
+        with _Trace() as found, in_our_words(found, args):
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
-    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()), _in_our_words():
+    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()):
         if guide is not None:
             of_guide = trace(guide, guide_key)
         if model is not None:
@@ -98,17 +99,32 @@ def run(
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
-    """JAX's primitives refuse marginals before they ask these for an array, and speak of the protocol."""
+def in_our_words(sites: Trace, args: tuple) -> Iterator[None]:
+    """Errors of JAX and NumPyro that a program in their ways can end in, with the way out.
+
+    Args:
+        sites: those so far, plates among them.
+        args: positional arguments of the program.
+    """
     try:
         yield
     except ValueError as error:
-        if "Triggering __jax_array__()" not in str(error):
-            raise
-        raise TypeError(
-            "The program gives marginals of a GP site to a function of jax.lax, or takes them as an index. To compute "
-            "with a random draw write draws(f), from gpzoo import draws."
-        ) from error
+        # JAX's primitives refuse marginals before they ask these for an array, and speak of the protocol.
+        if "Triggering __jax_array__()" in str(error):
+            raise TypeError(
+                "The program gives marginals of a GP site to a function of jax.lax, or takes them as an index. To "
+                "compute with a random draw write draws(f), from gpzoo import draws."
+            ) from error
+        rows = number_of_rows(args)
+        plates = {name: len(site["value"]) for name, site in sites.items() if site["type"] == "plate"}
+        for name, size in plates.items():
+            if "Incompatible shapes" in str(error) and f"({size},)" in str(error) and 0 < rows != size:
+                raise ValueError(
+                    f"Plate {name!r} has {size} rows, and the arguments have {rows}, of a minibatch or of new inputs: "
+                    f"write numpyro.plate({name!r}, num_data or len(X), subsample_size=len(X)), and give the program "
+                    "an argument num_data=None, which fit fills in."
+                ) from error
+        raise
 
 
 def at_once(function: Callable[[], Any]) -> Any:
