@@ -55,6 +55,10 @@ CALLS = {
         lambda: predict(KEY, regression, X, train_args=(X, y), depth=2),
         f"predict has no argument 'depth'; {WAY}={{'depth': ...}}.",
     ),
+    "another library's name": (
+        lambda: ONE.predict(KEY, X, batchsize=2),
+        f"predict has no argument 'batchsize', but 'batch_size'; {WAY}={{'batchsize': ...}}.",
+    ),
     "trained.predict": (
         lambda: ONE.predict(KEY, X, quantiles=(0.1, 0.9), depth=2),
         f"predict has no argument 'depth'; {WAY}={{'depth': ...}}.",

@@ -95,12 +95,13 @@ class Expected(Likelihood):
     def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
 
-    def _of_shapes(self) -> Any:
+    @property
+    def law(self) -> Any:
         """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 
     def _known_support(self) -> constraints.Constraint:
-        return self._of_shapes().support
+        return self.law.support
 
     @property
     def support(self) -> constraints.Constraint:
@@ -120,7 +121,7 @@ class Expected(Likelihood):
         """Refuse values outside the support."""
         if self.is_categorical:
             return check_labels(self, values, cast(int, self.num_classes))
-        likelihood = self._of_shapes()
+        likelihood = self.law
         support = inspect.getattr_static(likelihood, "support")
         # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
@@ -139,7 +140,7 @@ class Expected(Likelihood):
     @property
     def is_categorical(self) -> bool:
         """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
-        return isinstance(_innermost(self._of_shapes()), CategoricalLogits | CategoricalProbs)
+        return isinstance(_innermost(self.law), CategoricalLogits | CategoricalProbs)
 
     @property
     def num_classes(self) -> int | None:

@@ -140,8 +140,10 @@ def _axes(
 def _label(axis: str, given: Any, length: int, group: str) -> np.ndarray:
     labels = np.asarray(given)
     if labels.shape != (length,):
+        hint = " Labels of new rows come with them: give frames." if group.startswith("predictions") else ""
         raise ValueError(
             f"coords[{axis!r}] must have one entry for each of {length} (group {group!r}), got shape {labels.shape}."
+            f"{hint}"
         )
     return labels
 

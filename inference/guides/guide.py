@@ -154,7 +154,8 @@ class InducingGuide(LikeAutoGuides):
     def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Refuse a program with sites that the one of a file has not: what they are to be, nothing tells.
 
-        Of other kernels and likelihoods it warns: a class of one's own may have another name now.
+        Of other kernels and likelihoods it warns, since a class of one's own may have another name now, and of latent
+        sites that it misses, since these arguments may leave them out.
         """
         found = look(self.model, args, kwargs, arrays=True).trace
         if new := sorted(names_of(found) - self.sites.names):
@@ -162,7 +163,8 @@ class InducingGuide(LikeAutoGuides):
                 f"The file is that of another program: {named(self.model)} has the site(s) {new}, and the trained one "
                 f"had {sorted(self.sites.names)}. Load it with the program that was trained."
             )
-        for name, now in descriptions_of(found).items():
+        gone = dict.fromkeys(self.sites.latents - names_of(found), "missing")
+        for name, now in (descriptions_of(found) | gone).items():
             if (before := self.sites.descriptions.get(name, now)) != now:
                 warnings.warn(
                     f"The file may be that of another program: in {named(self.model)}, site {name!r} is {now}, and in "

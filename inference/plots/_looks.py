@@ -85,18 +85,21 @@ class Seen(NamedTuple):
             raise ValueError(f"site must name a latent GP site of the program, one of {list(self.processes)}; {said}.")
         return name
 
-    @property
-    def observed(self) -> Observed:
-        """The first data site.
+    def observed(self, name: str | None) -> Observed:
+        """A data site: the named one, or the first.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if there is none, or none of this name.
         """
-        for name, site in self.data.items():
-            known = site["is_observed"] and checks.is_concrete(site["value"])
-            values = np.asarray(site["value"]) if known else None
-            return Observed(name, values, answers(unmasked(site["fn"])).kind == "binary")
-        raise ValueError("The program has no data site.")
+        if not self.data:
+            raise ValueError("The program has no data site.")
+        name = next(iter(self.data)) if name is None else name
+        if name not in self.data:
+            raise ValueError(f"data must name a data site of the program, one of {list(self.data)}; got {name!r}.")
+        site = self.data[name]
+        known = site["is_observed"] and checks.is_concrete(site["value"])
+        values = np.asarray(site["value"]) if known else None
+        return Observed(name, values, answers(unmasked(site["fn"])).kind == "binary")
 
     def inputs_of(self, columns: int, picture: str) -> np.ndarray:
         """The only input, ``[N, columns]``.

@@ -24,6 +24,7 @@ def field_2d(
     trained: Trained,
     *args: Argument,
     site: str | None = None,
+    data: str | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -48,6 +49,7 @@ def field_2d(
         trained: the model, whose program has one input ``[N, 2]``.
         *args: the program's positional arguments, data included, as far as they are to be shown.
         site: a GP site to show in place of ``y``; its first output, if there are several.
+        data: the data site to show; the first one if ``None``.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
@@ -56,7 +58,8 @@ def field_2d(
     """
     looked = seen(trained, args, model_kwargs)
     X = looked.inputs_of(2, "field_2d")
-    name, observed = looked.site(site) if site is not None or len(looked.processes) == 1 else None, looked.observed
+    observed = looked.observed(data)
+    name = looked.site(site) if site is not None or len(looked.processes) == 1 else None
     ax = draw.one(ax, height=3.9)
     lines = [beyond(column, 0.1, 60) for column in X.T]
     sides = [(line[0], line[-1]) for line in lines]

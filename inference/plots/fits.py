@@ -26,6 +26,7 @@ def fit_1d(
     trained: Trained | Callable,
     *args: Argument,
     site: str | None = None,
+    data: str | None = None,
     draws: int = 8,
     posterior_samples: Mapping[str, ArrayLike] | None = None,
     params: Mapping[str, Any] | None = None,
@@ -57,6 +58,7 @@ def fit_1d(
         trained: the model, whose program has one input ``[N, 1]``; or such a program.
         *args: the program's positional arguments, data included, as far as they are to be shown.
         site: the GP site whose inducing points are marked; not needed where one is no inner layer.
+        data: the data site to show; the first one if ``None``.
         draws: number of functions to show.
         posterior_samples: of a program, its MCMC draws, see :func:`~gpzoo.inference.predict`.
         params: of a program, values of its ``numpyro.param`` sites.
@@ -74,7 +76,7 @@ def fit_1d(
         looked = seen(trained, args, model_kwargs)
     else:
         raise ValueError("A trained model has its own parameters: give its program, trained.model, with those of MCMC.")
-    X, name, observed = looked.inputs_of(1, "fit_1d"), looked.site(site), looked.observed
+    X, name, observed = looked.inputs_of(1, "fit_1d"), looked.site(site), looked.observed(data)
     x = beyond(X[:, 0], 0.1)
     grid = x[:, None].astype(X.dtype)
     found = looked.predict(rng_key, grid, quantiles=draw.ENDS)

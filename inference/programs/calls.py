@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
@@ -101,7 +102,9 @@ def _refuse_call(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: 
         shown = ", ".join(f"{word!r}: ..." for word in unknown)
         way = f"; the program's inputs and data go by position, all else into model_kwargs={{{shown}}}"
         way = way if "model_kwargs" in own else ""
-        raise TypeError(f"{name} has no argument {' and '.join(map(repr, unknown))}{way}.")
+        near = [other for word in unknown for other in get_close_matches(word, own, 1, 0.75)]
+        but = f", but {' and '.join(map(repr, near))}" if near else ""
+        raise TypeError(f"{name} has no argument {' and '.join(map(repr, unknown))}{but}{way}.")
 
 
 def _is_key(x: Any) -> bool:

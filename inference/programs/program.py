@@ -20,7 +20,7 @@ from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
 from gpzoo.inference.programs.sites import Sites
-from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
@@ -185,7 +185,7 @@ def names_of(trace: Trace) -> frozenset[str]:
 
 
 def descriptions_of(trace: Trace) -> dict[str, str]:
-    """What sample sites are, in words: their class, and of GPs the kernel, its options and its numbers' axes."""
+    """What sample sites are, in words: their class; of GPs the kernel, its options and its numbers' axes."""
 
     def words(x: Any) -> str:
         if isinstance(x, Fields):
@@ -203,7 +203,9 @@ def descriptions_of(trace: Trace) -> dict[str, str]:
     def said(fn: Any) -> str:
         while isinstance(fn, MaskedDistribution | ExpandedDistribution | Independent):
             fn = fn.base_dist
-        return f"{type(fn).__name__}{f' of {words(fn.kernel)}' if isinstance(fn, GaussianProcess) else ''}"
+        if isinstance(fn, GaussianProcess | Expected):
+            return f"{type(fn).__name__} of {words(fn.kernel) if isinstance(fn, GaussianProcess) else said(fn.law)}"
+        return type(fn).__name__
 
     return {name: said(site["fn"]) for name, site in sampled(trace).items()}
 

@@ -33,7 +33,7 @@ from gpzoo.inducing.variables import InducingBlocks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
 from gpzoo.inference.asking.saved import _decoded, _encoded
 from gpzoo.kernels import RBF, Matern52, Periodic
-from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import (
     deep_gp,
     deep_kernel_gp,
@@ -368,11 +368,12 @@ def test_a_file_of_another_program_is_told_apart(tmp_path, standard_promotion):
 
 
 def test_another_kernel_or_likelihood_at_the_same_sites_is_told(tmp_path, standard_promotion):
-    def program(kernel, start=1.0, likelihood=Gaussian):
+    def program(kernel, start=1.0, law=dist.Laplace, offset=True):
         def waves(X, y=None):
             scale = numpyro.param("scale", start)
-            f = numpyro.sample("f", GaussianProcess(kernel(scale), X))
-            numpyro.sample("y", likelihood(f, 0.1), obs=y)
+            mean = numpyro.sample("offset", dist.Normal(0.0, 1.0)) if offset else 0.0
+            f = numpyro.sample("f", GaussianProcess(kernel(scale), X, mean=mean * jnp.ones(len(X))))
+            numpyro.sample("y", Expected(law, f, 0.1), obs=y)
 
         return waves
 
@@ -386,7 +387,8 @@ def test_another_kernel_or_likelihood_at_the_same_sites_is_told(tmp_path, standa
         "Matern52.* trained one .*RBF": program(lambda scale: 2.0 * Matern52(1.0, scale) + Periodic(0.5, 1.0, 3.0)),
         r"lengthscale=array\[:\].* trained": program(lambda scale: own(jnp.stack([scale, scale]))),
         "active_dims=.* trained": program(lambda scale: 2.0 * RBF(1.0, scale, [0]) + Periodic(0.5, 1.0, 3.0)),
-        "'y' is Bernoulli, .* trained one it was Gaussian": program(own, likelihood=lambda f, _: Bernoulli(f)),
+        "'y' is Expected of Cauchy, .* trained one it was Expected of Laplace": program(own, law=dist.Cauchy),
+        "'offset' is missing, .* trained one it was Normal": program(own, offset=False),
     }
     for words, other in others.items():
         loaded = load(tmp_path / "model", other)

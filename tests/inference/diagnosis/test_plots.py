@@ -214,6 +214,25 @@ def test_the_site_must_be_one_of_the_program():
     assert "inducing points" in words(plots.fit_1d(KEY, trained, X, y, site="g"))
 
 
+def test_the_data_site_is_the_first_or_the_named_one():
+    X, y = sine(12)
+
+    def two(X, counts=None, levels=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("counts", Expected(lambda f: dist.Poisson(jnp.exp(f)), f), obs=counts)
+            numpyro.sample("levels", Gaussian(f, 0.1), obs=levels)
+
+    data = np.arange(12.0, dtype=np.float32) % 3, y
+    trained = made_up(two, InducingPoints(X[:3]), X, *data)
+    for name, values in zip((None, "levels"), data, strict=True):
+        ax = plots.fit_1d(KEY, trained, X, *data, data=name)
+        assert ax.get_ylabel() == (name or "counts")
+        assert np.array_equal(line(ax, "data")[:, 1], values)
+    with pytest.raises(ValueError, match=r"data must name a data site .* one of \['counts', 'levels'\]; got 'y'"):
+        plots.fit_1d(KEY, trained, X, *data, data="y")
+
+
 # -- fields and layers -------------------------------------------------------------------------------------------------
 
 
