@@ -61,7 +61,10 @@ class Expected(Likelihood):
     """
 
     pytree_data_fields = ("params",)
-    pytree_aux_fields = ("fn", "num_points", "num_draws", "num_predictive_draws", "by_entry")
+    pytree_aux_fields = ("fn", "num_points", "num_draws", "num_predictive_draws", "by_entry", "law")
+
+    #: Name of the class of ``fn(f, *params)``.
+    law: str
 
     def __init__(
         self,
@@ -89,19 +92,19 @@ class Expected(Likelihood):
             f"must be {tuple(centre.shape[:1])}, one entry per datum: consume the last axis of f (.to_event(1) if each "
             "output has its own), and give params one entry per datum.",
         )
+        self.law = type(likelihood.base_dist if isinstance(likelihood, Independent) else likelihood).__name__
         self.by_entry = isinstance(likelihood, Independent) and not likelihood.base_dist.event_dim
         super().__init__(f, likelihood.event_shape, missing=missing, validate_args=validate_args)
 
     def _given(self, f: Array) -> Any:
         return self.fn(f, *self.params)
 
-    @property
-    def law(self) -> Any:
+    def _of_shapes(self) -> Any:
         """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 
     def _known_support(self) -> constraints.Constraint:
-        return self.law.support
+        return self._of_shapes().support
 
     @property
     def support(self) -> constraints.Constraint:
@@ -121,7 +124,7 @@ class Expected(Likelihood):
         """Refuse values outside the support."""
         if self.is_categorical:
             return check_labels(self, values, cast(int, self.num_classes))
-        likelihood = self.law
+        likelihood = self._of_shapes()
         support = inspect.getattr_static(likelihood, "support")
         # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
@@ -140,7 +143,7 @@ class Expected(Likelihood):
     @property
     def is_categorical(self) -> bool:
         """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
-        return isinstance(_innermost(self.law), CategoricalLogits | CategoricalProbs)
+        return isinstance(_innermost(self._of_shapes()), CategoricalLogits | CategoricalProbs)
 
     @property
     def num_classes(self) -> int | None:

@@ -204,7 +204,7 @@ def descriptions_of(trace: Trace) -> dict[str, str]:
         while isinstance(fn, MaskedDistribution | ExpandedDistribution | Independent):
             fn = fn.base_dist
         if isinstance(fn, GaussianProcess | Expected):
-            return f"{type(fn).__name__} of {words(fn.kernel) if isinstance(fn, GaussianProcess) else said(fn.law)}"
+            return f"{type(fn).__name__} of {words(fn.kernel) if isinstance(fn, GaussianProcess) else fn.law}"
         return type(fn).__name__
 
     return {name: said(site["fn"]) for name, site in sampled(trace).items()}
