@@ -150,10 +150,10 @@ def test_a_plate_of_a_fixed_size_is_named_where_there_are_other_rows():
 
     guide = InducingGuide(program, kmeans(3))
     svi = SVI(program, guide, adam(0.01), GaussianProcessELBO())
-    with pytest.raises(ValueError, match="Plate 'rows' has 12 rows, and the arguments have 4, of a minibatch"):
+    with pytest.raises(ValueError, match="Plate 'rows' has the size 12, and the arguments have 4 rows"):
         fit(KEY, svi, 1, X, y, progress=False, batch_size=4)
     trained = Trained(program, guide, guide.init_params(KEY, X, y))
-    with pytest.raises(ValueError, match="Plate 'rows' has 12 rows, and the arguments have 5"):
+    with pytest.raises(ValueError, match="Plate 'rows' has the size 12, and the arguments have 5 rows"):
         trained.predict(KEY, X[:5])
 
 

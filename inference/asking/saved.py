@@ -340,9 +340,8 @@ def _require(*true: Any) -> None:
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     # Files of earlier versions lack these.
-    described = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "lines": {}, "descriptions": {}} | dict(
-        described
-    )
+    absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "lines": {}, "descriptions": {}}
+    described = absent | dict(described)
     named = {name: frozenset(described[name]) for name in _NAMED}
     limits, depth = described["constraints"], int(described["plate_depth"])
     shapes = {

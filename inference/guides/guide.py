@@ -163,7 +163,7 @@ class InducingGuide(LikeAutoGuides):
                 f"The file is that of another program: {named(self.model)} has the site(s) {new}, and the trained one "
                 f"had {sorted(self.sites.names)}. Load it with the program that was trained."
             )
-        gone = dict.fromkeys(self.sites.latents - names_of(found), "missing")
+        gone = dict.fromkeys(sorted(self.sites.latents - names_of(found)), "missing")
         for name, now in (descriptions_of(found) | gone).items():
             if (before := self.sites.descriptions.get(name, now)) != now:
                 warnings.warn(

@@ -120,9 +120,10 @@ def in_our_words(sites: Trace, args: tuple) -> Iterator[None]:
         for name, size in plates.items():
             if "Incompatible shapes" in str(error) and f"({size},)" in str(error) and 0 < rows != size:
                 raise ValueError(
-                    f"Plate {name!r} has {size} rows, and the arguments have {rows}, of a minibatch or of new inputs: "
-                    f"write numpyro.plate({name!r}, num_data or len(X), subsample_size=len(X)), and give the program "
-                    "an argument num_data=None, which fit fills in."
+                    f"Plate {name!r} has the size {size}, and the arguments have {rows} rows. If it is over rows, of "
+                    "which minibatches and new inputs have other numbers, write "
+                    f"numpyro.plate({name!r}, num_data or len(X), subsample_size=len(X)), and give the program an "
+                    "argument num_data=None, which fit fills in."
                 ) from error
         raise
 
