@@ -5,6 +5,7 @@ the paper's models: the network alone (``dnn``), a network with another hidden l
 have for ResNet and ImageNet), GPs on the features of ``dnn`` (``dnn+gp``), and both together (``svdkl``). For
 comparison, ``dnn-long`` is the network alone, trained for as many steps as the network of ``svdkl``. The other layer
 has one rectified unit per class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
+``units = "leaky"`` keeps them alive.
 
 Settings of ``paper`` are from section 5, which prints the networks' widths and the minibatches of airline (50,000) and
 of images (5,000), but neither epochs nor rates. Those are the defaults here, without choices by results, and Adam
@@ -646,8 +647,8 @@ def facts(records: Records) -> dict[str, Any]:
         metrics = run.result["metrics"]
         # DNN+ lost what the network had, as with units that are zero on all rows.
         dead = metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
-        gain.append({"set": name, "dead": dead, **each})
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
+        gain.append({"set": name, "dead": dead, "leaky": settings.get("dnn+") == "leaky units", **each})
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
     return {"gain": gain, "lengths": lengths, **told}
