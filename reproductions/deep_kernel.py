@@ -645,10 +645,11 @@ def facts(records: Records) -> dict[str, Any]:
         if nlpp.error is not None and holding([accuracy]):
             told["accurate"].append(name)
         metrics = run.result["metrics"]
-        # DNN+ lost what the network had, as with units that are zero on all rows.
-        dead = metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
-        gain.append({"set": name, "dead": dead, "leaky": settings.get("dnn+") == "leaky units", **each})
+        leaky = settings.get("dnn+") == "leaky units"
+        # DNN+ lost what the network had, as with units that are zero on all rows.
+        dead = not leaky and metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
+        gain.append({"set": name, "dead": dead, "plus": run.lead("accuracy", "dnn+", "dnn") if leaky else None, **each})
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
     return {"gain": gain, "lengths": lengths, **told}
@@ -669,7 +670,7 @@ def as_well(records: Records, each: Answered) -> list[Value]:
         return []
     model, _, metric = claim.answer.metric.partition("_")
     run = Recorded(tuple(each.runs), tuple(records.found[key] for key in each.runs))
-    names = {"dnn": "alone", "dnn-long": "after as many steps"} if model == "svdkl" else {}
+    names = {"dnn": "DNN", "dnn-long": "longer DNN"} if model == "svdkl" else {}
     found = [Value(name, ours, metric) for other, name in names.items() if (ours := run.ours(f"{other}_{metric}"))]
     words = (EXCEEDED,) if each.verdict.word == EXCEEDED else (MATCHED, EXCEEDED)
     return [value for value in found if verdict(metric, value.ours, claim.printed).word in words]
