@@ -191,9 +191,9 @@ def cifar10_deep(run: Run) -> Outcome:
     return _train(run, part, Setting.of(run.options), (5, 5), **subsets)
 
 
-@experiment(PAPER, "mnist-study", ("late", "authors", "patches", "float64"))
+@experiment(PAPER, "mnist-study", ("usual", "late", "authors", "patches", "float64", "longer"))
 def mnist_study(run: Run) -> Outcome:
-    """All ten digits by the weighted model, with one setting changed, or with a second training after the first."""
+    """All ten digits by the weighted model: as in ``mnist``, with a setting changed, or a second training after it."""
     data, setting = datasets.load("mnist"), Setting.of(run.options)
     own = partial(_train, patch_shape=(5, 5), variant="weighted")
     if "then" not in run.options:
