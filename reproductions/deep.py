@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
-from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, subset
+from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, some
 from gpzoo.reproductions.judge import MATCHED, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import kept, read_json
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of, splits_of
@@ -68,16 +68,8 @@ WIDE = 0.1
 JITTER = 1e-8
 
 
-class Program(NamedTuple):
-    """A model, its guide, and the keyword arguments of its program."""
-
-    model: Callable
-    guide: InducingGuide
-    keywords: dict[str, Any]
-
-
-def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program:
-    """The program of a model: inducing points by k-means, inner layers that start at their means.
+def program_of(name: str, X: Array, setting: Setting, **options: Any) -> tuple[Callable, InducingGuide, dict[str, Any]]:
+    """A model, its guide, and keyword arguments: inducing points by k-means, inner layers that start at their means.
 
     Args:
         name: a key of :data:`MODELS`, ``"sgpr"``, or one with the end of a name in :data:`_WAYS`, ``"dgp2-global"``.
@@ -95,7 +87,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> Program
     guide = InducingGuide(model, kmeans(num_inducing), initial_scale=scales)
     if name.endswith("-global"):
         guide = GlobalInducingGuide(model, kmeans(num_inducing))
-    return Program(model, guide, {"layers": layers})
+    return model, guide, {"layers": layers}
 
 
 def shape_of(name: str, num_data: int, setting: Setting) -> tuple[int, int]:
@@ -109,9 +101,8 @@ def ard(
     h: Array,
     *,
     first: str = "",
-    lengthscale: float | None = None,
     lengthscale_inputs: float | None = None,
-    variance: float = 1.0,
+    **start: float,
 ) -> Any:
     """An RBF with a lengthscale per column.
 
@@ -119,12 +110,11 @@ def ard(
         name: the layer.
         h: its inputs.
         first: the layer that sees the inputs of the model.
-        lengthscale: where lengthscales start; the root of the number of columns unless given.
-        lengthscale_inputs: where those of the first layer start, if elsewhere.
-        variance: where the variance starts.
+        lengthscale_inputs: where lengthscales of the first layer start, if elsewhere.
+        **start: where ``lengthscale`` starts, at the root of the number of columns unless given, and ``variance``.
     """
-    start = lengthscale if name != first or lengthscale_inputs is None else lengthscale_inputs
-    return rbf(name, h, variance=variance, lengthscale=float(h.shape[-1]) ** 0.5 if start is None else start)
+    own = {"lengthscale": lengthscale_inputs} if name == first and lengthscale_inputs is not None else {}
+    return rbf(name, h, **{"lengthscale": float(h.shape[-1]) ** 0.5, **start, **own})
 
 
 def described(setting: Setting) -> dict[str, Any]:
@@ -276,9 +266,8 @@ rectangles_images = experiment(PAPER, "rectangles-images", tuple(MODELS)[:5])(_l
 @experiment(PAPER, "mnist", tuple(MODELS)[:4])
 def mnist(run: Run) -> Outcome:
     """Ten digits, robust-max likelihood, pixels in [0, 1] without standardisation (section 4)."""
-    whole = datasets.load("mnist")
-    data = whole.subset(run.options.get("train"), run.options.get("test"))
-    return _train(run, data, subset=subset(whole, data, "random, seed 0"))
+    data, part = some(run, datasets.load("mnist"), 0)
+    return _train(run, data, subset=part)
 
 
 @experiment(PAPER, "taxi", MODELS)
@@ -329,15 +318,9 @@ def step_function(run: Run) -> Outcome:
     data = Dataset("step-function", x[rest, None], y[rest], x[test, None], y[test], source="generated", sha256={})
     outcome = _train(run, data)
     assert outcome.inspected is not None
-    return replace(outcome, figures={"functions": partial(figure_functions, data, run.seed, outcome.inspected)})
-
-
-def figure_functions(data: Dataset, seed: int, found: Inspected) -> Figure:
-    """The data, bands of the predictive distribution, and draws of whole functions through all layers."""
-    key, program = random.key(seed), found.keywords
-    axes = plots.fit_1d(key, found.trained, data.X_train, data.y_train, model_kwargs=program)
-    axes.set(xlabel="x", ylabel="y")
-    return cast("Figure", axes.figure)
+    rows, keywords = (outcome.inspected.trained, data.X_train, data.y_train), outcome.inspected.keywords
+    drawn = partial(plots.fit_1d, random.key(run.seed), *rows, model_kwargs=keywords)
+    return replace(outcome, figures={"functions": drawn})
 
 
 # -- the regression benchmarks: all folds are trained as one program ---------------------------------------------------

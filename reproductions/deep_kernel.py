@@ -41,7 +41,7 @@ from gpzoo.posteriors.forms import LARGE_GRID
 from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, ReproductionError, Results, Run, experiment, subset
+from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, ReproductionError, Results, Run, experiment, some
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, Answered, Found, Judged, Value, holding, pairs, verdict
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.records import Ours, Recorded, Records, lead, splits_of
@@ -386,14 +386,6 @@ _ALL = ("all",)
 _TIMED = 20
 
 
-def _some(run: Run, whole: Dataset, seed: int, rule: str) -> tuple[Dataset, dict[str, Any] | None]:
-    """As many random rows as the settings name, and the record of them."""
-    sizes = zip(("train", "test"), (whole.y_train, whole.y_test), strict=True)
-    counts = [min(run.options[part], len(y)) if part in run.options else None for part, y in sizes]
-    data = whole.subset(*counts, seed=seed)
-    return data, subset(whole, data, f"random, {rule}")
-
-
 def _table(run: Run) -> Outcome:
     """A table with classes (sections 5.1 and 5.2): random splits, columns standardised on the training rows."""
     name: str = run.options.get("data", run.experiment)
@@ -406,7 +398,7 @@ def _table(run: Run) -> Outcome:
 
     def one(run: Run) -> tuple[Dataset, dict[str, Any] | None]:
         split = run.split or 0
-        data, part = _some(run, datasets.load(name, **{option: split}), split, "seeded by the split")
+        data, part = some(run, datasets.load(name, **{option: split}), split, "seeded by the split")
         if name == "covtype-subset":
             sizes, rows = data.sizes, PAPER.experiments["covtype"]["rows"]
             of_test = round(0.1 * rows)
@@ -424,7 +416,7 @@ def _images(run: Run) -> Outcome:
     """Images of classes (section 5.3); photographs' pixels less their mean, digits' as they are."""
     name: str = run.options.get("data", run.experiment)
     whole = datasets.load({"mnist-binary": "mnist", "cifar10-resnet20": "cifar10"}.get(name, name))
-    data, part = _some(run, whole, run.seed, f"seed {run.seed}")
+    data, part = some(run, whole, run.seed)
     if name == "mnist-binary":
         data = replace(data, name="mnist, odd or even", y_train=data.y_train % 2, y_test=data.y_test % 2)
     if whole.name not in ("mnist", "digits"):
@@ -443,7 +435,7 @@ def mnist_views(run: Run) -> Outcome:
     Splits have other training images.
     """
     whole = datasets.load("mnist")
-    return train(run, lambda run: _some(run, whole, run.split or 0, "seeded by the split"), selection=run.selection)
+    return train(run, lambda run: some(run, whole, run.split or 0, "seeded by the split"), selection=run.selection)
 
 
 _OF_IMAGES = ("digits", "mnist-binary", "mnist", "cifar10", "cifar10-resnet20", "svhn", "imagenet20")
@@ -494,7 +486,7 @@ def scaling(run: Run) -> Outcome:
     options, setting = run.options, Phases.of(run.options)
     seeded = {} if run.variant == "covtype" else {"seed": run.seed}
     whole = datasets.load(options["data"], **options.get("load", {}), **seeded)
-    data, part = _some(run, whole, run.seed, f"seed {run.seed}")
+    data, part = some(run, whole, run.seed)
     data = data.standardised()
     total = len(data.y_train)
     by_rows, losses, steps = [], [], 0

@@ -207,9 +207,11 @@ def _release(run: Run) -> None:
 
 def _write_pictures(outcome: Outcome, run: Run) -> None:
     """Write the learning curve, the figures, posterior and model: all are tried before failures are reported."""
-    from gpzoo.reproductions.figures import learning_curve, test_curves
+    from gpzoo.inference import plots
+    from gpzoo.reproductions.figures import test_curves
 
-    figures = {**outcome.figures, "learning_curve": lambda: learning_curve(outcome.elbo)}
+    curve = partial(plots.learning_curve, outcome.elbo)
+    figures = {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
     if len(outcome.curve) > 1:
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
     jobs: dict[str, Callable[[Path], Any]] = {f"{name}.png": partial(_draw, each) for name, each in figures.items()}
@@ -233,4 +235,5 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
 
 def _draw(figure: Any, path: Path) -> None:
     made: Any = figure() if callable(figure) else figure
-    made.savefig(path, format="png", dpi=150, bbox_inches="tight")
+    # Of axes and of a figure alike.
+    made.figure.savefig(path, format="png", dpi=150, bbox_inches="tight")

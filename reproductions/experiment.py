@@ -156,7 +156,7 @@ class Outcome:
         seconds_training: wall time of those steps, without compilation of the evaluation.
         data: the training data.
         dtype: floating type of training, such as ``"float32"``.
-        elbo: the learning curve: the bound at every step ``[steps]``, or a pair of step numbers and values.
+        elbo: the learning curve: the bound at every step ``[steps]``.
         curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training; a single
             point, at the end, is not recorded beside the metrics.
         figures: file name without suffix to a figure, or to a function that makes one.
@@ -176,7 +176,7 @@ class Outcome:
     seconds_training: float
     data: Dataset
     dtype: str
-    elbo: ArrayLike | tuple[ArrayLike, ArrayLike]
+    elbo: ArrayLike
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     posterior: Callable[[], Any] | None = None
@@ -281,6 +281,21 @@ def subset(whole: Dataset, used: Dataset, rule: str) -> dict[str, Any] | None:
     if (of["train"], of["test"]) == (own["train"], own["test"]):
         return None
     return {"train": own["train"], "of": of["train"], "test": own["test"], "of_test": of["test"], "rule": rule}
+
+
+def some(run: Run, whole: Dataset, seed: int, rule: str = "") -> tuple[Dataset, dict[str, Any] | None]:
+    """As many random rows as the run's options ``train`` and ``test`` name, else all, and the record of them.
+
+    Args:
+        run: the run.
+        whole: the data set.
+        seed: of the choice.
+        rule: what is said of it; ``"seed 0"`` for seed 0 unless given.
+    """
+    sizes = zip(("train", "test"), (whole.y_train, whole.y_test), strict=True)
+    counts = [min(run.options[part], len(y)) if part in run.options else None for part, y in sizes]
+    data = whole.subset(*counts, seed=seed)
+    return data, subset(whole, data, f"random, {rule or f'seed {seed}'}")
 
 
 #: What is said of the data of a choice if nobody noted it down.

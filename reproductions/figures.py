@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jax.typing import ArrayLike
 
 from gpzoo.inference import plots
 from gpzoo.inference.plots._axes import curve
@@ -17,24 +16,6 @@ from gpzoo.reproductions.claims import METRICS, Paper
 from gpzoo.reproductions.experiment import Experiment, Figure
 from gpzoo.reproductions.judge import module_of
 from gpzoo.reproductions.records import Records
-
-
-def learning_curve(elbo: ArrayLike | tuple[ArrayLike, ArrayLike]) -> Figure:
-    """The evidence lower bound against optimisation steps, see :func:`gpzoo.inference.plots.learning_curve`.
-
-    Args:
-        elbo: the bound at every step ``[steps]``, or a pair of step numbers and values, both ``[n]``.
-
-    Returns:
-        A figure without a window.
-
-    Raises:
-        ValueError: if the curve is empty or steps and values differ in length.
-    """
-    steps, values = elbo if isinstance(elbo, tuple) else (None, elbo)
-    figure = plots.blank(6, 4)
-    plots.learning_curve(values, steps, ax=figure.subplots())
-    return figure
 
 
 def test_curves(
@@ -85,12 +66,10 @@ def test_curves(
         axes.set_ylim(low - margin, high + margin)
         axes.set_xlim(left=0)
         axes.set(xlabel=words, ylabel=label)
-    if len(metrics) < len(panels):
-        lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
-        named = [name for variant in curves for name in (variant, f"{variant}, the paper's") if name in lines]
-        figure.legend([lines[name] for name in named], named, loc="center", bbox_to_anchor=(0.75, 0.25), fontsize=9)
-    else:
-        figure.axes[0].legend(fontsize=8)
+    lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    named = [name for variant in curves for name in (variant, f"{variant}, the paper's") if name in lines]
+    beside = {"loc": "outside upper center", "ncols": 2 * columns, "fontsize": 8, "frameon": False}
+    figure.legend([lines[name] for name in named], named, **beside)
     return figure
 
 

@@ -14,7 +14,7 @@ from gpzoo.reproductions.claims import Answer, Paper, Printed, beside, kind, num
 from gpzoo.reproductions.experiment import NOT_RECORDED, PRESETS, Experiment, ReproductionError
 from gpzoo.reproductions.figures import drawable, figure_name
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, Answered, Answers
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records
 from gpzoo.reproductions.terminal import duration
 
 #: The folder of the pages in a checkout.
@@ -63,15 +63,8 @@ def _environment(records: Records) -> Any:
     env = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     env.filters |= {"together": together, "num": num, "number": number, "duration": duration}
     env.filters["places"] = lambda text: ", ".join(dict.fromkeys(text.split(", ")))
-    env.globals |= {name: word for name, word in vars(judge).items() if name.isupper()}
-    env.globals["NOT_RECORDED"] = NOT_RECORDED
-    env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide, "figure_name": figure_name}
-    env.globals |= {
-        "rows_of": judge.rows_of,
-        "settings_of": judge.settings_of,
-        "splits_of": splits_of,
-        "limit_of": judge.limit_of,
-    }
+    env.globals |= vars(judge) | {"NOT_RECORDED": NOT_RECORDED, "figure_name": figure_name}
+    env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide}
     env.globals |= {
         "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
         "runs_of": records.of,

@@ -142,19 +142,18 @@ class Records:
         self.folder = folder
         self.found: dict[Key, dict[str, Any]] = {}
         self.paths: dict[Key, Path] = {}
-        for experiment in experiments:
-            for variant in experiment.variants:
-                for preset in experiment.presets:
-                    first = result_path(folder, experiment.paper, experiment.name, variant, preset)
-                    for path in (first, *sorted(first.parent.glob(f"{first.stem}-seed*.json"))):
-                        if path.is_file():
-                            key, result = _read(path, experiment.paper, experiment.name, variant, preset)
-                            if key in self.paths:
-                                raise ReproductionError(f"{path} and {self.paths[key]} are both of seed {key.seed}.")
-                            self.found[key], self.paths[key] = result, path
-        stray = sorted({str(path) for path in folder.rglob("*.json")} - set(map(str, self.paths.values())))
-        if stray:
-            raise ReproductionError(f"No experiment, variant and preset matches {', '.join(stray)}.")
+        runs = [
+            (e.paper, e.name, variant, preset) for e in experiments for variant in e.variants for preset in e.presets
+        ]
+        for path in sorted(folder.rglob("*.json")):
+            key, result = _read(path)
+            if key[:4] not in runs or path != result_path(folder, *key):
+                of = " ".join(map(str, key[:4]))
+                raise ReproductionError(
+                    f"{path} holds the result of {of}, seed {key.seed}: no such run, or another name."
+                )
+            self.found[key], self.paths[key] = result, path
+        self.found = dict(sorted(self.found.items(), key=lambda each: (runs.index(each[0][:4]), each[0].seed)))
 
     def of(self, paper: str, experiment: str | None = None) -> Iterator[tuple[Key, dict[str, Any]]]:
         """The runs of a paper, or of one of its experiments."""
@@ -193,11 +192,11 @@ def splits_of(result: Mapping[str, Any]) -> int:
     return folds.get("count") or settings.get("splits") or settings.get("folds") or 1
 
 
-def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) -> tuple[Key, dict[str, Any]]:
+def _read(path: Path) -> tuple[Key, dict[str, Any]]:
     """The content of a result file, after a check of its schema.
 
     Raises:
-        ReproductionError: if it is damaged, lacks a field, has another schema, or belongs to another run.
+        ReproductionError: if it is damaged, lacks a field, or has another schema.
     """
     result = read_json(path)
     if not isinstance(result, dict):
@@ -207,9 +206,6 @@ def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) ->
         raise ReproductionError(f"{path} is not a result file: it lacks {', '.join(absent)}.")
     if (schema := result.get("schema", SCHEMA)) != SCHEMA:
         raise ReproductionError(f"{path} has schema {schema!r}, and this version of gpzoo reads {SCHEMA}.")
-    named = tuple(result[key] for key in ("paper", "experiment", "variant", "preset"))
-    if named != (paper, experiment, variant, preset):
-        raise ReproductionError(f"{path} holds the result of {' '.join(map(str, named))}: move it to that name.")
     data, metrics = result["data"], result["metrics"]
     if not (isinstance(data, dict) and {"name", "sizes"} <= data.keys()) or not isinstance(metrics, dict):
         raise ReproductionError(f"{path} is not a result file: data and metrics must have names.")
@@ -218,4 +214,4 @@ def _read(path: Path, paper: str, experiment: str, variant: str, preset: str) ->
         raise ReproductionError(f"{path} is not a result file: {', '.join(odd)} must be finite numbers.")
     if "stands_in" not in result:
         result["stands_in"] = result["data"]["name"] in _GENERATED
-    return Key(*named, seed=result["seed"]), result
+    return Key(*(result[name] for name in Key._fields)), result

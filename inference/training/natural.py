@@ -52,6 +52,8 @@ class NaturalGradients(Optimizer):
     Where it helps: Gaussian and log-concave likelihoods, and the last layers of deep GPs, in tens of steps instead of
     thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far from quadratic over
     the length of a step, and minibatches take each step towards the optimum of their own rows: rates of 0.1 or less.
+    Where a kernel samples views, the estimate from a minibatch can have no maximum at all, and even short steps end in
+    infinite variances: there Adam is to be preferred.
 
     Steps are shortened where they would do harm. One that leads to no covariance is shortened in the directions in
     which it does: there variances grow fourfold. One that lowers the bound, on the same rows with the same draws, is
@@ -87,6 +89,8 @@ class NaturalGradients(Optimizer):
             ``Minimize``; and once the program has been seen: unknown sites, or a form or grid without natural
             gradients.
     """
+
+    way_out = "Lower natural or the learning rate; where a kernel samples views, leave natural out."
 
     def __init__(self, optimizer: Any, guide: InducingGuide, rate: Rate | Mapping[str, Rate]) -> None:
         if not isinstance(guide, InducingGuide):

@@ -73,12 +73,10 @@ def _records(paths: list[Path]) -> np.ndarray:
     """Records ``[60000, 3073]`` of CIFAR-10: label, then the pixels of ``[32, 32, 3]``."""
     if len(paths) == 1:
         # The published records: label, then the red, green and blue planes of an image.
-        names = [
-            f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-        ]
         with tarfile.open(paths[0]) as archive:
-            members = {member.name: archive.extractfile(member) for member in archive if member.name in names}
-            content = b"".join(file.read() for name in names if (file := members[name]))
+            # data_batch_1 to data_batch_5, and test_batch.
+            members = sorted((each for each in archive if each.name.endswith(".bin")), key=lambda each: each.name)
+            content = b"".join(file.read() for each in members if (file := archive.extractfile(each)))
         records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
         y, pixels = records[:, 0], np.moveaxis(records[:, 1:].reshape(-1, 3, 32, 32), 1, -1)
     else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-_BLOCK = 65_536
+from gpzoo.tables import ArrayTable, standardised
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,17 +81,12 @@ class Dataset:
         ``y = y_mean + y_std * y_standardised``, so that in original units an RMSE is ``y_std`` times the standardised
         one, and a log density is the standardised one minus ``log(y_std)``.
         """
-        mean, std = _mean_and_std(self.X_train)
-        # A constant column minus its mean is rounding error, which division would amplify; a factor of 0 removes it.
-        scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-        X_train, X_test = (_shifted_and_scaled(X, mean, scale) for X in (self.X_train, self.X_test))
+        table = standardised(ArrayTable(self.X_train, self.y_train))
+        arrays = (*table.apply(self.X_train, self.y_train), *table.apply(self.X_test, self.y_test))
+        own = dict(zip(("X_train", "y_train", "X_test", "y_test"), arrays, strict=True))
         if self.is_classification:
-            return replace(self, X_train=X_train, X_test=X_test)
-        y_mean, y_std = (float(v) for v in _mean_and_std(self.y_train))
-        y_std = y_std or 1.0
-        y_train, y_test = (((y - y_mean) / y_std).astype(y.dtype) for y in (self.y_train, self.y_test))
-        units = {"y_mean": self.y_mean + self.y_std * y_mean, "y_std": self.y_std * y_std}
-        return replace(self, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, **units)
+            return replace(self, **own)
+        return replace(self, **own, y_mean=self.y_mean + self.y_std * table.mean[1], y_std=self.y_std * table.std[1])
 
     def flat(self) -> Dataset:
         """Inputs as rows ``[N, D]``; these, and real targets, in single precision."""
@@ -164,29 +159,6 @@ def random_split(X: np.ndarray, y: np.ndarray, seed: int, most_test: int | None 
     drawn = np.zeros(len(y), bool)
     drawn[np.random.RandomState(operator.index(seed)).permutation(len(y))[:test]] = True
     return divided(X, y, ~drawn, drawn)
-
-
-def _floating(dtype: np.dtype) -> np.dtype:
-    return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
-
-
-def _blocks(values: np.ndarray) -> Iterator[slice]:
-    """Slices of rows, because float64 copies of all rows of a large set would not fit into memory beside it."""
-    return (slice(start, start + _BLOCK) for start in range(0, len(values), _BLOCK))
-
-
-def _mean_and_std(values: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Means and deviations per column, in float64; the deviation of a constant column is exactly 0."""
-    mean = sum(values[rows].sum(axis=0, dtype=np.float64) for rows in _blocks(values)) / len(values)
-    variance = sum(np.square(values[rows] - mean).sum(axis=0) for rows in _blocks(values)) / len(values)
-    return mean, np.where(values.max(axis=0) == values.min(axis=0), 0.0, np.sqrt(variance))
-
-
-def _shifted_and_scaled(X: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    result = np.empty(X.shape, _floating(X.dtype))
-    for rows in _blocks(X):
-        result[rows] = (X[rows] - mean) * scale
-    return result
 
 
 def _draw(name: str, count: int | None, total: int, seed: int) -> np.ndarray | slice:

@@ -120,19 +120,14 @@ def content_of(arrays: Mapping[str, np.ndarray], categories: Collection[str]) ->
 
 
 def _features(X: np.ndarray, columns: list[str], facts: Mapping[str, Any], categories: Collection[str]) -> np.ndarray:
-    parts = []
-    for column, values in zip(columns, X.T, strict=True):
-        if column in facts.get("dropped", ()):
-            continue
-        if column not in categories and column not in facts.get("codes", ()):
-            parts.append(values[:, None].astype(np.float32))
-            continue
-        _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-        common = counts >= facts.get("rare", 0)
-        # The last column stands for all rare categories.
-        place = np.where(common, np.cumsum(common) - 1, common.sum())[place]
-        width = int(common.sum()) + (not common.all())
-        parts.append((place[:, None] == np.arange(width)).astype(np.float32))
+    from sklearn.preprocessing import OneHotEncoder
+
+    coded, parts = {*categories, *facts.get("codes", ())}, []
+    # The last column stands for all rare categories.
+    encoder: Any = OneHotEncoder(min_frequency=facts.get("rare"), sparse_output=False, dtype=np.float32)
+    for column, values in zip(columns, X.T[:, :, None], strict=True):
+        if column not in facts.get("dropped", ()):
+            parts.append(encoder.fit_transform(values) if column in coded else values.astype(np.float32))
     return np.concatenate(parts, axis=1)
 
 

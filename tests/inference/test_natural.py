@@ -18,13 +18,15 @@ from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.optim import Minimize
 
+from gpzoo.errors import NonFiniteError
 from gpzoo.inducing.grid import InducingGrid
-from gpzoo.inducing.initialisers import kmeans
+from gpzoo.inducing.initialisers import kmeans, unique_patches
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NaturalGradients, fit
 from gpzoo.inference.diagnosis.approximation import course
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
+from gpzoo.models import invariant_gp, rotation
 from gpzoo.posteriors import forms
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import KEY, adam, deep, positive, regression, sine
@@ -339,6 +341,17 @@ def test_the_stable_update_of_svi_judges_steps_too():
 def test_diagnosis_says_that_most_steps_were_shortened():
     said = [finding.name for finding in course(np.zeros(40), 10, {"f": 21, "g": 20}).findings]
     assert said == ["natural steps shortened"]
+
+
+def test_too_long_steps_under_sampled_views_tell_the_way_out(standard_promotion):
+    images = RNG.uniform(size=(2000, 6, 6, 1)).astype(np.float32)
+    model = partial(invariant_gp, view=rotation(180.0, num_views=2), noise_variance=0.01)
+    guide = InducingGuide(model, unique_patches(8))
+    svi = SVI(model, guide, optax.adam(0.1), GaussianProcessELBO())
+    options = {"batch_size": 5, "natural": 0.5, "progress": False}
+    with pytest.raises(NonFiniteError, match="where a kernel samples views, leave natural out") as caught:
+        fit(KEY, svi, 200, images, np.sign(images.mean(axis=(1, 2, 3)) - 0.5), **options)
+    assert np.isfinite(caught.value.result.params["f_mean"]).all()
 
 
 @pytest.mark.slow

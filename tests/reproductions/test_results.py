@@ -13,7 +13,7 @@ from gpzoo.reproductions.pages import check, pages
 from gpzoo.reproductions.papers import PAPERS
 from gpzoo.reproductions.records import Records, result_path
 from tests.conftest import ROOT
-from tests.reproductions.rederive import differences, miscounted, rederived
+from tests.reproductions.rederive import differences, rederived
 from tests.reproductions.test_execute import experiment, record
 
 
@@ -21,8 +21,8 @@ def test_the_pages_are_those_of_the_files():
     assert "say what the files say" in check(ROOT / "reproductions" / "results", ROOT, all_experiments(), PAPERS)
 
 
-def test_rows_and_counts_are_those_that_a_script_derives_from_the_files_alone():
-    assert [*differences(ROOT), *miscounted(ROOT)] == [] and len(list(rederived(ROOT))) > 60
+def test_rows_are_those_that_a_script_derives_from_the_files_alone():
+    assert [*differences(ROOT)] == [] and len(list(rederived(ROOT))) > 60
 
 
 def test_a_page_is_read_in_three_minutes():
@@ -31,16 +31,6 @@ def test_a_page_is_read_in_three_minutes():
         text = page.read_text(encoding="utf-8")
         assert len(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split()) <= 1_200, page
         assert text.count("<details>") == text.count("</details>") == text.count("<summary>")
-
-
-def test_what_the_papers_print_and_what_a_reader_must_know_is_there():
-    printed = {claim.what: claim.printed.text for each in PAPERS for claim in each.claims if claim.printed is not None}
-    assert printed["MNIST, weighted + RBF: error"] == "1.17 %" and printed["year, DGP 5: RMSE"] == "8.87"
-    assert printed["Connect-4, SV-DKL: nlpp"] == "0.449±0.002" and printed["HIGGS, SGP 500: AUC"] == "0.794"
-    # Statements that fail are told as such.
-    said = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    assert "Does not hold: odd or even, truth 90 degrees: the angle is approximately recovered." in said
-    assert said.count("\n* **") == len(PAPERS)
 
 
 # -- a toy paper -------------------------------------------------------------------------------------------------------
@@ -134,8 +124,9 @@ def test_files_that_cannot_be_placed_are_refused(toy, tmp_path):
             Records(tmp_path / "out", [experiment()])
     path.write_text(json.dumps(whole))
     path_of(tmp_path, seed=5).write_text(json.dumps(whole))
-    with pytest.raises(ReproductionError, match="are both of seed 0"):
+    with pytest.raises(ReproductionError, match="seed 0: no such run, or another name"):
         Records(tmp_path / "out", [experiment()])
+    path_of(tmp_path, seed=5).unlink()
     path.rename(path.with_name("squares-plane-paper.json"))
     with pytest.raises(ReproductionError, match=r"squares-plane-paper\.json"):
         Records(tmp_path / "out", [experiment()])
