@@ -221,7 +221,8 @@ class NaturalGradients(Optimizer):
     def _cannot_overshoot(self, seen: Watch) -> bool:
         """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site is stepped whole.
 
-        Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls.
+        Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls. Where
+        views are sampled there may be no optimum, which the bound of the same views need not tell.
         """
         rates, data = self._rates(), [answers(unmasked(site["fn"])) for site in seen.data.values()]
         whole = len(rates) == 1 and all(type(self.guide.form_at(site)) is Full for site in rates)

@@ -1,4 +1,4 @@
-"""Derive every numeric row of the result pages again, from TOML and JSON alone.
+"""Derive every numeric row and the counts of the result pages again, from TOML and JSON alone.
 
 It imports nothing of the project: ``python tests/reproductions/rederive.py`` in a checkout prints what differs.
 """
@@ -8,6 +8,7 @@ import math
 import re
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 from scipy.special import stdtrit
@@ -139,8 +140,35 @@ def differences(root):
             yield f"{name}: '{what}' says {said}, and its files say {words}"
 
 
+def miscounted(root):
+    """Every page whose line of counts is not that of its rows and of its paper's TOML, or a lead that is not theirs."""
+    totals = Counter()
+    for name, paper, page in papers(root):
+        total, counted = re.search(r"\*\*Of (\d+) claims: (.*?)\.\*\*", page).groups()
+        counts = {word: int(number) for number, word in (part.split(" ", 1) for part in counted.split(", "))}
+        totals.update(counts)
+        own = page.partition("## The paper's own methods")[2].partition("Standard errors are ours")[0]
+        verdicts = [line.split(" | ")[-1].strip("* |") for line in own.splitlines()[4:] if line.startswith("| ")]
+        words = {"matched": "matched|it holds", "exceeded": "exceeded", "short": "short|it does not hold"}
+        for word, said in (words | {"undecided": "undecided"}).items():
+            rows = sum(bool(re.match(said, cell)) for cell in verdicts)
+            if rows != counts.get(word, 0):
+                yield f"{name}: {rows} rows are {word}, and the page counts {counts.get(word, 0)}"
+        claims = len(paper["claims"]) + sum(bool({"key", "why"} & {*column}) for _, _, column, _ in cells(paper))
+        if not int(total) == claims == sum(counts.values()):
+            yield f"{name}: {claims} claims, the page has {total}, and its counts add up to {sum(counts.values())}"
+    good = totals["matched"] + totals["exceeded"]
+    said = (
+        f"**Of {good + totals['undecided'] + totals['short']} claims on the papers' own methods that could be scored, "
+    )
+    for page in ("RESULTS.md", "docs/results/index.md"):
+        text, ran = (root / page).read_text(), f"{totals['not run']} of all {sum(totals.values())} were not run"
+        if f"{said}{good} are matched or exceeded" not in text or ran not in text:
+            yield f"{page}: its lead is not that of the papers' pages, {good} matched or exceeded, and {ran}"
+
+
 if __name__ == "__main__":
     root = Path(sys.argv[1] if sys.argv[1:] else ".")
-    found = list(differences(root))
+    found = [*differences(root), *miscounted(root)]
     print("\n".join(found) or f"{len(list(rederived(root)))} rows agree")
     sys.exit(bool(found))
