@@ -21,8 +21,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +55,49 @@ def distance(ours: Any, theirs: Any) -> float:
     return float(np.abs(ours.reshape(theirs.shape) - theirs).max() / np.abs(theirs).max())
 
 
+def set_up(dry: bool) -> None:
+    """What holds in every process of a call."""
+    from gpzoo._compiled import keep_compiled
+
+    keep_compiled()
+    if dry:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def side_by_side(function: Callable[[Any], Any], cases: list[Any], dry: bool) -> Iterator[Any]:
+    """A map in processes: most of the time goes to compiling, which takes one core."""
+    if not cases:
+        return
+    # A fork of a process in which JAX has run would never end.
+    count = min(len(cases), os.cpu_count() or 1)
+    with ProcessPoolExecutor(count, get_context("spawn"), set_up, (dry,)) as pool:
+        yield from pool.map(function, cases)
+
+
 def golden(dry: bool, known: set[tuple]) -> Iterator[dict[str, Any]]:
     """Distances from the bound, and from means and variances, of every case in both precisions."""
+    from tests import test_golden, test_golden_deep
+
+    names = [name for each in (test_golden, test_golden_deep) for name in each.CASES[: 1 if dry else None]]
+    cases = [(name, dtype) for name in names for dtype in ("float32", "float64")]
+    yield from side_by_side(golden_of, [case for case in cases if case not in known], dry)
+
+
+def golden_of(chosen: tuple[str, str]) -> dict[str, Any]:
+    """Distances from the numbers of a case."""
     import numpyro
 
     from tests import test_golden, test_golden_deep
     from tests.programs import golden_case
 
     numpyro.enable_x64()
-    for module in (test_golden, test_golden_deep):
-        for name in module.CASES[: 1 if dry else None]:
-            for dtype in ("float32", "float64"):
-                if (name, dtype) in known:
-                    continue
-                case = module.Case(*golden_case(name), np.dtype(dtype).type)
-                found = plain(case) if module is test_golden else deep(case)
-                distances = {what: distance(ours, case.wanted[theirs]) for what, (ours, theirs) in found.items()}
-                yield {"name": name, "dtype": dtype, "distance": distances}
+    name, dtype = chosen
+    module = test_golden if name in test_golden.CASES else test_golden_deep
+    case = module.Case(*golden_case(name), np.dtype(dtype).type)
+    found = plain(case) if module is test_golden else deep(case)
+    distances = {what: distance(ours, case.wanted[theirs]) for what, (ours, theirs) in found.items()}
+    return {"name": name, "dtype": dtype, "distance": distances}
 
 
 def plain(case: Any) -> dict[str, tuple[Any, str]]:
@@ -94,6 +122,35 @@ def deep(case: Any) -> dict[str, tuple[Any, str]]:
 
 def steps(dry: bool, known: set[tuple]) -> Iterator[dict[str, Any]]:
     """A training step of every program in float32, on twelve rows or these repeated."""
+    from tests.zoo import OTHERS, PROGRAMS
+
+    names = [name for name in list(PROGRAMS | OTHERS)[:: 7 if dry else 1] if (name, "float32") not in known]
+    # Each is compiled beside others, and kept; then it is timed alone.
+    compiling = [] if dry else list(side_by_side(seconds_compiling, names, dry))
+    for name in names:
+        step, state, data, seconds = compiled(name, dry)
+        state, loss = step(state, *data)
+        taken = []
+        # What a step took from the host, or gave to it, would be an error.
+        with jax.transfer_guard("disallow"):
+            for _ in range(3 if dry else 100):
+                begin = time.perf_counter()
+                state, loss = jax.block_until_ready(step(state, *data))
+                taken.append(time.perf_counter() - begin)
+        yield {
+            "name": name,
+            "dtype": "float32",
+            "rows": len(data[0]),
+            "seconds": statistics.median(taken),
+            "seconds_compiling": compiling.pop(0) if compiling else seconds,
+            "temporary_bytes": getattr(step.memory_analysis(), "temp_size_in_bytes", None),
+            "peak_bytes_so_far": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
+            "finite": bool(np.isfinite(loss)),
+        }
+
+
+def compiled(name: str, dry: bool = False) -> tuple[Any, Any, tuple, float]:
+    """A program's training step, its first state, its data, and the seconds that compiling the step took."""
     from numpyro.infer import SVI
 
     from gpzoo.inference import GaussianProcessELBO, InducingGuide
@@ -101,36 +158,21 @@ def steps(dry: bool, known: set[tuple]) -> Iterator[dict[str, Any]]:
     from tests.zoo import OTHERS, PROGRAMS
 
     jax.config.update("jax_enable_x64", False)
-    for name, make in list((PROGRAMS | OTHERS).items())[:: 7 if dry else 1]:
-        if (name, "float32") in known:
-            continue
-        program, X, y, inducing, *options = make()
-        guide = InducingGuide(program, inducing, **(options[0] if options else {}))
-        params = guide.init_params(KEY, X, y)
-        rows = np.arange(12 if dry else 1200) % len(X)
-        data = jax.device_put((X[rows], y[rows]))
-        svi = SVI(program, guide, adam(1e-3), GaussianProcessELBO())
-        state = jax.jit(lambda params, X, y, svi=svi: svi.init(KEY, X, y, init_params=params))(params, *data)
-        begin = time.perf_counter()
-        step = jax.jit(svi.update).lower(state, *data).compile()
-        compiling, seconds = time.perf_counter() - begin, []
-        state, loss = step(state, *data)
-        # What a step took from the host, or gave to it, would be an error.
-        with jax.transfer_guard("disallow"):
-            for _ in range(3 if dry else 100):
-                begin = time.perf_counter()
-                state, loss = jax.block_until_ready(step(state, *data))
-                seconds.append(time.perf_counter() - begin)
-        yield {
-            "name": name,
-            "dtype": "float32",
-            "rows": len(rows),
-            "seconds": statistics.median(seconds),
-            "seconds_compiling": compiling,
-            "temporary_bytes": step.memory_analysis().temp_size_in_bytes,
-            "peak_bytes_so_far": (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
-            "finite": bool(np.isfinite(loss)),
-        }
+    program, X, y, inducing, *options = (PROGRAMS | OTHERS)[name]()
+    guide = InducingGuide(program, inducing, **(options[0] if options else {}))
+    params = guide.init_params(KEY, X, y)
+    rows = np.arange(12 if dry else 1200) % len(X)
+    data = jax.device_put((X[rows], y[rows]))
+    svi = SVI(program, guide, adam(1e-3), GaussianProcessELBO())
+    state = jax.jit(lambda params, X, y: svi.init(KEY, X, y, init_params=params))(params, *data)
+    begin = time.perf_counter()
+    step = jax.jit(svi.update).lower(state, *data).compile()
+    return step, state, data, time.perf_counter() - begin
+
+
+def seconds_compiling(name: str) -> float:
+    """What compiling a program's step takes beside others."""
+    return compiled(name)[-1]
 
 
 def run(folder: Path, chosen: tuple[str, ...], seconds: float) -> dict[str, Any]:
@@ -178,9 +220,7 @@ def main() -> None:
     end = time.perf_counter() + 60 * minutes
     # The run is a process of its own, which needs memory too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    if dry:
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_disable_most_optimizations", True)
+    set_up(dry)
 
     from gpzoo.reproductions.kept import program
 
