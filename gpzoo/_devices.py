@@ -1,4 +1,5 @@
 """How does a program find its rows split over several devices? By JAX's mesh, while :func:`fit` traces it under one.
+And how does a device take its own? In chunks, where all at once would not fit.
 
 The axis of rows has a name of ours, so that no mesh of a user's own is taken for it. Outside such a mesh every function
 here leaves its arguments alone.
@@ -7,11 +8,14 @@ here leaves its arguments alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
+
+from gpzoo import _platform
 
 #: Name of the axis of a mesh over which rows are split.
 ROWS = "gpzoo rows"
@@ -56,3 +60,24 @@ def on_own_rows(function: Callable, rows: Any, *fixed: Any, axis: int = 0, found
     specs = of(axis), *(PartitionSpec() for _ in fixed)
     # Derivatives that are written by hand, such as those of double sums, do not say over which devices they vary.
     return jax.shard_map(function, in_specs=specs, out_specs=of(found), check_vma=False)(rows, *fixed)
+
+
+def in_chunks(function: Callable, values: int, rows: Any, *fixed: Any) -> Any:
+    """``function(row, *fixed)`` for every row, on its own device, in chunks of the size at which the backend is fast.
+
+    Args:
+        function: as of :func:`on_own_rows`, but of one row.
+        values: numbers that it holds at once.
+        rows: arrays ``[N, ...]``.
+        *fixed: arguments that are the same for all rows.
+    """
+    return on_own_rows(partial(_in_chunks, function, values), rows, *fixed)
+
+
+def _in_chunks(function: Callable, values: int, rows: Any, *fixed: Any) -> Any:
+    N, dtype = jax.tree.leaves(rows)[0].shape[0], jax.tree.leaves(rows)[0].dtype
+    most = min(N, _platform.bytes_at_a_time() // (values * dtype.itemsize))
+    # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
+    # XLA's CPU loops several times slower than no batch at all.
+    size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
+    return lax.map(lambda row: function(row, *fixed), rows, batch_size=size if size > 1 else None)

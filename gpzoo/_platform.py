@@ -1,6 +1,6 @@
 """Every choice that depends on the backend, each with the reason that measurements gave for it.
 
-Times are those of two cores unless a line says otherwise. On a GPU nothing here was measured: the plain way is taken.
+Times are those of two cores unless a line says otherwise. On a GPU nothing here was compared: the plain way is taken.
 """
 
 from __future__ import annotations

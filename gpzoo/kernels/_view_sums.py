@@ -6,8 +6,7 @@ Inputs are taken in chunks, so that memory never holds the base kernel between a
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo import _checks as checks
-from gpzoo import _devices, _platform
+from gpzoo._devices import in_chunks
 from gpzoo._pytree import Fields, static
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum, addends
 from gpzoo.kernels.stationary import RBF
@@ -95,10 +94,10 @@ def _noise(noise: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array
     if noise.input_ndim is None:  # the same for all views
         return jnp.broadcast_to(noise.variances(weights[:1])[0] * jnp.vdot(weights, weights), X.shape[:1])
 
-    def each(X: Array, noise: Kernel, view: Any, weights: Array) -> Array:
-        return jax.lax.map(lambda x: jnp.square(weights) @ noise.variances(view.view(x[None])[0]), X)
+    def one(x: Array, noise: Kernel, view: Any, weights: Array) -> Array:
+        return jnp.square(weights) @ noise.variances(view.view(x[None])[0])
 
-    return _devices.on_own_rows(each, X, noise, view, weights)
+    return in_chunks(one, weights.shape[0], X, noise, view, weights)
 
 
 def _of_dims(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> Float[Array, "*batch _"]:
@@ -128,27 +127,13 @@ def _seen(view: Any, base: _Exponential) -> Any:
 # -- any base kernel: chunks of inputs, evaluated again for their gradients --------------------------------------------
 
 
-def _map(evaluate: Callable, inputs: Any, values_per_input: int, *fixed: Any) -> Any:
-    """``evaluate(x, *fixed)`` for every input, in chunks of the size at which the backend is fast."""
-    return _devices.on_own_rows(partial(_map_own, evaluate, values_per_input), inputs, *fixed)
-
-
-def _map_own(evaluate: Callable, values_per_input: int, inputs: Any, *fixed: Any) -> Any:
-    N, dtype = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(inputs)[0].dtype
-    most = min(N, _platform.bytes_at_a_time() // (values_per_input * dtype.itemsize))
-    # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
-    # XLA's CPU loops several times slower than no batch at all.
-    size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
-    return jax.lax.map(lambda x: evaluate(x, *fixed), inputs, batch_size=size if size > 1 else None)
-
-
 def _any_cross_view(
     base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."], Z: Float[Array, "M e"]
 ) -> Float[Array, "N M"]:
     def one(x: Array, base: Kernel, view: Any, weights: Array, Z: Array) -> Array:
         return jax.checkpoint(lambda x: weights @ base.cross(view.view(x[None])[0], Z))(x)
 
-    return _map(one, X, weights.shape[0] * Z.shape[0], base, view, weights, Z)
+    return in_chunks(one, weights.shape[0] * Z.shape[0], X, base, view, weights, Z)
 
 
 def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."]) -> Float[Array, " N"]:
@@ -161,7 +146,7 @@ def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Arr
 
         return sums(x)
 
-    return _map(one, X, weights.shape[0] ** 2, base, view, weights)
+    return in_chunks(one, weights.shape[0] ** 2, X, base, view, weights)
 
 
 # -- RBF base: derivatives formed with the values ----------------------------------------------------------------------
@@ -196,7 +181,7 @@ def _rbf_cross_view(
         # A sum, not a product with a vector: XLA fuses it with the exponentials.
         return jnp.sum(jnp.exp(matmul(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
 
-    return _map(one, X, weights.shape[0] * Z.shape[0], view, lengthscale, weights, left, centre)
+    return in_chunks(one, weights.shape[0] * Z.shape[0], X, view, lengthscale, weights, left, centre)
 
 
 def _rbf_cross_view_forward(
@@ -226,7 +211,7 @@ def _rbf_cross_view_forward(
         return value, by_lengthscale, (sums[:, :size] - a * value[:, None]) / lengthscale
 
     fixed = view, lengthscale, weights, left, centre
-    value, by_lengthscale, by_Z = _map(one, X, weights.shape[0] * Z.shape[0], *fixed)
+    value, by_lengthscale, by_Z = in_chunks(one, weights.shape[0] * Z.shape[0], X, *fixed)
     return value, (view, X, lengthscale, weights, Z, by_lengthscale, by_Z)
 
 
@@ -247,7 +232,7 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
         return rows, weights[:, None] * towards / lengthscale
 
     fixed = view, lengthscale, weights, left, centre
-    rows, d_views = _map(by_view, (X, cotangent), weights.shape[0] * Z.shape[0], *fixed)
+    rows, d_views = in_chunks(by_view, weights.shape[0] * Z.shape[0], (X, cotangent), *fixed)
     d_weights, (d_view, d_X) = jnp.sum(rows, 0), _pulled(view, X, d_views)
     d_lengthscale = jnp.einsum("nm,nm...->...", cotangent, by_lengthscale)
     return d_view, d_X, d_lengthscale, d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
@@ -280,7 +265,7 @@ def _rbf_diag_forward(
             by_lengthscale = -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
         return jnp.vdot(weights, rows), rows, by_lengthscale, 2 * weights[:, None] * towards / lengthscale
 
-    value, *derivatives = _map(one, X, weights.shape[0] ** 2, view, lengthscale, weights)
+    value, *derivatives = in_chunks(one, weights.shape[0] ** 2, X, view, lengthscale, weights)
     return value, (view, X, *derivatives)
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo import _devices, linalg
+from gpzoo import linalg
+from gpzoo._devices import in_chunks
 from gpzoo.inducing.kuu_kuf import Kuf
 from gpzoo.inducing.variables import InducingPatches
 from gpzoo.kernels.base import Kernel, Scaled, Sum
@@ -175,15 +175,14 @@ def view_variances(
         return jnp.asarray(kernel.scale, X.dtype) * view_variances(kernel.kernel, X, views, pairs)
     if isinstance(kernel, Sum):
         return linalg.total(view_variances(part, X, views, pairs) for part in kernel.parts)
-    base = sampled_part(kernel).base
-    shape = X.shape[1:] if isinstance(base, DoubleSum) else views.shape[2:]
+    base, S = sampled_part(kernel).base, views.shape[1]
+    if isinstance(base, DoubleSum):
+        shape, values = X.shape[1:], S * base.view.num_views**2
+    else:
+        shape, values = views.shape[2:], S**2
 
-    def each(views: Array, base: Kernel) -> Array:
-        def one(own: Array) -> Array:
-            gram = base(own.reshape(-1, *shape))
-            return pairs.square(jnp.sum(gram), jnp.trace(gram))
+    def one(own: Array, base: Kernel) -> Array:
+        gram = base(own.reshape(-1, *shape))
+        return pairs.square(jnp.sum(gram), jnp.trace(gram))
 
-        # A convolution takes its inputs in chunks already.
-        return jax.lax.map(one, views) if isinstance(base, DoubleSum) else jax.vmap(one)(views)
-
-    return _devices.on_own_rows(each, views, base)
+    return in_chunks(one, values, views, base)
