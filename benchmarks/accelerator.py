@@ -45,14 +45,15 @@ RUNS = [
 #: The run of a dry run.
 TINY = [("convolutional", "rectangles", "weighted", "quick")]
 
-#: Seconds that a run has to write its checkpoint once it is told to stop.
-TO_STOP = 40
+#: Seconds that a run has to write its checkpoint once it is told to stop, and those that it needs to get anywhere: the
+#: first programs of a paper's size compile for half a minute.
+TO_STOP, TO_BEGIN = 40, 75
 
 
 def distance(ours: Any, theirs: Any) -> float:
-    """The largest difference, relative to the largest of their numbers."""
+    """The largest difference, relative to the largest of their numbers, unless these are all zero."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs)
-    return float(np.abs(ours.reshape(theirs.shape) - theirs).max() / np.abs(theirs).max())
+    return float(np.abs(ours.reshape(theirs.shape) - theirs).max() / (np.abs(theirs).max() or 1.0))
 
 
 def set_up(dry: bool) -> None:
@@ -240,7 +241,7 @@ def main() -> None:
     ended = {each["name"] for each in slices if each["done"]}
     for chosen in TINY if dry else RUNS:
         left = end - time.perf_counter() - TO_STOP
-        if "-".join(chosen) not in ended and (left > 0 or dry):
+        if "-".join(chosen) not in ended and (left > TO_BEGIN or dry):
             slices.append(run(folder, chosen, left))
             print(slices[-1], flush=True)
             keep(path, __file__, options, **about, cases=slices)
