@@ -178,7 +178,7 @@ mnist, mnist_places, mnist_deep, cifar10, cifar10_deep = (
 )
 
 
-@experiment(PAPER, "mnist-study", ("usual", "late", "authors", "patches", "float64", "longer"))
+@experiment(PAPER, "mnist-study", ("usual", "late", "authors", "patches", "float64", "longer", "batch", "inducing"))
 def mnist_study(run: Run) -> Outcome:
     """All ten digits by the weighted model: as in ``mnist``, with a setting changed, or a second training after it."""
     data, setting = datasets.load("mnist"), Setting.of(run.options)

@@ -25,7 +25,7 @@ def test_curves(
 ) -> Figure:
     """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
 
-    Trainings of less than a minute are drawn against steps, because most of their time is compilation.
+    Trainings of less than two minutes are drawn against steps, because most of their time is compilation.
 
     Args:
         curves: variant to its points, each with ``seconds`` and metrics. Known metrics are drawn for the variants that
@@ -39,7 +39,7 @@ def test_curves(
     points = [point for each in curves.values() for point in each]
     longest = max(point["seconds"] for point in points)
     unit, name = (3600, "hours") if longest >= 3 * 3600 else (60, "minutes") if longest >= 180 else (1, "seconds")
-    passed, unit, words = ("step", 1, "steps") if longest < 60 else ("seconds", unit, f"time in training ({name})")
+    passed, unit, words = ("step", 1, "steps") if longest < 120 else ("seconds", unit, f"time in training ({name})")
     metrics = [metric for metric in metrics if any(metric in point for point in points)]
     columns = min(2, len(metrics))
     figure = plots.blank(4.2 * columns, 3.4 * -(-len(metrics) // columns))

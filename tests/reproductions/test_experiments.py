@@ -41,7 +41,7 @@ def run_of(paper, name, variant, folder, preset="quick"):
 
 def learned(name, variant):
     """The parameters of a variant's view."""
-    view = variant.removesuffix("-sticks").removesuffix("-natural")
+    view = variant.removesuffix("-sticks")
     if view in ("affine", "local"):
         return {"affine_below", "affine_above"} | ({"amplitude", "smoothness"} if view == "local" else set())
     turned = (name == "rotated-binary" and "rbf" not in variant) or view in ("rotation", "rotation-learned")
