@@ -271,12 +271,12 @@ STATEMENTS = [
     ("deep", NEVER, worse, "fewer folds, short"),
     ("deep", "no overfitting", worse, "fewer folds, short"),
     # Errors and bounds that hardly differ are in no order.
-    ("invariant", ORDERS, errors("local", error=0.0232), "undecided"),
+    ("invariant", ORDERS, None, "undecided"),
     ("invariant", ORDERS, errors("local", error=0.0290, bound_per_point=7.8), "short"),
     ("invariant", ORDERS, errors("local", error=0.0225, bound_per_point=7.8), "matched"),
-    ("invariant", SLIGHTLY, None, "undecided"),  # rotation gains 0.69 points, the best 0.73 more
+    ("invariant", SLIGHTLY, None, "undecided"),  # rotation gains 0.66 points, the best 0.60 more
     ("invariant", SLIGHTLY, errors("rbf", error=0.0450), "short"),  # rotation gains far more than the best on it
-    ("invariant", SLIGHTLY, errors("rbf", error=0.0200), "short"),  # rotation is worse
+    ("invariant", SLIGHTLY, errors("rbf", error=0.0150), "short"),  # rotation is worse
     ("invariant", SLIGHTLY, errors("affine", error=0.0050), "matched"),
     # An angle is on a side of the truth by more than it still moves.
     ("invariant", FROM_90, angle(95.0), "matched"),
