@@ -172,7 +172,7 @@ def compiled(name: str, dry: bool = False) -> tuple[Any, Any, tuple, float]:
 
 
 def seconds_compiling(name: str) -> float:
-    """What compiling a program's step takes beside others."""
+    """What compiling a program's step takes beside others, or reading it where this machine has compiled it before."""
     return compiled(name)[-1]
 
 
