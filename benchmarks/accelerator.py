@@ -35,9 +35,10 @@ from recorded import keep
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the tables of programs and cases are those of the tests
 
-#: Runs at the sizes of the papers, those that take two cores longest first: paper, experiment, variant, preset.
+#: Runs at the sizes of the papers that are not recorded: paper, experiment, variant, preset.
 RUNS = [
-    ("convolutional", "mnist", "weighted", "paper"),
+    ("convolutional", "mnist", "weighted-rbf", "paper"),
+    ("convolutional", "mnist", "invariant", "paper"),
     ("invariant", "mnist", "affine", "paper"),
     ("convolutional", "cifar10", "multi-channel", "paper"),
     ("deep_kernel", "cifar10", "all", "paper"),

@@ -620,22 +620,17 @@ def facts(records: Records) -> dict[str, Any]:
     lists of sets are by nlpp after as many steps; ``lengths`` has the epochs of each phase.
     """
     gain, lengths = [], []
-    told: dict[str, list[Any]] = {name: [] for name in "better worse level close ahead behind accurate".split()}
+    told: dict[str, list[str]] = {name: [] for name in "better worse level ahead behind".split()}
     for name, run in _first(records).items():
         each = {
             f"{other} {metric}": _lead(run, metric, other)
             for other in ("dnn", "dnn-long")
             for metric in ("accuracy", "nlpp")
         }
-        nlpp, accuracy = each["dnn-long nlpp"], each["dnn-long accuracy"]
+        nlpp = each["dnn-long nlpp"]
         one = ("ahead" if nlpp.value > 0 else "behind") if nlpp.error is None else ""
         word = one or {True: "better", False: "worse", None: "level"}[holding([nlpp])]
-        if word == "level" and nlpp.error and abs(nlpp.value) > 2 * nlpp.error:
-            told["close"].append(_close(name, run, nlpp, accuracy))
-        else:
-            told[word].append(name)
-        if nlpp.error is not None and holding([accuracy]):
-            told["accurate"].append(name)
+        told[word].append(name)
         metrics = run.result["metrics"]
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         leaky = settings.get("dnn+") == "leaky units"
@@ -645,14 +640,6 @@ def facts(records: Records) -> dict[str, Any]:
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
     return {"gain": gain, "lengths": lengths, **told}
-
-
-def _close(name: str, run: Recorded, nlpp: Ours, accuracy: Ours) -> dict[str, Any]:
-    """A gain in nlpp of more than two standard errors that Student's t of so few splits does not tell from none."""
-    by = run.result["settings"]["by_split"]
-    always = all((each["dnn-long_nlpp"] - each["svdkl_nlpp"]) * nlpp.value > 0 for each in by)
-    errors = abs(nlpp.value) / (nlpp.error or 1.0)
-    return {"set": name, "nlpp": nlpp, "accuracy": accuracy, "splits": len(by), "always": always, "errors": errors}
 
 
 def as_well(records: Records, each: Answered) -> list[Value]:
