@@ -173,8 +173,8 @@ def train(
 ) -> Outcome:
     """Train and evaluate models on every split.
 
-    Generated data always count as stand-ins for the paper's. With the option ``choose`` decay and last rate are chosen
-    for each split; ``notes`` are added to the result's settings.
+    The option ``stands_in`` says whether data stand in for the paper's, as generated ones do without it. With
+    ``choose`` decay and last rate are chosen for each split; ``notes`` are added to the result's settings.
 
     Args:
         run: the run.
@@ -225,7 +225,8 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     steps = of_network * (3 if "dnn+" in setting.models else 2) + of_gps + 2 * together
     seconds = scores.pop("seconds")
     common = {"data": data, "dtype": "float32", "elbo": -fit.joint.losses}
-    common |= {"stands_in": data.name.endswith("-generated"), "inspected": inspected(fit.joint, data, which="svdkl")}
+    common |= {"stands_in": run.options.get("stands_in", data.name.endswith("-generated"))}
+    common |= {"inspected": inspected(fit.joint, data, which="svdkl")}
     common |= {"posterior": partial(exported, random.key(run.seed), fit.joint, *rows, num_draws=100)}
     common |= {"figures": {"figure_3": partial(figure_3, fit, data)}}
     common |= {"selection": {**SELECTION, "candidates": candidates} if by_code else None}
@@ -423,9 +424,7 @@ def _images(run: Run) -> Outcome:
         mean = data.X_train.mean(axis=0, keepdims=True)
         # Pixels in [0, 1] have a standard deviation of about a quarter.
         data = replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
-    # Classes of one's own are not the paper's.
-    own = {"stands_in": True} if run.experiment == "imagenet20" else {}
-    return train(run, lambda run: (data, part), selection=run.selection, **own)
+    return train(run, lambda run: (data, part), selection=run.selection)
 
 
 @experiment(PAPER, "mnist-views", tuple(f"{count}{views}" for count in (312, 1250, 5000) for views in ("", "-views")))
