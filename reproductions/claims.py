@@ -144,8 +144,7 @@ class Paper:
         about: what it is about, in a sentence or two.
         tables: its tables.
         others: its claims that are in no table.
-        experiments: the facts of its experiments by name: description, presets, settings, numbers of ``rows`` and
-            ``folds`` of the paper's data, whether data ``stands_in`` for the paper's, why it was ``not_run``.
+        experiments: the facts of its experiments by name: description, presets, settings, why it was ``not_run``.
         telling: the most telling figure: ``figures``, of which the first that is drawn is shown, and its ``words``.
         by_hand: how its settings were chosen by hand, see :func:`~gpzoo.reproductions.experiment.by_hand`, in which
             ``presets``.
@@ -172,7 +171,7 @@ class Paper:
         """The printed numbers of an experiment's variants, by metric: none read off, of other data or machines."""
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
         facts = self.experiments.get(experiment, {})
-        for claim in () if facts.get("stands_in") else self.claims:
+        for claim in () if facts.get("options", {}).get("stands_in") else self.claims:
             if claim.answer is not None and claim.answer.experiment == experiment and not (claim.reading or claim.why):
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
         for variant, other in facts.get("alike", {}).items():
@@ -211,8 +210,6 @@ METRICS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("met
 
 def kind(metric: str) -> str | None:
     """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
-    if metric.endswith("_standard_error"):  # as old files have it
-        return None
     ends = [name for name, facts in METRICS.items() if "better" in facts and f"_{metric}".endswith(f"_{name}")]
     return ends[0] if ends else None
 

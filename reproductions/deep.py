@@ -37,7 +37,7 @@ from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
 from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, some
 from gpzoo.reproductions.judge import MATCHED, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import kept, read_json
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of, splits_of
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of
 from gpzoo.reproductions.training import Setting, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
 
@@ -488,27 +488,21 @@ def _on_folds(
 
 _LL = "test_log_likelihood"
 
-#: What a model comes to with more training: SGPR is an SGP at its optimum, and two layers take 10,000 steps.
-_LONGER = {"sgp": "sgpr", "sgp-500": "sgpr", "dgp2": "dgp2"}
-
-
-def _against(records: Records, name: str, model: str, longer: str, preset: str = "cpu") -> Ours | None:
-    """By how much a model leads one that was trained for longer, over the splits that both have."""
-    uci, own = (records.found.get(Key("deep", *run)) for run in (("uci", name, preset), ("uci-natural", name, "cpu")))
-    if uci is None or own is None:
-        return None
-    ours, theirs = (each["settings"]["by_fold"][key][_LL] for each, key in ((uci, model), (own, longer)))
-    return mean_of([a - b for a, b in zip(ours, theirs, strict=False)])
-
 
 def _not_converged(found: Found, name: str, model: str) -> Value | None:
-    """By how much a model is below the same one trained for longer; ``None`` if it is not, or the files do not tell."""
-    short, longer = "sgp" if model == "sgp-500" else model, _LONGER.get(model)
-    lead = None if longer is None else _against(found.records, name, short, longer)
-    if longer is None or lead is None or holding([lead], allow="level"):
+    """By how much SGP is below SGPR, which is at its optimum, or two layers below the same two after 10,000 steps.
+
+    ``None`` if they are not, or the files do not tell.
+    """
+    uci, longer = (found.records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
+    if model in ("sgp", "sgp-500") and uci is not None:
+        what, lead = "SGP less SGPR at its optimum", _number(uci, "sgp", "sgpr")
+    elif model == "dgp2" and uci is not None and longer is not None:
+        each = (result["settings"]["by_fold"]["dgp2"][_LL] for result in (uci, longer))
+        what, lead = "DGP 2 less DGP 2 after 10,000 steps", mean_of([a - b for a, b in zip(*each, strict=False)])
+    else:
         return None
-    better = f"{title_of(longer)} {'at its optimum' if longer == 'sgpr' else 'after 10,000 steps'}"
-    return Value(f"{title_of(short)} less {better} on {name}", lead, "lead")
+    return None if lead is None or holding([lead], allow="level") else Value(f"{what} on {name}", lead, "lead")
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -> Judged:
@@ -541,7 +535,8 @@ def deepest_is_best(found: Found, least: int) -> Judged:
 
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep.md.jinja``, with their errors, ``None`` where there is none."""
-    figure_1 = [_of_set(records, name) for name in UCI if Key("deep", "uci", name, "cpu") in records.found]
+    keys = [Key("deep", "uci", name, "cpu") for name in UCI]
+    figure_1 = [_of_set(records.found[key]) for key in keys if key in records.found]
     natural: list[dict[str, Any]] = [
         {"set": key.variant, "preset": key.preset, "experiment": experiment, "published": _published(key.variant)}
         | {model: _number(result, model) for model in ("sgpr", "dgp2", "dgp2-natural")}
@@ -560,7 +555,7 @@ def facts(records: Records) -> dict[str, Any]:
     ]
     return {
         "figure_1": figure_1,
-        "not_converged": [each["set"] for each in figure_1 if each["sgp"] and _sign([each["sgp"]]) < 0],
+        "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp"]]) < 0],
         "layers": _layers(natural),
         "natural": natural,
         "beside": [each for each in beside if holding([each["difference"]], allow="equal") is False],
@@ -624,26 +619,12 @@ def _matches(records: Records) -> dict[str, Any]:
     return {"wide": ours.wide(), "like": [title_of(model) for model in like if model != "dgp2"]}
 
 
-def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
-    """Figure 1 with our own SGPR over the same splits, on the sets that have one."""
-    found = {}
-    for name in UCI:
-        uci, longer = (records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
-        if uci is not None:
-            each = longer["settings"]["by_fold"]["sgpr"][_LL][: splits_of(uci)] if longer is not None else []
-            sgpr = mean_of(each) if each else None
-            of = {f"sgpr_{_LL}": sgpr.value, f"sgpr_{_LL}_se": sgpr.error} if sgpr is not None else {}
-            found[name] = {**uci, "metrics": of | uci["metrics"]}
-    return {"figure-1": partial(figure_1, found)} if found else {}
-
-
-def _of_set(records: Records, name: str) -> dict[str, Any]:
-    """A set of figure 1: every model, and SGP and the best deep GP less our own SGPR over the same splits."""
-    result = records.found[Key("deep", "uci", name, "cpu")]
+def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A set of figure 1: every model, and SGP and the best deep GP less SGPR."""
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
-    less = {model: _against(records, name, model, "sgpr") for model in ("sgp", best)}
     models = {model: _number(result, model) for model in MODELS}
-    return {"set": name, "best": best, "models": models, "sgp": less["sgp"], "deep": less[best]}
+    less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
+    return {"set": result["variant"], "best": best, "models": models, **less}
 
 
 def _number(result: Mapping[str, Any], *models: str) -> Ours | None:
@@ -665,7 +646,7 @@ def _their_task(records: Records) -> list[dict[str, Any]]:
     path = records.folder.parent.parent / "benchmarks" / "results" / "regression_tasks.json"
     scores = read_json(path)["scores"] if path.is_file() else {}
     return [
-        {"set": name, "published": _published(name)}
+        {"set": name, "published": _published(name), "sgpr": None, "sgpr-one": None, "dgp2": None}
         | {model: mean_of([each[_LL] for each in of[name]]) for model, of in scores.items() if name in of}
         for name in sorted({name for of in scores.values() for name in of})
     ]

@@ -24,7 +24,7 @@ else:
 #: paper and its authors' code, else the programs' defaults.
 PRESETS = ("quick", "cpu", "tuned", "paper")
 
-#: Version of the format of ``result.json``. Files without one were recorded before commits were.
+#: Version of the format of ``result.json``.
 SCHEMA = 1
 
 #: The fields of a run that determine its computation.

@@ -99,7 +99,7 @@ def drawable(
         for preset in experiment.presets:
             shown, needed = {}, experiment.figure is None or experiment.curves
             for key, result in records.of(experiment.paper, experiment.name):
-                if key.preset == preset and (result.get("curve") or not needed):
+                if key.preset == preset and (result["curve"] or not needed):
                     shown.setdefault(key.variant, result)
             if shown and experiment.figure is not None:
                 found[figure_name(experiment, preset)] = partial(experiment.figure, shown)

@@ -24,7 +24,7 @@ from gpzoo.inference.reports.pictures import BOUND
 from gpzoo.inference.reports.program import values
 from gpzoo.inference.reports.report import data_of_training, environment, parts, report, subtitle
 from gpzoo.reproductions import terminal as results
-from gpzoo.reproductions.experiment import IDENTITY, Experiment, ReproductionError, Run
+from gpzoo.reproductions.experiment import FIELDS, IDENTITY, Experiment, ReproductionError, Run
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.kept import read_json, write_text
 
@@ -65,8 +65,7 @@ def _result(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ReproductionError(f"{folder} has no result.json: name a folder that gpzoo reproduce wrote.")
     result = read_json(path)
-    wanted = {*IDENTITY, "metrics", "paper_metrics", "settings", "finished"}
-    if not isinstance(result, dict) or wanted - result.keys():
+    if not isinstance(result, dict) or set(FIELDS) - result.keys():
         raise ReproductionError(f"{path} is damaged: it is no result of gpzoo reproduce.")
     return result
 
@@ -99,15 +98,14 @@ def _metrics(result: Mapping[str, Any], printed: Mapping[str, float | None]) -> 
 
 
 def _run(result: Mapping[str, Any]) -> Section:
-    versions = result.get("versions") or {}
     rows = [
         ("steps", f"{result['steps']:,}"),
         ("time in training", results.duration(result["seconds_training"])),
-        ("device", result.get("device")),
-        ("precision", result.get("dtype")),
-        ("commit", result.get("commit")),
-        *((name, versions[name]) for name in versions),
-        *((f"data: {name}", str(value)) for name, value in (result.get("data") or {}).items()),
+        ("device", result["device"]),
+        ("precision", result["dtype"]),
+        ("commit", result["commit"]),
+        *result["versions"].items(),
+        *((f"data: {name}", str(value)) for name, value in result["data"].items()),
     ]
     return Section("Where the model was trained", ("what", "value"), tuple(rows))
 
@@ -145,7 +143,7 @@ def _figures(folder: Path, result: Mapping[str, Any], numbers: Section, others: 
 
 
 def _test_curves(found: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
-    curves = {result["variant"]: result["curve"] for result in found if result.get("curve")}
+    curves = {result["variant"]: result["curve"] for result in found if result["curve"]}
     if curves:
         drawn = test_curves(curves).axes
         yield picture("Test metrics during training", "Metrics of the test set against the time in training.", drawn)

@@ -81,25 +81,13 @@ def verdict(metric: str, ours: Ours, paper: float, limit: str | None = None) -> 
     return Verdict(MATCHED if wide <= 2 * largest_error(metric, paper) else UNDECIDED, limit=limit)
 
 
-def limit_of(result: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> str | None:
-    """What keeps a result from being scored against the paper's: the first that holds, ``None`` if nothing does.
-
-    Args:
-        result: the content of a result file.
-        facts: those of its experiment: numbers of ``rows`` and ``folds`` of the paper's data, by which files without
-            ``subset`` and ``folds`` are judged, and whether its data ``stands_in`` for the paper's, or which variants
-            do; the file decides without it.
-    """
-    facts = facts or {}
-    sizes, own = result["data"]["sizes"], result.get("folds") or {}
-    stands_in = facts.get("stands_in", result.get("stands_in"))
-    if isinstance(stands_in, list):
-        stands_in = result["variant"] in stands_in
-    if stands_in or result.get("preset") == "quick":
+def limit_of(result: Mapping[str, Any]) -> str | None:
+    """What keeps a result from being scored against the paper's: the first that holds, ``None`` if nothing does."""
+    if result["stands_in"] or result["preset"] == "quick":
         return STAND_IN
-    if result.get("subset") or sizes["train"] + sizes["test"] < facts.get("rows", 0):
+    if result["subset"]:
         return SUBSET
-    return FEWER_FOLDS if splits_of(result) < (own.get("of") or facts.get("folds") or 0) else None
+    return FEWER_FOLDS if result["folds"] and result["folds"]["count"] < result["folds"]["of"] else None
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
@@ -341,7 +329,7 @@ class Answers:
 
     def limit(self, key: Key) -> str | None:
         """What keeps a run from being scored."""
-        return limit_of(self.records.found[key], self.paper.experiments.get(key.experiment))
+        return limit_of(self.records.found[key])
 
     def _of(self, claim: Claim) -> Answered:
         found = self._statement(claim) if claim.judge else self._number(claim) if claim.answer else None
@@ -385,14 +373,12 @@ class Answers:
         """The size of the data of runs, and whose settings they have if those are the paper's."""
         if not runs:
             return ""
-        key, result = runs[0], self.records.found[runs[0]]
-        facts = self.paper.experiments
-        rows = {rows_of(self.records.found[each], facts.get(each.experiment, {}).get("rows")) for each in runs}
+        result = self.records.found[runs[0]]
+        rows = {rows_of(self.records.found[each]) for each in runs}
         parts = [*rows] if len(rows) == 1 else [f"{len({each[1:3] for each in runs})} data sets"]
-        folds = (result.get("folds") or {}).get("of") or facts.get(key.experiment, {}).get("folds")
-        if folds and len({splits_of(self.records.found[each]) for each in runs}) == 1:
-            parts.append(f"{splits_of(result)} of {folds} splits")
-        if M := (result.get("settings") or {}).get("num_inducing"):
+        if result["folds"] and len({splits_of(self.records.found[each]) for each in runs}) == 1:
+            parts.append("{count} of {of} splits".format(**result["folds"]))
+        if M := result["settings"].get("num_inducing"):
             parts.append(f"M {M:,}")
         return ", ".join([*parts, *([PAPERS] if settings_of(result) == PAPERS else [])])
 
@@ -409,7 +395,7 @@ def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
         change = run.lead(name, f"{model}-long", model)
         least = printed.rounding + (change.wide() or 0.0)
         return Trained("not converged" if change.value > least else "level")
-    curve = [point for point in result.get("curve") or () if metric in point]
+    curve = [point for point in result["curve"] if metric in point]
     early = [point for point in curve if point["step"] <= 0.75 * result["steps"]]
     if not early:
         return None
@@ -427,14 +413,12 @@ PAPERS = "the paper's settings"
 
 
 def settings_of(result: Mapping[str, Any]) -> str:
-    """Whose settings a run has. Files without a schema are named ``paper`` for the paper's sizes only."""
-    return PAPERS if result["preset"] == "paper" and "schema" in result else "settings of ours"
+    """Whose settings a run has."""
+    return PAPERS if result["preset"] == "paper" else "settings of ours"
 
 
-def rows_of(result: Mapping[str, Any], of: int | None = None) -> str:
-    """The numbers of training and test rows, used and available."""
-    part, sizes = result.get("subset") or {}, result["data"]["sizes"]
-    if part:
-        return f"{part['train']:,} of {part['of']:,} + {part['test']:,} of {part['of_test']:,} rows"
-    text = f"{sizes['train']:,} + {sizes['test']:,}"
-    return f"{text} of {of:,} rows" if of and sizes["train"] + sizes["test"] < of else f"{text} rows"
+def rows_of(result: Mapping[str, Any]) -> str:
+    """The numbers of training and test rows used, each with that of all where some are left out."""
+    part = result["data"]["sizes"] | (result["subset"] or {})
+    numbers = ((part["train"], part.get("of")), (part["test"], part.get("of_test")))
+    return " + ".join(f"{n:,}" if of in (n, None) else f"{n:,} of {of:,}" for n, of in numbers) + " rows"

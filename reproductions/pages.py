@@ -45,7 +45,8 @@ def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any]
     for each in answers:
         own = [experiment for experiment in experiments if experiment.paper == each.paper.key]
         name = each.paper.key if f"{each.paper.key}.md.jinja" in env.list_templates() else "paper"
-        context = _context(each, own)
+        drawn = [path for of in each.paper.telling["figures"] if (path := f"{each.paper.key}/{of}") in figures]
+        context = _context(each, own) | {"telling": next(iter(drawn), "")}
         found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **context)
         findings[each.paper.key] = _finding(env.get_template(f"{name}.md.jinja"), context)
     found["RESULTS.md"] = written("summary", findings=findings)

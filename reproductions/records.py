@@ -17,16 +17,6 @@ from gpzoo.reproductions.kept import read_json
 #: program.
 COMPARED = ("paper", "tuned", "cpu")
 
-#: Fields of files that were recorded before commits were.
-_OLD_FIELDS = frozenset(FIELDS) - {
-    "schema", "commit", "clean", "commits", "command", "resumed_from", "stands_in", "subset", "folds", "selection",
-    "curve",
-}  # fmt: skip
-
-#: Generated data; older files have no field that says so.
-_GENERATED = ("rectangles",)
-
-
 #: The probability that a normal variable exceeds its mean by more than two standard deviations.
 _BEYOND_TWO = 0.022750131948179195
 
@@ -188,8 +178,7 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
 
 def splits_of(result: Mapping[str, Any]) -> int:
     """Number of random splits that a result's numbers average."""
-    folds, settings = result.get("folds") or {}, result.get("settings") or {}
-    return folds.get("count") or settings.get("splits") or settings.get("folds") or 1
+    return (result["folds"] or {"count": 1})["count"]
 
 
 def _read(path: Path) -> tuple[Key, dict[str, Any]]:
@@ -201,10 +190,10 @@ def _read(path: Path) -> tuple[Key, dict[str, Any]]:
     result = read_json(path)
     if not isinstance(result, dict):
         raise ReproductionError(f"{path} is not a result file: it holds no fields.")
-    absent = sorted((frozenset(FIELDS) if "schema" in result else _OLD_FIELDS) - result.keys())
+    absent = sorted(frozenset(FIELDS) - result.keys())
     if absent:
         raise ReproductionError(f"{path} is not a result file: it lacks {', '.join(absent)}.")
-    if (schema := result.get("schema", SCHEMA)) != SCHEMA:
+    if (schema := result["schema"]) != SCHEMA:
         raise ReproductionError(f"{path} has schema {schema!r}, and this version of gpzoo reads {SCHEMA}.")
     data, metrics = result["data"], result["metrics"]
     if not (isinstance(data, dict) and {"name", "sizes"} <= data.keys()) or not isinstance(metrics, dict):
@@ -212,6 +201,4 @@ def _read(path: Path) -> tuple[Key, dict[str, Any]]:
     odd = [name for name, v in metrics.items() if not isinstance(v, int | float) or not math.isfinite(v)]
     if odd:
         raise ReproductionError(f"{path} is not a result file: {', '.join(odd)} must be finite numbers.")
-    if "stands_in" not in result:
-        result["stands_in"] = result["data"]["name"] in _GENERATED
     return Key(*(result[name] for name in Key._fields)), result

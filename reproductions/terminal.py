@@ -33,7 +33,7 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str
     """
     limit, rows = limit_of(result), []
     for metric, ours in result["metrics"].items():
-        paper, found = None if result.get("stands_in") else printed.get(metric), None
+        paper, found = None if result["stands_in"] else printed.get(metric), None
         if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
             found = verdict(metric, error_of(result, metric), paper, limit)
         rows.append((metric, ours, paper, found))
@@ -72,7 +72,7 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
 def sizes(result: Mapping[str, Any]) -> list[str]:
     """The numbers of training and test rows of a run, if all of the data were used."""
     data, rows = result["data"], result["data"]["sizes"]
-    if result.get("subset"):
+    if result["subset"]:
         return []
     return [f"Data: {data['name']}, {rows['train']:,} rows to train on and {rows['test']:,} to test."]
 
@@ -86,9 +86,9 @@ def explained(metrics: Iterable[str]) -> list[str]:
 def notes(result: Mapping[str, Any]) -> list[str]:
     """Notes on the data of a result, in sentences."""
     found = []
-    if result.get("stands_in"):
+    if result["stands_in"]:
         found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
-    if result.get("subset"):
+    if result["subset"]:
         rows = "Trained on {train:,} of {of:,} rows, tested on {test:,} of {of_test:,} ({rule})."
         found.append(rows.format(**result["subset"]))
     return found

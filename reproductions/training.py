@@ -308,7 +308,7 @@ def over_splits(
         run: the run.
         count: number of splits.
         one: the experiment on ``run.split``, which has its own ``run.checkpoint``, and keys by :func:`keys_of`.
-        of: the paper's number of splits, for the record; ``None`` leaves the record out.
+        of: the paper's number of splits, for the record; as many unless given.
         shown: the split whose model is kept, and whose data, bounds and settings are recorded; negative from the end.
         settings: further settings, from the outcomes of all splits in their order, which have neither data nor models.
         errors: the metrics whose standard error over splits is recorded too; all unless given.
@@ -337,7 +337,7 @@ def over_splits(
         steps=sum(found.steps for found in every),
         seconds_training=sum(found.seconds_training for found in every),
         curve=(),
-        folds=None if of is None else {"count": count, "of": of, "seeds": list(range(count))},
+        folds=None if (of or count) == 1 else {"count": count, "of": of or count, "seeds": list(range(count))},
         selection=selection,
     )
 

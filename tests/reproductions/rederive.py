@@ -53,8 +53,7 @@ def numbers(paper):
 
 def splits_of(result):
     """The number of splits that a result averages."""
-    settings = result.get("settings") or {}
-    return (result.get("folds") or {}).get("count") or settings.get("splits") or settings.get("folds") or 1
+    return result["folds"]["count"] if result["folds"] else 1
 
 
 def ours(results, metric):
@@ -75,16 +74,13 @@ def ours(results, metric):
     return mean, None if error is None else error * (stdtrit(degrees, BELOW_TWO) if degrees else 2)
 
 
-def limit(result, facts):
+def limit(result):
     """What keeps a result from being scored."""
-    sizes, stands_in = result["data"]["sizes"], facts.get("stands_in", result.get("stands_in"))
-    other = result["variant"] in stands_in if isinstance(stands_in, list) else stands_in
-    if other or result["preset"] == "quick":
+    if result["stands_in"] or result["preset"] == "quick":
         return "stand-in"
-    if result.get("subset") or sizes["train"] + sizes["test"] < facts.get("rows", 0):
+    if result["subset"]:
         return "subset"
-    of = (result.get("folds") or {}).get("of") or facts.get("folds") or 0
-    return "fewer folds" if splits_of(result) < of else ""
+    return "fewer folds" if result["folds"] and splits_of(result) < result["folds"]["of"] else ""
 
 
 def verdict(metric, mean, wide, text, limited):
@@ -106,15 +102,15 @@ def rederived(root):
     """Of every number with a result: paper, where, what, its text, our mean, the words of the verdict."""
     for name, paper, _ in papers(root):
         for where, what, text, (experiment, variant, metric), reading in numbers(paper):
-            facts, found = paper["experiments"].get(experiment, {}), []
-            for preset in ("paper", "tuned", "cpu") if facts["presets"] != ["quick"] else ("quick",):
+            presets, found = paper["experiments"][experiment]["presets"], []
+            for preset in ("paper", "tuned", "cpu") if presets != ["quick"] else ("quick",):
                 first = root / f"reproductions/results/{name}/{experiment}-{variant}-{preset}.json"
                 paths = [
                     path for path in (first, *sorted(first.parent.glob(f"{first.stem}-seed*.json"))) if path.exists()
                 ]
                 results = [json.loads(path.read_text()) for path in paths]
                 if results and (number := ours(results, metric)) is not None:
-                    own = limit(results[0], facts)
+                    own = limit(results[0])
                     words = verdict(metric, *number, text, "reading" if reading else own)
                     ranks = ["matched", "exceeded", "undecided", "short", last := words.split(", ")[-1]]
                     order = ("", "fewer folds", "subset", "stand-in").index(own)

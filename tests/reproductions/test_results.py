@@ -106,7 +106,7 @@ def test_a_check_finds_what_is_wrong(toy, tmp_path):
 DAMAGES = [
     (b"{", "is damaged"),
     (b"[1]", "not a result file: it holds no fields"),
-    (b"{}", "not a result file: it lacks data, device"),
+    (b"{}", "not a result file: it lacks clean, command"),
     ({"variant": "fancy"}, "holds the result of toy squares fancy paper"),
     ({"data": None}, "data and metrics must have names"),
     ({"metrics": {"error": None}}, "error must be finite numbers"),
