@@ -1,4 +1,4 @@
-"""Two models in the shape of the package bayesian_benchmarks, and its regression task, beside its published numbers.
+"""Three models in the shape of the package bayesian_benchmarks, and its regression task, beside its published numbers.
 
     python benchmarks/regression_tasks.py [--sets boston energy naval power protein] [--models sgpr sgpr-one dgp2]
         [--splits 10] [--output benchmarks/results/regression_tasks.json]

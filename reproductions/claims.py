@@ -168,10 +168,10 @@ class Paper:
         return (*(claim for table in self.tables for claim in table.claims()), *self.others)
 
     def numbers(self, experiment: str, variants: Iterable[str]) -> dict[str, dict[str, float | None]]:
-        """The printed numbers of an experiment's variants, by metric: none read off, of other data or machines."""
+        """The printed numbers of an experiment's variants, by metric: none read off, or of other machines."""
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
         facts = self.experiments.get(experiment, {})
-        for claim in () if facts.get("options", {}).get("stands_in") else self.claims:
+        for claim in self.claims:
             if claim.answer is not None and claim.answer.experiment == experiment and not (claim.reading or claim.why):
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
         for variant, other in facts.get("alike", {}).items():

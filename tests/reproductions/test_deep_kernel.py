@@ -75,6 +75,8 @@ def test_splits_have_means_and_code_chooses_their_settings(short, tmp_path):
         decay, rate = (min(part, key=lambda each: each["nlpp"]) for part in (networks, joint))
         assert settings["weight_decay"][k] == decay["weight_decay"] == joint[0]["weight_decay"]
         assert settings["rates_network_gps_joint"][k] == [1e-3, 1e-2, rate["rate_joint"]]
+    # With other classes than the paper's they are no data to compare with its numbers.
+    assert result["stands_in"] and set(result["paper_metrics"].values()) == {None}
     assert "25 classes" in settings["label"] and settings["epochs"] == "of some trials by hand"
     assert result["folds"] == {"count": 2, "of": 5, "seeds": [0, 1]} and result["steps"] == 2 * 18
     assert sorted(path.name for path in run.checkpoint.iterdir() if path.is_dir()) == ["0", "1"]
