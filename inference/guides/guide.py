@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from numpyro.distributions import Delta
@@ -30,14 +31,15 @@ from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals,
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import (
     Look,
+    dependence_on_rows,
     descriptions_of,
     find_sites,
     look,
     named,
     names_of,
     parameters_of,
-    rows_of_sites,
 )
+from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import Runs, Trace, at_once, in_our_words, run, sampled, shapes_of, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -106,8 +108,10 @@ class InducingGuide(LikeAutoGuides):
             or a term that depends on a site at several rows of the data.
     """
 
-    #: The program's options with which rows of its sites are drawn together as they must be.
-    _known: tuple[dict[str, Any], ...] = ()
+    #: The program's options and numbers of rows with which rows of its sites are drawn together as they must be.
+    _known: tuple[Any, ...] = ()
+    #: Whether the guide was set up with the program, or a file's sites were found to be those of the program.
+    _compared_sites = False
     #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
     compared: tuple[Callable, Any] | None = None
 
@@ -142,11 +146,12 @@ class InducingGuide(LikeAutoGuides):
             seen = look(self.model, args, kwargs) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
             self.check_names(sites, self._others_of(sites, args, kwargs))
-            self.sites = sites
-            self._known = (_deciding(kwargs),)
+            self.sites, self._compared_sites = sites, True
+            self._known = ((_deciding(kwargs), _rows(args)),)
             return self.sites
-        if not self._known:
+        if not self._compared_sites:
             self._refuse_other_sites(args, kwargs)
+            self._compared_sites = True
         if self.sites.drawn - self.joint:
             self._refuse_other_rows(args, kwargs)
         return self.sites
@@ -172,21 +177,21 @@ class InducingGuide(LikeAutoGuides):
                     UserWarning,
                     stacklevel=2,
                 )
-        self._known = (_deciding(kwargs),)
 
     def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse options of the program under which something needs rows together that this guide draws apart."""
-        if (options := _deciding(kwargs)) in self._known:
+        """Refuse arguments under which something needs rows together that this guide draws apart."""
+        if (known := (_deciding(kwargs), _rows(args))) in self._known:
             return
-        rows = rows_of_sites(self.model, args, kwargs, None, self.joint, shapes=False)
-        apart = (self.sites.drawn - self.joint).difference(self.sites.within)
-        if names := sorted(apart.intersection(rows.within | rows.across.keys())):
+        found = dependence_on_rows(self.model, args, kwargs, self.sites, self.joint)
+        num_rows, drawn = number_of_rows(args), self.sites.within
+        together = {name for name, own in found.within.items() if not own.is_that(drawn.get(name), num_rows)}
+        if names := sorted(together | found.across.keys()):
             raise ValueError(
                 f"With these arguments, unlike those with which the guide was set up, the program needs several rows "
                 f"of GP site(s) {names} together, which the guide draws one by one. Build a new guide for these "
                 "arguments, or name the site in InducingGuide(joint=...)."
             )
-        self._known += (options,)
+        self._known += (known,)
 
     def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
@@ -409,6 +414,10 @@ class InducingGuide(LikeAutoGuides):
 
 def _start_of(trace: Trace) -> Trace:
     return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+
+
+def _rows(args: tuple) -> tuple[int, ...]:
+    return tuple(np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(args))
 
 
 def _deciding(kwargs: Mapping[str, Any]) -> dict[str, Any]:

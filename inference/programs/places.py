@@ -3,8 +3,8 @@
 Rows of data are followed through a program, but no row of data is in ``jnp.arange(len(X))``, ``X * len(X)`` or a draw
 of the shape of ``X`` by a key of the program's own. In batches these are others than for all rows at once. So the
 program runs on all rows, or on many of them, and on as many of these as a batch has in another order, where every
-latent site has the same values. What differs, and not for another random key too, goes by place. Differences below
-``eps ** 0.4`` of the largest number of a column are taken for rounding, which is coarse on accelerators.
+latent site has the same values. What differs, and not for another random key too, goes by place. Rounding is measured:
+a third run has the smallest change in each of its numbers, and what differs by no more than some of that is rounding.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from gpzoo.processes.process import GaussianProcess
 #: Most numbers in the arguments of the larger run, unless a batch has more.
 _MOST = 2**17
 
+#: Changes are rounding up to so many times what the smallest change in the run's numbers makes: products over many
+#: columns round each of their sums.
+_ROUNDING = 16
+
 
 def sites_by_place(
     model: Callable,
@@ -47,9 +51,15 @@ def sites_by_place(
         kwargs: keyword arguments.
         values: of sites and parameters, where some are given.
         rows: how the sites follow the rows of ``args``.
-        batch_size: number of rows of a batch.
+        batch_size: number of rows of a batch; with that of all rows, as of a minibatch, their order alone changes.
     """
-    args, kwargs, others = jax.tree.map(concrete, (args, dict(kwargs), dict(values or {})))
+    with jax.ensure_compile_time_eval():
+        return _by_place(model, *jax.tree.map(concrete, (args, dict(kwargs), dict(values or {}))), rows, batch_size)
+
+
+def _by_place(
+    model: Callable, args: tuple, kwargs: dict[str, Any], others: dict[str, Any], rows: SiteRows, batch_size: int
+) -> dict[str, str]:
     of_each: dict[str, list[str]] = {}
 
     @jax.jit
@@ -73,6 +83,8 @@ def sites_by_place(
     some = np.arange(size)
     # From everywhere: what goes by place may be the same at all of the first rows, such as an array of sorted groups.
     few = np.linspace(size - 1, 0, batch_size if batch_size < size else min(size, 3)).astype(int)
+    if batch_size == rows.count:
+        few = np.random.default_rng(0).permutation(size)
     at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
     latent, whole = jax.tree.map(np.asarray, numbers(at(some), {}, others, random.key(0)))
     layouts = rows.layouts
@@ -82,13 +94,15 @@ def sites_by_place(
         if name not in rows.untold
     }
     (_, part), (_, again) = (numbers(at(some[few]), taken, others, random.key(i)) for i in (0, 1))
+    (_, nearly) = numbers(*jax.tree.map(_nearly, (at(some[few]), taken, others)), random.key(0))
     reasons: dict[str, str] = {}
     for name, arrays in part.items():
         strided = name in layouts and layouts[name].strided
         changed = (
             what
-            for what, x, y, z in zip(of_each[name], whole[name], arrays, again[name], strict=True)
-            if _same(y, z) and not any(_same(_at_rows(x, y, few, size, how), y) for how in (strided, not strided))
+            for what, x, y, z, around in zip(of_each[name], whole[name], arrays, again[name], nearly[name], strict=True)
+            if _same(y, z, around)
+            and not any(_same(_at_rows(x, y, few, size, how), y, around) for how in (strided, not strided))
         )
         if (what := next(changed, None)) is not None:
             reasons[name] = (
@@ -158,14 +172,23 @@ def _at_rows(x: Array, like: Array, few: np.ndarray, size: int, strided: bool) -
     return found
 
 
-def _same(x: Any, y: Any) -> bool:
-    """Whether two arrays are equal up to the rounding of other shapes."""
+def _nearly(x: Any) -> Any:
+    """Numbers changed by their precision, up and down."""
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        return x
+    signs = np.random.default_rng(0).choice([-1, 1], np.shape(x))
+    return np.asarray(x) * (1 + signs * jnp.finfo(jnp.result_type(x)).eps).astype(x.dtype)
+
+
+def _same(x: Any, y: Any, nearly: Any) -> bool:
+    """Whether two arrays are equal up to rounding, which changes ``y`` to ``nearly``."""
     if x is None or np.shape(x) != np.shape(y):
         return False
-    x, y = np.asarray(x), np.asarray(y)
+    x, y, nearly = map(np.asarray, (x, y, nearly))
     if not np.issubdtype(x.dtype, np.floating):
         return np.array_equal(x, y)
-    sizes, eps = np.abs(y, where=np.isfinite(y), out=np.zeros_like(y)), np.finfo(x.dtype).eps
+    finite = np.isfinite(y) & np.isfinite(nearly)
+    rounding = np.where(finite, np.abs(nearly - y) + np.finfo(x.dtype).eps * np.abs(y), 0)
     # A large column does not hide what goes by place in a small one.
-    column = sizes.max(axis=tuple(range(max(x.ndim - 1, 1)))[: x.ndim], initial=0)
-    return np.allclose(x, y, rtol=0, atol=eps**0.4 * column + 10 * eps * sizes.max(initial=0), equal_nan=True)
+    column = rounding.max(axis=tuple(range(max(x.ndim - 1, 1)))[: x.ndim], initial=0)
+    return np.allclose(x, y, rtol=0, atol=_ROUNDING * column, equal_nan=True)

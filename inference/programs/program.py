@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,10 @@ from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistr
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
+from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.check_rows import Drawn, RowDependence, parts_by_row, response, row_dependence
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
-from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
+from gpzoo.inference.programs.rows import Layout, Part, SiteRows, number_of_rows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Expected, Likelihood
@@ -154,7 +156,7 @@ def find_sites(
     )
     checks.refuse(estimated, message)
     drawn, depth = seen.arrays, plate_depth(found)
-    shapes, within = drawn - joint, {}
+    shapes = drawn - joint
     if enumerated:
         for name in sorted(processes):
             others = sorted(seen.needs.get(name, frozenset()) & enumerated)
@@ -163,11 +165,8 @@ def find_sites(
                 "one GP for each of their values, and choose between these where the data are: f[rows, z]."
             )
             checks.refuse(others, message)
-        model = summed_out(model, depth)
         if not shapes:
-            parameters_of(model, args, kwargs)  # for its refusals
-    if shapes:
-        within = _drawn_together(rows_of_sites(model, args, kwargs, values, joint, shapes=False), shapes)
+            parameters_of(summed_out(model, depth), args, kwargs)  # for its refusals
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {
@@ -176,7 +175,14 @@ def find_sites(
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names_of(found), seen.parameters, limits
     lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
-    return Sites(*known, frozenset(enumerated), depth, within, {**seen.lines, **lines}, descriptions_of(found))
+    sites = Sites(
+        *known, frozenset(enumerated), depth, lines={**seen.lines, **lines}, descriptions=descriptions_of(found)
+    )
+    if not shapes:
+        return sites
+    dependence = dependence_on_rows(model, args, kwargs, sites, joint, values)
+    _refuse_across(dependence)
+    return replace(sites, within=dependence.within)
 
 
 def names_of(trace: Trace) -> frozenset[str]:
@@ -249,22 +255,17 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
     return latents, enumerated
 
 
-def _drawn_together(found: SiteRows, drawn: frozenset[str]) -> dict[str, Layout]:
-    """Which inputs are those of a row, for drawn GP sites that are needed at several of these together.
+def _refuse_across(found: RowDependence) -> None:
+    """Refuse terms that depend on a drawn GP site at several rows of the data.
 
     Raises:
-        ValueError: naming a site whose values are needed at several rows of the data together.
+        ValueError: naming the site.
     """
-    for name in sorted(drawn):
-        reason = found.across.get(name)
-        if name in found.within and name not in found.layouts:
-            reason = f"something depends on several rows of GP site {name!r}"
-        message = (
-            f"In this program {reason}, but in training a GP site is drawn per input, or jointly for the "
-            f"inputs of one row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
+    for name, term in sorted(found.across.items()):
+        raise ValueError(
+            f"In this program {term}, but in training a GP site is drawn per input, or jointly for the inputs of one "
+            f"row of the data. Draw it jointly: InducingGuide(..., joint={{{name!r}}})."
         )
-        checks.refuse(reason, message)
-    return {name: found.layouts[name] for name in found.within & drawn}
 
 
 def _unit_value(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> Any:
@@ -349,6 +350,68 @@ def rows_of_sites(
             yield Part(name, what, term, inputs and fn.kernel.has_outputs(fn.X), 2 if inputs and fn.in_row else 1)
 
     return rows_of(parts, args, joint=joint, shapes=shapes, at_all=at_all)
+
+
+def dependence_on_rows(
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    found: Sites,
+    joint: frozenset[str],
+    values: Mapping[str, Any] | None = None,
+) -> RowDependence:
+    """How the program's terms at these arguments depend on the rows of the GP sites that it draws.
+
+    Terms are log densities of data, priors of other latent sites, and the inputs, mean and kernel of GP sites.
+
+    Args:
+        model: the program.
+        args: its positional arguments, data included.
+        kwargs: its keyword arguments.
+        found: the program's sites.
+        joint: names of the GP sites that are drawn jointly.
+        values: known values of parameters and of latent sites that are not GPs, by name.
+    """
+    with jax.ensure_compile_time_eval():
+        given = jax.tree.map(concrete, (args, dict(kwargs), dict(values or {})))
+        arrays, static = split_arrays(given[1])
+    given, num_rows = (given[0], arrays, given[2]), number_of_rows(args)
+    if found.enumerated:
+        model = summed_out(model, found.plate_depth)
+    sites: dict[str, Drawn] = {}
+
+    def program(given: tuple, of_process: Callable[[str, GaussianProcess], Any]) -> Trace:
+        args, arrays, values = given
+        return _run(model, args, arrays | static, values, of_process).model
+
+    def unit(name: str, fn: GaussianProcess) -> Any:
+        sites[name] = Drawn(fn.event_shape, fn.X.dtype, name not in joint)
+        return _unit_value(name, fn, None)
+
+    def terms(within: Mapping[str, Layout], given: tuple, drawn: Mapping[str, Array]) -> dict[str, Array]:
+        numbers: dict[str, Array] = {}
+
+        def value(name: str, fn: GaussianProcess) -> Any:
+            parts = parts_by_row(fn)
+            numbers.update({f"the {part} of {name}": x for part, x in parts.items()})
+            start = response(parts, fn.in_row, sites[name], within.get(name), num_rows)
+            numbers[f"the prior of {name}"] = start
+            return start + (drawn[name] if name in drawn else _unit_value(name, fn, None))
+
+        for name, site in sampled(program(given, value)).items():
+            fn = unmasked(site["fn"])
+            if site["is_observed"] and isinstance(fn, GaussianProcess):
+                whole = Drawn(fn.event_shape, fn.X.dtype, apart=False)
+                numbers[f"the log density of {name}"] = response(parts_by_row(fn), fn.in_row, whole, None, num_rows)
+            elif not isinstance(fn, GaussianProcess):
+                of = "log density" if site["is_observed"] else "prior"
+                numbers[f"the {of} of {name}"] = jnp.asarray(site["fn"].log_prob(site["value"]))
+        return numbers
+
+    with jax.ensure_compile_time_eval():
+        jax.eval_shape(lambda given: program(given, unit) and None, given)
+        used = {name: site for name, site in sites.items() if name in found.drawn or name in joint}
+        return row_dependence(lambda within: partial(jax.jit(partial(terms, within)), given), used, num_rows)
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:

@@ -41,6 +41,10 @@ class Layout(NamedTuple):
             return (each[:, None] * num_rows + of).reshape(-1)
         return (of[:, None] * self.count + each).reshape(-1)
 
+    def is_that(self, other: Layout | None, num_rows: int) -> bool:
+        """Whether another layout of ``num_rows`` rows is the same."""
+        return other is not None and other.count == self.count and (num_rows == 1 or other.strided == self.strided)
+
     def by_row(self, x: Array, axis: int = 0, back: bool = False) -> Array:
         """``x`` with the site's rows along ``axis``, those of one row of the data after the other; or ``back``."""
         if not self.strided:

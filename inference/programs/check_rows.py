@@ -1,0 +1,217 @@
+"""The check that terms of a program depend on single rows of each drawn GP site: numbers at the rows that are used.
+
+In training and prediction a drawn site is independent between rows, so that what depends on two of them sees a wrong
+law. The check replaces the drawn values at some rows, and at all others. A term that changes both times depends on
+several rows. The replaced rows are told by a bit of their places in a random order, one bit after the other, so that
+every two rows are apart at one bit at least: about ``log2(N)`` times three runs of one compiled program miss no pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gpzoo.inference.programs.rows import Layout
+from gpzoo.processes.process import GaussianProcess, rows_first
+
+#: Rows are replaced at least so often: what depends on a branch may need several values to show.
+_LEAST = 6
+
+#: Changes of less are rounding, in units of the precision: relative to a term and to its change with its own row.
+_ROUNDING = 256
+
+
+class Drawn(NamedTuple):
+    """A drawn GP site.
+
+    Attributes:
+        shape: of its value, ``[M, ...]``.
+        dtype: of its value.
+        apart: whether its rows are drawn independently; else all together.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    apart: bool
+
+
+class RowDependence(NamedTuple):
+    """How the terms of a program depend on the rows of its drawn GP sites.
+
+    Attributes:
+        within: which inputs are those of one row of the data, by the name of a site whose inputs some term needs
+            together, though not those of several rows.
+        across: the term that depends on several rows of a site, in words, by the site's name.
+    """
+
+    within: dict[str, Layout]
+    across: dict[str, str]
+
+
+#: Numbers by name, each of which is one term, as a function of the drawn values by site.
+Terms = Callable[[dict[str, Any]], Mapping[str, Array]]
+
+
+def row_dependence(
+    terms_of: Callable[[Mapping[str, Layout]], Terms], sites: Mapping[str, Drawn], num_rows: int
+) -> RowDependence:
+    """Find which terms depend on several rows of a drawn site.
+
+    Args:
+        terms_of: gives the compiled terms of a program, given which inputs of a site are drawn together.
+        sites: all sites that the program draws.
+        num_rows: of the data; 0 if its arguments share none.
+    """
+    within: dict[str, Layout] = {}
+    across: dict[str, str] = {}
+    while True:
+        mixed = _mixed(terms_of(within), sites, within, num_rows)
+        new = {name: term for name, term in mixed.items() if name not in across}
+        if not new:
+            return RowDependence(within, across)
+        for name, term in new.items():
+            layout = None if name in within else _layout(terms_of, sites, within, name, num_rows)
+            if layout is None:
+                across[name] = term
+            else:
+                within = within | {name: layout}
+
+
+def _layout(
+    terms_of: Callable[[Mapping[str, Layout]], Terms],
+    sites: Mapping[str, Drawn],
+    within: Mapping[str, Layout],
+    name: str,
+    num_rows: int,
+) -> Layout | None:
+    """Which inputs of a site are those of a row, if no term needs the inputs of several rows."""
+    size = sites[name].shape[0]
+    if not num_rows or size % num_rows or size == num_rows:
+        return None
+    for strided in (False, True):
+        tried = dict(within) | {name: Layout(size // num_rows, strided)}
+        if name not in _mixed(terms_of(tried), sites, tried, num_rows):
+            return tried[name]
+    return None
+
+
+def _mixed(terms: Terms, sites: Mapping[str, Drawn], within: Mapping[str, Layout], num_rows: int) -> dict[str, str]:
+    """A term that depends on several rows, by the site whose rows these are.
+
+    Rows of all sites are replaced together, and of one site alone only if that finds something: a term may depend on
+    one row of each of two sites that lie at different places.
+    """
+    rows = {name: _rows(site, within.get(name), num_rows) for name, site in sites.items() if site.apart}
+    if not rows or _first_mixed(terms, sites, rows) is None:
+        return {}
+    found = {name: _first_mixed(terms, sites, {name: own}) for name, own in rows.items()}
+    return {name: term.format(repr(name)) for name, term in found.items() if term is not None}
+
+
+def _rows(site: Drawn, layout: Layout | None, num_rows: int) -> np.ndarray:
+    """The number of the row to which each of the ``M`` entries of a site's first axis belongs."""
+    entries = np.arange(site.shape[0])
+    if layout is None:
+        return entries
+    return entries % num_rows if layout.strided else entries // layout.count
+
+
+def _first_mixed(terms: Terms, sites: Mapping[str, Drawn], rows: Mapping[str, np.ndarray]) -> str | None:
+    """The first term that changes with some of the rows and with the others too, in words that leave out the site."""
+    rng = np.random.default_rng(0)
+    counts = {name: int(of.max()) + 1 for name, of in rows.items()}
+    bits = max((count - 1).bit_length() for count in counts.values())
+    if not bits:
+        return None
+    for turn in range(-(-_LEAST // bits) * bits):
+        # Sites with as many rows are replaced at the same ones.
+        places = {count: np.random.default_rng(turn // bits).permutation(count) for count in set(counts.values())}
+        replaced = {name: places[counts[name]][of] >> turn % bits & 1 == 1 for name, of in rows.items()}
+        base, other = ({name: _values(site, turn, rng) for name, site in sites.items()} for _ in range(2))
+        before = terms(base)
+        changes = []
+        for side in (True, False):
+            moved = dict(base)
+            for name, of in replaced.items():
+                axes = (1,) * (base[name].ndim - 1)
+                moved[name] = np.where((of == side).reshape(-1, *axes), other[name], base[name])
+            after = terms(moved)
+            changes.append({name: _change(np.asarray(x), np.asarray(after[name])) for name, x in before.items()})
+        # What a user wrote is named before what follows from it.
+        for name in sorted(before, key=lambda name: name.startswith(("the log", "the prior"))):
+            x = np.asarray(before[name])
+            less, more = np.sort([change[name] for change in changes], axis=0)
+            scale = np.where(np.isfinite(x), np.abs(x), 0) + np.where(np.isfinite(more), more, 0)
+            mixed = less > _ROUNDING * jnp.finfo(x.dtype).eps * scale
+            if mixed.any():
+                entry = np.unravel_index(np.argmax(mixed), mixed.shape)
+                where = f" (for its entry {', '.join(map(str, entry))})" if entry else ""
+                verb = "depend" if name.startswith("the inputs") else "depends"
+                return f"{name} {verb} on several rows of GP site {{}}{where}"
+    return None
+
+
+def _values(site: Drawn, turn: int, rng: np.random.Generator) -> np.ndarray:
+    """Values of several sizes, every other time positive ones."""
+    x = (1.0, 1.0, 0.1, 3.0)[turn % 4] * rng.standard_normal(site.shape)
+    return np.asarray(np.abs(x) if turn % 2 else x, site.dtype)
+
+
+def _change(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The size of a change, infinite where one of the two is not finite."""
+    with np.errstate(invalid="ignore"):
+        return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
+
+
+def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
+    """Numbers that change with a site's inputs and its mean at each of its rows, and with its kernel, by part."""
+    dtype, own = prior.X.dtype, int(prior.kernel.has_outputs(prior.X))
+    flat = (prior.num_inputs,) if prior.num_outputs is None else (prior.num_inputs, prior.num_outputs)
+    parts = {"inputs": rows_first(_number(prior.X, 1 + own, dtype), flat).reshape(prior.event_shape)}
+    if prior.loc is not None:
+        parts["mean"] = jnp.broadcast_to(jnp.asarray(prior.loc, dtype), prior.event_shape)
+    leaves = [_number(leaf, 0, dtype) for leaf in jax.tree.leaves(prior.kernel)]
+    if leaves:
+        parts["kernel"] = _number(jnp.stack(leaves), 0, dtype)
+    return parts
+
+
+def response(
+    parts: Mapping[str, Array], in_row: int | None, drawn: Drawn, layout: Layout | None, num_rows: int
+) -> Array:
+    """Numbers of a site's shape that change with all that its draw there depends on.
+
+    A value that follows them hands on what an earlier site did to a later one.
+
+    Args:
+        parts: of :func:`parts_by_row`.
+        in_row: how many inputs a row of the site has, if these are an axis of their own.
+        drawn: how the site is drawn.
+        layout: which of its inputs are drawn together, if not each alone.
+        num_rows: of the data.
+    """
+    shape, dtype = drawn.shape, drawn.dtype
+    value = jnp.broadcast_to(sum(parts.values()), shape)
+    if not drawn.apart:
+        return jnp.broadcast_to(_number(value, 0, dtype), shape)
+    if in_row is None and layout is None:
+        return value
+    together = _number(value, 1, dtype)
+    if layout is not None:
+        rows = jnp.asarray(_rows(drawn, layout, num_rows))
+        together = jax.ops.segment_sum(together, rows, num_rows)[rows]
+    return jnp.broadcast_to(together.reshape(-1, *(1,) * (len(shape) - 1)), shape)
+
+
+def _number(x: Any, axes: int, dtype: Any) -> Array:
+    """One number for the entries of an array behind its first ``axes``, which changes with each of them."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.zeros(x.shape[:axes], dtype)
+    flat = x.reshape(*x.shape[:axes], -1).astype(dtype)
+    return jnp.sin(flat) @ jnp.linspace(1.0, 2.0, flat.shape[-1], dtype=dtype)
