@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 from jax import Array, random
 from numpyro.distributions import constraints
 
-from gpzoo.inference.programs.program import concrete, parts_of
+from gpzoo.inference.programs.program import concrete, parts_of, rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows
 from gpzoo.inference.programs.runs import drawing, given_value, run, unmasked
 from gpzoo.likelihoods import Likelihood
@@ -57,6 +58,38 @@ def sites_by_place(
         return _by_place(model, *jax.tree.map(concrete, (args, dict(kwargs), dict(values or {}))), rows, batch_size)
 
 
+def refuse_in_minibatches(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any], *, order_alone: bool
+) -> None:
+    """Refuse a program in which a row of a minibatch goes by its place among the others, or by their number.
+
+    Args:
+        model: the program.
+        args: positional arguments, those of a minibatch.
+        kwargs: keyword arguments.
+        values: of parameters and mutable state.
+        order_alone: whether the number of rows may matter, and what the others are, as in batch norm.
+
+    Raises:
+        ValueError: naming the site.
+    """
+    rows = rows_of_sites(model, args, kwargs)
+    if rows.count < 2:
+        return
+    # Which rows of the batch a site's row depends on may not be told; where they lie is.
+    likely = {name: Layout(max(size // rows.count, 1)) for name, size in rows.sizes.items() if name in rows.untold}
+    rows = replace(rows, layouts=likely | dict(rows.layouts), untold={})
+    try:
+        found = sites_by_place(model, args, kwargs, values, rows, rows.count - (not order_alone))
+    except Exception:  # a program of one number of rows; what else is wrong, the training says
+        return
+    for name, reason in found.items():
+        raise ValueError(
+            f"Site {name!r} does not come in minibatches: {reason}. Train on all rows at once (batch_size=None), or "
+            "pass what goes by the place of a row as an argument with a row of its own for each datum."
+        )
+
+
 def _by_place(
     model: Callable, args: tuple, kwargs: dict[str, Any], others: dict[str, Any], rows: SiteRows, batch_size: int
 ) -> dict[str, str]:
@@ -83,7 +116,8 @@ def _by_place(
     some = np.arange(size)
     # From everywhere: what goes by place may be the same at all of the first rows, such as an array of sorted groups.
     few = np.linspace(size - 1, 0, batch_size if batch_size < size else min(size, 3)).astype(int)
-    if batch_size == rows.count:
+    ordered = batch_size == rows.count
+    if ordered:
         few = np.random.default_rng(0).permutation(size)
     at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
     latent, whole = jax.tree.map(np.asarray, numbers(at(some), {}, others, random.key(0)))
@@ -95,16 +129,19 @@ def _by_place(
     }
     (_, part), (_, again) = (numbers(at(some[few]), taken, others, random.key(i)) for i in (0, 1))
     (_, nearly) = numbers(*jax.tree.map(_nearly, (at(some[few]), taken, others)), random.key(0))
+    # Which axes are rows, their number tells, which in another order is the same.
+    fewer = size - 1 if ordered else len(few)
+    sizes = jax.eval_shape(numbers, at(some[:fewer]), {}, others, random.key(0))[1] if ordered else part
     reasons: dict[str, str] = {}
     for name, arrays in part.items():
         strided = name in layouts and layouts[name].strided
-        changed = (
-            what
-            for what, x, y, z, around in zip(of_each[name], whole[name], arrays, again[name], nearly[name], strict=True)
-            if _same(y, z, around)
-            and not any(_same(_at_rows(x, y, few, size, how), y, around) for how in (strided, not strided))
-        )
-        if (what := next(changed, None)) is not None:
+        changed = []
+        each = zip(of_each[name], whole[name], arrays, again[name], nearly[name], sizes[name], strict=True)
+        for what, x, y, z, around, other in each:
+            there = [_at_rows(x, other.shape, fewer, few, size, how) for how in (strided, not strided)]
+            if _same(z, y, around) and not any(_same(entries, y, around) for entries in there):
+                changed.append(what)
+        if (what := next(iter(changed), None)) is not None:
             reasons[name] = (
                 f"the same row at another place, or among another number of rows, gives other numbers in "
                 f"{what} of {name!r}"
@@ -154,21 +191,34 @@ def _arrays_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
         found = [(f"the {what.rstrip(' 0123456789')}", x) for what, x in parts_of(fn).items()]
     else:
         found = [("a parameter", x) for x in jax.tree.leaves(fn)]
+    if site["type"] == "sample" and site["is_observed"]:
+        found.append(("the data", site["value"]))
     for what, x in found:
         if isinstance(x, Array | np.ndarray) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             yield what, jnp.asarray(x)
 
 
-def _at_rows(x: Array, like: Array, few: np.ndarray, size: int, strided: bool) -> np.ndarray | None:
-    """The rows ``few`` of ``size`` along every axis that differs from that of ``like``; ``None`` if none are there."""
+def _at_rows(
+    x: Array, other: tuple[int, ...], fewer: int, few: np.ndarray, size: int, strided: bool
+) -> np.ndarray | None:
+    """The rows ``few`` of ``size`` along every axis that differs from ``other``; ``None`` if none are there.
+
+    Args:
+        x: at all rows.
+        other: its shape at ``fewer`` rows.
+        fewer: see ``other``.
+        few: numbers of rows.
+        size: of all rows.
+        strided: see :class:`Layout`.
+    """
     found = np.asarray(x)
-    if found.ndim != like.ndim:
+    if found.ndim != len(other):
         return None
-    for axis, (whole, part) in enumerate(zip(found.shape, like.shape, strict=True)):
+    for axis, (whole, part) in enumerate(zip(found.shape, other, strict=True)):
         if whole != part:
-            if part % len(few) or whole * len(few) != part * size:
+            if part % fewer or whole * fewer != part * size:
                 return None
-            found = found.take(Layout(part // len(few), strided).rows(few, size), axis)
+            found = found.take(Layout(part // fewer, strided).rows(few, size), axis)
     return found
 
 

@@ -18,6 +18,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.gp_sites import representing
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.places import refuse_in_minibatches
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
 from gpzoo.inference.training._sources import Resident, Streamed
@@ -70,8 +71,7 @@ class InitialStates:
         looked = None if known else look(guide.model, whole, kwargs | svi.static_kwargs)
         if looked is not None:
             self.needs = looked.needs
-        # On all rows at once the program may not fit in memory, such as a network on images. Two rows are enough to
-        # find a term that depends on several.
+        # On all rows at once the program may not fit in memory, such as a network on images.
         guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
         refuse_other_program(svi.model, guide, first, kwargs | svi.static_kwargs)
         seen = whole if guide.looks_at_inputs(given) else first
@@ -80,6 +80,10 @@ class InitialStates:
         except FactorisationError as error:
             cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
             raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
+        if not source.full and not known:
+            options, values = kwargs | svi.static_kwargs, values_of(sites)
+            learns_state = any(site["type"] == "mutable" for site in sites.values())
+            refuse_in_minibatches(guide.model, first, options, values, order_alone=learns_state)
         self._init = self._init or initial(svi, sites)
         return self._init(key, values_of(sites))
 

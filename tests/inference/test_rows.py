@@ -376,8 +376,8 @@ def test_places_are_compared_over_all_rows_and_at_the_parameters(program):
 def test_a_large_column_does_not_hide_the_place_in_a_small_one():
     whole = np.column_stack([[1e8, 2e8, 3e8], [0.1, 0.2, 0.3]])
     nearly = whole * (1 + 1e-15)
-    assert _same(whole, whole * (1 + 1e-15), nearly)
-    assert not _same(whole, whole + np.array([0, 1e-6]), nearly)
+    assert _same(whole * (1 + 1e-15), whole, nearly)
+    assert not _same(whole + np.array([0, 1e-6]), whole, nearly)
 
 
 def test_a_program_of_one_number_of_rows_is_refused_by_name_in_batches():
