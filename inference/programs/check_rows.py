@@ -181,6 +181,14 @@ def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
     return parts
 
 
+def law_by_row(fn: Any) -> Array:
+    """Numbers that change with a distribution, of its batch shape."""
+    shape = tuple(fn.batch_shape)
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(fn)]
+    by_row = [_number(x, len(shape) if x.shape[: len(shape)] == shape else 0, float) for x in leaves if _is_real(x)]
+    return jnp.broadcast_to(sum(by_row, jnp.zeros(())), shape)
+
+
 def response(
     parts: Mapping[str, Array], in_row: int | None, drawn: Drawn, layout: Layout | None, num_rows: int
 ) -> Array:
@@ -211,7 +219,11 @@ def response(
 def _number(x: Any, axes: int, dtype: Any) -> Array:
     """One number for the entries of an array behind its first ``axes``, which changes with each of them."""
     x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
+    if not _is_real(x):
         return jnp.zeros(x.shape[:axes], dtype)
     flat = x.reshape(*x.shape[:axes], -1).astype(dtype)
     return jnp.sin(flat) @ jnp.linspace(1.0, 2.0, flat.shape[-1], dtype=dtype)
+
+
+def _is_real(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)

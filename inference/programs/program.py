@@ -17,7 +17,7 @@ from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistr
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.check_rows import Drawn, RowDependence, parts_by_row, response, row_dependence
+from gpzoo.inference.programs.check_rows import Drawn, RowDependence, law_by_row, parts_by_row, response, row_dependence
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, number_of_rows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
@@ -403,9 +403,10 @@ def dependence_on_rows(
             if site["is_observed"] and isinstance(fn, GaussianProcess):
                 whole = Drawn(fn.event_shape, fn.X.dtype, apart=False)
                 numbers[f"the log density of {name}"] = response(parts_by_row(fn), fn.in_row, whole, None, num_rows)
+            elif site["is_observed"]:
+                numbers[f"the log density of {name}"] = jnp.asarray(site["fn"].log_prob(site["value"]))
             elif not isinstance(fn, GaussianProcess):
-                of = "log density" if site["is_observed"] else "prior"
-                numbers[f"the {of} of {name}"] = jnp.asarray(site["fn"].log_prob(site["value"]))
+                numbers[f"the prior of {name}"] = law_by_row(fn)
         return numbers
 
     with jax.ensure_compile_time_eval():
