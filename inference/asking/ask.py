@@ -184,7 +184,7 @@ class Subject:
         key = ("places", batch_size, *self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
-            found = sites_by_place(self.model, self.args, self.kwargs, values, self.site_rows, batch_size)
+            found = sites_by_place(self.model, self.args, self.kwargs, values, batch_size)
             self.compiled[key] = replace(self.site_rows, untold=found | dict(self.site_rows.untold))
         return self.compiled[key]
 

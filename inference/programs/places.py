@@ -1,29 +1,27 @@
-"""Does a site change with the place of a row among the others, or with their number? Runs of the program tell.
+"""The check that sites go neither by the place of a row among the others nor by their number: two runs of a program.
 
 Rows of data are followed through a program, but no row of data is in ``jnp.arange(len(X))``, ``X * len(X)`` or a draw
 of the shape of ``X`` by a key of the program's own. In batches these are others than for all rows at once. So the
-program runs on all rows, or on many of them, and on as many of these as a batch has in another order, where every
-latent site has the same values. What differs, and not for another random key too, goes by place. Rounding is measured:
-a third run has the smallest change in each of its numbers, and what differs by no more than some of that is rounding.
+program runs on all rows, or on many of them, and on as many of these as a batch has in another order. The value of a GP
+site is a function of its inputs and its mean there, so that it follows the rows. What differs, and not for another
+random key too, goes by place. Rounding is measured: another run has the smallest change in each of its numbers, and
+what differs by no more than some of that is rounding.
 """
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from numpyro.distributions import constraints
+from numpyro.infer import init_to_feasible
 
-from gpzoo.inference.programs.program import concrete, parts_of, rows_of_sites
-from gpzoo.inference.programs.rows import Layout, SiteRows
+from gpzoo.inference.programs.check_rows import parts_by_row
+from gpzoo.inference.programs.program import concrete, parts_of
+from gpzoo.inference.programs.rows import Layout, number_of_rows
 from gpzoo.inference.programs.runs import drawing, given_value, run, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.process import GaussianProcess
@@ -37,12 +35,7 @@ _ROUNDING = 16
 
 
 def sites_by_place(
-    model: Callable,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    values: Mapping[str, Any] | None,
-    rows: SiteRows,
-    batch_size: int,
+    model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any] | None, batch_size: int
 ) -> dict[str, str]:
     """Sites that change with the place or the number of the rows, and those after them: why, by name.
 
@@ -51,11 +44,10 @@ def sites_by_place(
         args: positional arguments, at all rows.
         kwargs: keyword arguments.
         values: of sites and parameters, where some are given.
-        rows: how the sites follow the rows of ``args``.
-        batch_size: number of rows of a batch; with that of all rows, as of a minibatch, their order alone changes.
+        batch_size: number of rows of a batch; with that of all rows, their order alone changes.
     """
     with jax.ensure_compile_time_eval():
-        return _by_place(model, *jax.tree.map(concrete, (args, dict(kwargs), dict(values or {}))), rows, batch_size)
+        return _by_place(model, *jax.tree.map(concrete, (args, dict(kwargs), dict(values or {}))), batch_size)
 
 
 def refuse_in_minibatches(
@@ -73,14 +65,10 @@ def refuse_in_minibatches(
     Raises:
         ValueError: naming the site.
     """
-    rows = rows_of_sites(model, args, kwargs)
-    if rows.count < 2:
+    if (count := number_of_rows(args)) < 2:
         return
-    # Which rows of the batch a site's row depends on may not be told; where they lie is.
-    likely = {name: Layout(max(size // rows.count, 1)) for name, size in rows.sizes.items() if name in rows.untold}
-    rows = replace(rows, layouts=likely | dict(rows.layouts), untold={})
     try:
-        found = sites_by_place(model, args, kwargs, values, rows, rows.count - (not order_alone))
+        found = sites_by_place(model, args, kwargs, values, count - (not order_alone))
     except Exception:  # a program of one number of rows; what else is wrong, the training says
         return
     for name, reason in found.items():
@@ -91,94 +79,79 @@ def refuse_in_minibatches(
 
 
 def _by_place(
-    model: Callable, args: tuple, kwargs: dict[str, Any], others: dict[str, Any], rows: SiteRows, batch_size: int
+    model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[str, Any], batch_size: int
 ) -> dict[str, str]:
     of_each: dict[str, list[str]] = {}
 
     @jax.jit
-    def numbers(
-        args: tuple, given: dict[str, Any], others: dict[str, Any], key: Array
-    ) -> tuple[dict[str, Any], dict[str, list[Array]]]:
+    def numbers(args: tuple, given: dict[str, Any], rows: Array, key: Array) -> dict[str, list[Array]]:
         # A copy: networks write their state into the dictionary that they are handed.
-        value = partial(_value, given, jax.tree.map(lambda x: x, others), key)
-        found = run(key, args, kwargs, model=model, values=value, complete=False)
-        latent = {
-            name: site["value"]
-            for name, site in found.model.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }
-        arrays = {name: list(_arrays_of(site)) for name, site in found.model.items()}
+        given = jax.tree.map(lambda x: x, given)
+        trace = run(key, args, kwargs, model=model, values=lambda site: _value(given, rows, site), complete=False).model
+        arrays = {name: list(_arrays_of(site)) for name, site in trace.items()}
         of_each.update({name: [what for what, _ in of] for name, of in arrays.items()})
-        return latent, {name: [x for _, x in of] for name, of in arrays.items()}
+        return {name: [x for _, x in of] for name, of in arrays.items()}
 
-    most = _MOST * rows.count // max(sum(np.size(x) for x in jax.tree.leaves(args)), 1)
-    size = rows.count if rows.count <= most else max(most // batch_size, 1) * batch_size
+    count = number_of_rows(args)
+    most = _MOST * count // max(sum(np.size(x) for x in jax.tree.leaves(args)), 1)
+    size = count if count <= most else max(most // batch_size, 1) * batch_size
     some = np.arange(size)
     # From everywhere: what goes by place may be the same at all of the first rows, such as an array of sorted groups.
     few = np.linspace(size - 1, 0, batch_size if batch_size < size else min(size, 3)).astype(int)
-    ordered = batch_size == rows.count
+    ordered = batch_size == count
     if ordered:
         few = np.random.default_rng(0).permutation(size)
     at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
-    latent, whole = jax.tree.map(np.asarray, numbers(at(some), {}, others, random.key(0)))
-    layouts = rows.layouts
-    taken = {
-        name: x[layouts[name].rows(few, size)] if name in layouts else x
-        for name, x in latent.items()
-        if name not in rows.untold
-    }
-    (_, part), (_, again) = (numbers(at(some[few]), taken, others, random.key(i)) for i in (0, 1))
-    (_, nearly) = numbers(*jax.tree.map(_nearly, (at(some[few]), taken, others)), random.key(0))
+    # Of one type in all runs, each of which would be traced anew.
+    given = jax.tree.map(lambda x: np.asarray(x) if jnp.issubdtype(jnp.result_type(x), jnp.number) else x, given)
+    whole = numbers(at(some), given, some, random.key(0))
+    part, again = (numbers(at(few), given, few, random.key(i)) for i in (0, 1))
+    nearly = numbers(*jax.tree.map(_nearly, (at(few), given)), few, random.key(0))
     # Which axes are rows, their number tells, which in another order is the same.
     fewer = size - 1 if ordered else len(few)
-    sizes = jax.eval_shape(numbers, at(some[:fewer]), {}, others, random.key(0))[1] if ordered else part
+    sizes = jax.eval_shape(numbers, at(some[:fewer]), given, some[:fewer], random.key(0)) if ordered else part
     reasons: dict[str, str] = {}
     for name, arrays in part.items():
-        strided = name in layouts and layouts[name].strided
         changed = []
         each = zip(of_each[name], whole[name], arrays, again[name], nearly[name], sizes[name], strict=True)
         for what, x, y, z, around, other in each:
-            there = [_at_rows(x, other.shape, fewer, few, size, how) for how in (strided, not strided)]
+            there = [_at_rows(x, other.shape, fewer, few, size, strided) for strided in (False, True)]
             if _same(z, y, around) and not any(_same(entries, y, around) for entries in there):
                 changed.append(what)
-        if (what := next(iter(changed), None)) is not None:
+        if changed:
             reasons[name] = (
                 f"the same row at another place, or among another number of rows, gives other numbers in "
-                f"{what} of {name!r}"
+                f"{changed[0]} of {name!r}"
             )
         elif reasons:
             reasons[name] = next(iter(reasons.values()))
     return reasons
 
 
-def _value(given: Mapping[str, Any], others: Mapping[str, Any], key: Array, site: dict[str, Any]) -> Any:
-    """A given value, or numbers that differ at each entry of a GP site or of data that are any real numbers.
+def _value(given: Mapping[str, Any], rows: Array, site: dict[str, Any]) -> Any:
+    """A value that follows the rows: of a GP site a function of its inputs, of others one number for all rows.
 
-    ``others`` have the values of GP sites at other rows. The numbers are cosines, which compile in a fifth of the time
-    of random ones.
+    Given values have the ``rows`` of the run where they have all of them.
     """
-    value = given_value(given, site)
-    if value is not None or site["type"] != "sample" or site["value"] is not None:
-        return given_value(others, site) if value is None else value
+    if site["type"] != "sample":
+        return given_value(given, site)
+    if site["value"] is not None:
+        return None
     fn: Any = unmasked(site["fn"])
     if isinstance(fn, GaussianProcess):
-        shape, dtype = fn.event_shape, fn.X.dtype
-    elif isinstance(fn, Likelihood) and _is_real(fn.support):
+        return jnp.broadcast_to(jnp.sin(3 * sum(parts_by_row(fn).values())), fn.event_shape)
+    shape, value = tuple(site["fn"].shape()), given.get(site["name"])
+    if value is not None and np.ndim(value) and len(value) > shape[0] == len(rows):
+        value = value[rows]
+    if value is not None:
+        return given_value({site["name"]: value}, site)
+    if isinstance(fn, Likelihood):
         with drawing():
-            like = jax.eval_shape(fn.sample, key)
-        shape, dtype = like.shape, like.dtype
-    else:
-        return given_value(others, site)
-    numbers = jnp.arange(math.prod(shape), dtype=dtype)
-    # Others for another key and another site; multiples of the golden angle lie all over the circle.
-    start = jnp.sum(random.key_data(key)).astype(dtype) + zlib.crc32(site["name"].encode()) % 1000
-    return math.sqrt(2) * jnp.cos(2.39996323 * numbers + start).reshape(shape)
-
-
-def _is_real(support: Any) -> bool:
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support is constraints.real
+            like = jax.eval_shape(fn.sample, site["kwargs"]["rng_key"])
+        return jnp.ones(like.shape, like.dtype)
+    if fn.support.is_discrete:
+        return jnp.broadcast_to(jnp.asarray(fn.enumerate_support(expand=False)).ravel()[0], shape)
+    return init_to_feasible(site)
 
 
 def _arrays_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
@@ -224,10 +197,10 @@ def _at_rows(
 
 def _nearly(x: Any) -> Any:
     """Numbers changed by their precision, up and down."""
-    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+    if not isinstance(x, np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     signs = np.random.default_rng(0).choice([-1, 1], np.shape(x))
-    return np.asarray(x) * (1 + signs * jnp.finfo(jnp.result_type(x)).eps).astype(x.dtype)
+    return x * (1 + signs * jnp.finfo(x.dtype).eps).astype(x.dtype)
 
 
 def _same(x: Any, y: Any, nearly: Any) -> bool:

@@ -181,10 +181,10 @@ def several_inputs(rng, N, X):
 
 
 @pytest.mark.slow_but(block=[0])
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(25))
 def test_no_dependence_is_accepted_that_a_dense_computation_shows_and_no_program_of_single_rows_is_refused(block):
     kinds = [one_layer, two_layers, several_inputs]
-    for seed in range(30 * block, 30 * block + 30):
+    for seed in range(12 * block, 12 * block + 12):
         rng = np.random.default_rng(seed)
         N, dtype = int(rng.integers(2, 61)), [np.float32, np.float64][seed % 2]
         X = np.linspace(-2, 2, N, dtype=dtype)[:, None]
@@ -244,10 +244,11 @@ def test_both_analyses_differ_where_operations_are_unknown_and_where_three_rows_
 
 @pytest.mark.parametrize("name", [*ZOO, *OTHERS])
 def test_both_analyses_agree_over_the_zoo(name):
-    program, *args, inducing, options = [*(ZOO | OTHERS)[name](), {}][:5]
-    guide = InducingGuide(program, inducing, **options)
-    sites = guide.setup(*args)
-    followed = rows_of_sites(program, tuple(args), {}, joint=guide.joint, shapes=False)
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        program, *args, inducing, options = [*(ZOO | OTHERS)[name](), {}][:5]
+        guide = InducingGuide(program, inducing, **options)
+        sites = guide.setup(*args)
+        followed = rows_of_sites(program, tuple(args), {}, joint=guide.joint, shapes=False)
     assert not followed.across
     assert sites.within.keys() == followed.within & sites.drawn
 

@@ -155,8 +155,9 @@ def test_the_number_of_steps_does_not_retrace():
 
         train(make(counted, inducing=InducingPoints(X[:4])), steps, X, y, batch_size=5, num_data=12)
         counts.append(len(calls))
-    # A look at its sites, starting values, and guide and model in the one step that is compiled.
-    assert counts == [4, 4]
+    # A look at its sites, starting values, whether rows of a minibatch go by place, at two numbers of them, and guide
+    # and model in the one step that is compiled.
+    assert counts == [6, 6]
 
 
 @pytest.mark.slow
