@@ -178,6 +178,7 @@ class Expected(Likelihood):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        self.refuse_mapped()
         if not self.is_marginal:
             return self._log_density(self.f, value)
         _, weights, values = self._densities_at_points(value, self.num_draws)
