@@ -26,6 +26,7 @@ from gpzoo._pytree import KnowsRanks
 from gpzoo.inference.programs.gp_sites import Representation, representing
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.negative import refuse_negative
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
@@ -149,6 +150,7 @@ class _Trace(handlers.trace):
     def process_message(self, msg: dict[str, Any]) -> None:
         refuse_mapped(msg)
         if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
+            msg["fn"] = refuse_negative(msg["fn"])
             with drawing():
                 default_process_message(msg)
 
