@@ -82,7 +82,8 @@ def nuts(
         ``mcmc.sampler.model``.
 
     Raises:
-        ValueError: for counts below one, a program without latent sites, or a GP site whose prior depends on a discrete site.
+        ValueError: for counts below one, a program without latent sites, or a GP site whose prior depends on a
+            discrete site.
         NonFiniteError: if no start with a finite density is found.
     """
     key = checks.rng_key(rng_key)
