@@ -422,8 +422,7 @@ def _not_finite(name: str, values: np.ndarray, infinite: bool) -> ValueError:
     if np.isnan(values).any():
         advice += (
             "; missing targets are left out by a likelihood with missing='mask', or by "
-            f"`with numpyro.handlers.mask(mask=observed)` around the site of numpy.nan_to_num({name}), where observed "
-            f"is ~numpy.isnan({name})"
+            f"`with numpyro.handlers.mask(mask=observed)` around the site, where observed is ~numpy.isnan({name})"
         )
     return ValueError(
         f"{name} has {int((~good).sum())} entries that are not finite, the first at index {first} ({values[first]}). "

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from numpyro.infer.util import log_density
@@ -203,6 +204,34 @@ def test_numbers_in_place_of_arrays_of_q_are_refused():
 def test_a_diagnosis_needs_data():
     with pytest.raises(ValueError, match="Site 'y' has no data"):
         diagnose(KEY, start(), X)
+
+
+# -- values from handlers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", ["lengthscale", "noise", "f"])
+@pytest.mark.parametrize("where", ["around", "inside", "by a function"])
+def test_a_latent_site_whose_value_a_handler_gives_is_refused(site, where):
+    data = {site: jnp.zeros(len(X)) if site == "f" else jnp.array(0.5)}
+
+    def inside(X, y=None):
+        with handlers.substitute(data=data):
+            bayesian_regression(X, y)
+
+    def by_name(msg):
+        return data.get(msg["name"])
+
+    program = {
+        "around": handlers.substitute(bayesian_regression, data=data),
+        "inside": inside,
+        "by a function": handlers.substitute(bayesian_regression, substitute_fn=by_name),
+    }[where]
+    guide = InducingGuide(program, InducingPoints(X[::3]))
+    found = rf"Latent site '{site}' has a value from a handler .*handlers\.condition\(program, data="
+    with pytest.raises(ValueError, match=found):
+        guide.init_params(KEY, X, Y)
+    with pytest.raises(ValueError, match=found):
+        train(program, InducingGuide(program, InducingPoints(X[::3])), X, Y)
 
 
 # -- distributions that jax.vmap made ----------------------------------------------------------------------------------
