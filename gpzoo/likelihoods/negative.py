@@ -40,7 +40,8 @@ def refuse_negative(fn: Fn) -> Fn:
             continue
         if not checks.is_concrete(value):
             negative.append(value < 0)
-        elif (bad := np.asarray(value) < 0).any():
+            continue
+        if (bad := np.asarray(value) < 0).any():
             where = checks.first_of(bad)
             raise checks.OutOfRange(
                 f"{name} of {type(fn).__name__} must not be negative, got {np.asarray(value)[where]} at index {where}."
@@ -63,6 +64,6 @@ def _is_of_numbers(limits: Any) -> bool:
 
 
 def _is_positive(limits: Any) -> bool:
-    """Whether numbers within these limits are at least zero."""
+    """Whether these limits are those of numbers from zero on, and not of probabilities, which rounding may take below."""
     with jax.ensure_compile_time_eval():
-        return not np.any(limits(np.float32(-1)))
+        return not np.any(limits(np.float32(-1))) and bool(np.all(limits(np.float32(2))))

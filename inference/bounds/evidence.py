@@ -180,7 +180,7 @@ class Term(Fields):
             if sparse == "exact":
                 fn.f = f
             elif sparse == "fitc":
-                fn.f, fn.noise_variance = f, fn.noise_variance + m.variance
+                fn.f, fn.noise_variance = f, fn.noise_variance + m._with_fields(parts=()).variance
             else:
                 parts = self._residual_parts() if sparse == "tight" else ()
                 fn.f = m._with_fields(mean=f, parts=parts)

@@ -488,6 +488,7 @@ def with_known(X, s, y=None, *, make):
         numpyro.sample("y", make(f, s), obs=y)
 
 
+@pytest.mark.slow_but(row=[4])
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
 def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
@@ -501,6 +502,8 @@ def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
     for options in ({}, {"batch_size": 3}, {"keep_draws": True}):
         with pytest.raises(ValueError, match=message):
             trained.predict(KEY, NEW, at_new, num_draws=3, **options)
+    with pytest.raises(ValueError, match=message):
+        trained.to_arviz(KEY, X, known, np.round(np.abs(y)), new_args=(NEW, at_new), num_draws=2)
     samples = {"f": jnp.stack([y, -y])}
     with pytest.raises(ValueError, match=message):
         predict(KEY, program, NEW, at_new, posterior_samples=samples, train_args=(X, known, np.round(np.abs(y))))
