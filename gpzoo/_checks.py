@@ -160,18 +160,16 @@ def positive(name: str, value: Any, *, or_zero: bool = False) -> Array:
         OutOfRange: if a number is not positive and finite.
     """
     given, value = value, floating(name, value)
-    if not all(map(is_concrete, jax.tree.leaves(given))):
-        return jnp.where(value < 0, jnp.nan, value)
-    with jax.ensure_compile_time_eval():  # constants of a program are known while it is traced
-        known = jnp.asarray(given)
-        good = (known >= 0 if or_zero else known > 0) & jnp.isfinite(known)
-        if not jnp.all(good):
-            first = first_of(~np.asarray(good))
-            where = f" at index {first}" if first else ""
-            raise OutOfRange(
-                f"{name} must be {'zero or ' if or_zero else ''}positive and finite, got {known[first]}{where}."
-            )
-    return value
+    if all(map(is_concrete, jax.tree.leaves(given))):  # constants of a program are known while it is traced
+        with jax.ensure_compile_time_eval():
+            known = jnp.asarray(given)
+            good = (known >= 0 if or_zero else known > 0) & jnp.isfinite(known)
+            if not jnp.all(good):
+                first = first_of(~np.asarray(good))
+                wanted = f"{'zero or ' if or_zero else ''}positive and finite"
+                where = f" at index {first}" if first else ""
+                raise OutOfRange(f"{name} must be {wanted}, got {known[first]}{where}.")
+    return value if is_concrete(value) else jnp.where(value < 0, jnp.nan, value)
 
 
 def not_empty(name: str, x: Array) -> None:

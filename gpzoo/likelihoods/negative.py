@@ -64,6 +64,6 @@ def _is_of_numbers(limits: Any) -> bool:
 
 
 def _is_positive(limits: Any) -> bool:
-    """Whether these limits are those of numbers from zero on, and not of probabilities, which rounding may take below."""
+    """Whether numbers within these limits are zero or more: probabilities are left, which rounding may take below."""
     with jax.ensure_compile_time_eval():
         return not np.any(limits(np.float32(-1))) and bool(np.all(limits(np.float32(2))))
