@@ -85,8 +85,8 @@ def refuse_absent(
 ) -> None:
     """Refuse arguments with NaN, unless the program leaves these entries out of its data.
 
-    It does so by ``missing="mask"``, by a mask of its own, or by other numbers in their place. Only if there are any is
-    the program traced, and what it leaves out computed.
+    It does so by ``missing="mask"`` or by a mask of its own. Only if there are any is the program traced, and what it
+    leaves out computed.
 
     Args:
         program: a program.
@@ -143,13 +143,12 @@ def refuse_absent(
 
 
 def _counts_nan(fn: Any, value: Array) -> Bool[Array, ""]:
-    """Whether a data site counts an entry that is NaN."""
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        return jnp.asarray(False)
-    nan = jnp.isnan(value)
+    """Whether a data site counts an entry that is NaN, or leaves none out, so that another number stands for NaN."""
+    counted = jnp.ones(value.shape, bool)
     while isinstance(fn, MaskedDistribution):
         seen = getattr(fn, "entries", None)
         if seen is None:
             seen = jnp.reshape(mask_of(fn), (*jnp.shape(mask_of(fn)), *[1] * len(fn.event_shape)))
-        nan, fn = nan & seen, fn.base_dist
-    return jnp.any(nan) & (getattr(fn, "missing", None) is None)
+        counted, fn = counted & seen, fn.base_dist
+    nan = jnp.isnan(value) if jnp.issubdtype(value.dtype, jnp.floating) else jnp.zeros(value.shape, bool)
+    return (jnp.any(nan & counted) | jnp.all(counted)) & (getattr(fn, "missing", None) is None)

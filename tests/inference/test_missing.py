@@ -319,3 +319,13 @@ def test_nan_that_a_mask_counts_are_refused(holes, at):
     svi = SVI(model, guide_of(model), adam(0.1), GaussianProcessELBO())
     with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
         fit(random.split(KEY, 2), svi, 1, *both, progress=False)
+
+
+@pytest.mark.parametrize("derived", [jnp.nan_to_num, lambda y: (y > 0).astype(y.dtype), lambda y: y.astype(int)])
+def test_other_numbers_in_place_of_nan_do_not_pass_for_data(derived):
+    def model(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=None if y is None else derived(y))
+
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
+        guide_of(model).init_params(KEY, X, Y[:, 0])
