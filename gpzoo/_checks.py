@@ -27,6 +27,10 @@ from gpzoo.errors import PrecisionWarning
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
+class OutOfRange(ValueError):
+    """A number that is negative, or zero, where it must not be."""
+
+
 def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
     """Refuse what is bad, by a message that names the argument, what was wrong with it, and the way out.
 
@@ -149,19 +153,23 @@ def first_of(bad: np.ndarray) -> tuple[int, ...]:
 
 
 def positive(name: str, value: Any, *, or_zero: bool = False) -> Array:
-    """``value`` as a floating array of positive finite numbers; under a transformation its numbers are not known.
+    """``value`` as a floating array of positive finite numbers; under a transformation NaN stands for negative ones.
 
     Raises:
         TypeError: if it is not numeric.
-        ValueError: if a number is not positive and finite.
+        OutOfRange: if a number is not positive and finite.
     """
-    value = floating(name, value)
-    if is_concrete(value):
+    given, value = value, floating(name, value)
+    if all(map(is_concrete, jax.tree.leaves(given))):  # constants of a program are known while it is traced
         with jax.ensure_compile_time_eval():
-            good = bool(jnp.all((value >= 0 if or_zero else value > 0) & jnp.isfinite(value)))
-        if not good:
-            raise ValueError(f"{name} must be {'zero or ' if or_zero else ''}positive and finite, got {value}.")
-    return value
+            known = jnp.asarray(given)
+            good = (known >= 0 if or_zero else known > 0) & jnp.isfinite(known)
+            if not jnp.all(good):
+                first = first_of(~np.asarray(good))
+                wanted = f"{'zero or ' if or_zero else ''}positive and finite"
+                where = f" at index {first}" if first else ""
+                raise OutOfRange(f"{name} must be {wanted}, got {known[first]}{where}.")
+    return value if is_concrete(value) else jnp.where(value < 0, jnp.nan, value)
 
 
 def not_empty(name: str, x: Array) -> None:
@@ -412,8 +420,7 @@ def _not_finite(name: str, values: np.ndarray, infinite: bool) -> ValueError:
     if np.isnan(values).any():
         advice += (
             "; missing targets are left out by a likelihood with missing='mask', or by "
-            f"`with numpyro.handlers.mask(mask=observed)` around the site of numpy.nan_to_num({name}), where observed "
-            f"is ~numpy.isnan({name})"
+            f"`with numpyro.handlers.mask(mask=observed)` around the site, where observed is ~numpy.isnan({name})"
         )
     return ValueError(
         f"{name} has {int((~good).sum())} entries that are not finite, the first at index {first} ({values[first]}). "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import jax
 import numpy as np
@@ -95,6 +95,50 @@ class Fields:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.data_fields + self.static_fields)
         return f"{type(self).__name__}({fields})"
+
+
+class KnowsRanks:
+    """A distribution whose arrays have as many axes as when it was made, which :func:`jax.vmap` of it changes.
+
+    NumPyro keeps the shapes of a distribution apart from its arrays. What a mapped function returns is flattened
+    inside, where its arrays have no axis of the map yet: their ranks are part of the structure.
+    """
+
+    _ranks: tuple[int, ...] | None = None
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        """See :class:`numpyro.distributions.Distribution`."""
+        data, static = cast(Any, super()).tree_flatten()
+        return data, (static, _ranks_of(data) if self._ranks is None else self._ranks)
+
+    @classmethod
+    def tree_unflatten(cls, aux_data: tuple[Any, ...], params: tuple[Any, ...]) -> Self:
+        """See :class:`numpyro.distributions.Distribution`."""
+        self = cast(Any, super()).tree_unflatten(aux_data[0], params)
+        self._ranks = aux_data[1]
+        return self
+
+    def refuse_mapped(self, site: str | None = None) -> None:
+        """Refuse a distribution that ``jax.vmap`` made: its shapes are those of one, its arrays those of several.
+
+        Args:
+            site: its name, where it is known.
+
+        Raises:
+            ValueError: naming the site.
+        """
+        if self._ranks is None or self._ranks == _ranks_of(cast(Any, super()).tree_flatten()[0]):
+            return
+        name, where = type(self).__name__, "" if site is None else f"Site {site!r}: "
+        raise ValueError(
+            f"{where}{name} was made under jax.vmap (or jax.lax.map), so that its arrays have axes of which its shape "
+            "knows nothing. Give one distribution all values, such as GaussianProcess(kernel, X) of a kernel with one "
+            "hyperparameter per output, or write a site for each."
+        )
+
+
+def _ranks_of(data: Any) -> tuple[int, ...]:
+    return tuple(getattr(leaf, "ndim", 0) for leaf in jax.tree.leaves(data))
 
 
 class _ByContent:

@@ -104,8 +104,10 @@ def _of_dims(views: Float[Array, "*batch e"], dims: tuple[int, ...] | None) -> F
     """The columns of views that enter a base kernel."""
     if dims is None:
         return views
-    beyond = f"RBF: active_dims {dims} is out of range for views of size {views.shape[-1]}."
-    checks.refuse(max(dims) >= views.shape[-1], beyond)
+    size = views.shape[-1]
+    checks.refuse(max(dims) >= size, f"RBF: active_dims {dims} is out of range for views of size {size}.")
+    total = getattr(dims, "total", size)
+    checks.refuse(total != size, f"RBF: active_dims is a mask of {total} columns, and views have size {size}.")
     start, stop = dims[0], dims[-1] + 1
     return views[..., start:stop] if dims == tuple(range(start, stop)) else views[..., jnp.asarray(dims)]
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.kernels.base import Kernel
-from gpzoo.kernels.elementary import Elementary
+from gpzoo.kernels.elementary import Elementary, select_columns
 from gpzoo.kernels.pointwise import Pointwise
 
 
@@ -117,12 +117,13 @@ class Gibbs(Pointwise):
         lengthscale: ``lengthscale(x, **hyperparameters)`` of one input ``[d]`` (the active columns): a positive number,
             or one for each column. Define it once, as for :class:`Pointwise`.
         variance: see :class:`RBF`.
-        active_dims: the input columns that count; all if ``None``.
+        active_dims: the input columns that count, their numbers or a bool for each column; all if ``None``.
         **hyperparameters: numbers of the function; each may have an axis for one kernel per output.
 
     Raises:
         TypeError: see :class:`Pointwise`.
-        ValueError: see :class:`Pointwise`, and if ``variance`` is known and not positive.
+        ValueError: see :class:`Pointwise`, and if ``variance``, or the lengthscale at an input, is known and not
+            positive. Under a transformation negative ones become NaN.
     """
 
     def __init__(
@@ -139,8 +140,27 @@ class Gibbs(Pointwise):
 
     def evaluate(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Array:
         """The covariance of two points."""
-        own = {name: value for name, value in self.hyperparameters.items() if name != "variance"}
-        a, b = (jnp.broadcast_to(self.function(each, **own), each.shape) for each in (x, z))
+        a, b = (checks.positive("lengthscale", self._lengthscale(each)) for each in (x, z))
         squares = jnp.square(a) + jnp.square(b)
         exponent = jnp.sum(jnp.square(x - z) / squares)
         return self.hyperparameters["variance"] * jnp.prod(jnp.sqrt(2 * a * b / squares)) * jnp.exp(-exponent)
+
+    def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
+        """The covariance of all pairs of rows."""
+        self._check_rows(X)
+        self._check_rows(Z)
+        return super().cross(X, Z)
+
+    def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """See :meth:`Kernel.variances`."""
+        self._check_rows(X)
+        return super().variances(X)
+
+    def _lengthscale(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        own = {name: value for name, value in self.hyperparameters.items() if name != "variance"}
+        return jnp.broadcast_to(self.function(x, **own), x.shape)
+
+    def _check_rows(self, X: Float[Array, "N d"]) -> None:
+        """Look at the lengthscales of rows: where pairs of these are mapped over, none is known."""
+        X = X if self.active_dims is None else select_columns("Gibbs", X, self.active_dims)
+        checks.positive("lengthscale", jax.vmap(self._lengthscale)(X))

@@ -32,7 +32,7 @@ class Linear(Lengthscaled):
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs, with a leading ``D`` for one
             kernel per output; slope ``i`` has prior variance ``variance / lengthscale_i^2``. A scalar lengthscale and
             ``variance`` are not identified together: learn one of the two.
-        active_dims: the input columns that the kernel sees; all if ``None``.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
@@ -67,7 +67,7 @@ class Polynomial(Elementary):
         degree: a positive integer, static.
         variance: scalar or ``[D]``: the prior variance of the slopes of the linear function that is raised to a power.
         offset: scalar or ``[D]``: the prior variance of its constant; 0 for a homogeneous polynomial.
-        active_dims: the input columns that the kernel sees; all if ``None``.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if ``degree`` is not an integer, or see :class:`Linear`.
@@ -137,7 +137,7 @@ class ArcCosine(Elementary):
         weight_variance: prior variance of the first layer's weights: scalar or one per (active) column ``[d]``, with a
             leading ``D`` for one kernel per output.
         bias_variance: prior variance of its biases, scalar or ``[D]``.
-        active_dims: the input columns that the kernel sees; all if ``None``.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if ``order`` is not an integer, or see :class:`Linear`.

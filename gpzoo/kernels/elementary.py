@@ -92,19 +92,34 @@ class Elementary(Kernel):
         return X
 
 
-def columns(active_dims: Iterable[int] | None) -> tuple[int, ...] | None:
-    """``active_dims`` as a tuple of column numbers, ``None`` for all columns.
+class Mask(tuple):
+    """The numbers of the columns that a mask of ``total`` columns names."""
+
+    total: int
+
+
+def columns(active_dims: Iterable[int] | Iterable[bool] | None) -> tuple[int, ...] | None:
+    """``active_dims`` as a tuple of column numbers, a :class:`Mask` where it has a bool for each; ``None`` for all.
 
     Raises:
-        TypeError: if it is not a sequence of integers.
+        TypeError: if it is not a sequence of integers, or of bools.
         ValueError: if it is empty, negative or names a column twice.
     """
-    if active_dims is None:
-        return None
+    if active_dims is None or isinstance(active_dims, Mask):
+        return active_dims
     try:
-        dims = tuple(operator.index(i) for i in active_dims)
+        given = tuple(active_dims)
+        kinds = {np.asarray(i).dtype == bool for i in given}
+        if kinds == {True}:
+            dims = Mask(i for i, seen in enumerate(given) if seen)
+            dims.total = len(given)
+        else:
+            if True in kinds:
+                raise TypeError
+            dims = tuple(operator.index(i) for i in given)
     except TypeError:
-        raise TypeError(f"active_dims must be column numbers such as (0, 2), got {active_dims!r}.") from None
+        wanted = "column numbers such as (0, 2), or a bool for each column"
+        raise TypeError(f"active_dims must be {wanted}, got {active_dims!r}.") from None
     good = bool(dims) and min(dims) >= 0 and len(set(dims)) == len(dims)
     checks.must(good, "active_dims", "be distinct column numbers counted from 0, at least one", str(dims))
     return dims
@@ -114,8 +129,11 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
     """The columns ``active_dims`` of ``X``.
 
     Raises:
-        ValueError: naming the kernel, if there is no such column.
+        ValueError: naming the kernel, if there is no such column, or a mask is of another number of columns.
     """
+    total = getattr(active_dims, "total", X.shape[-1])
+    other = f"{name}: active_dims is a mask of {total} columns, and the inputs have {X.shape[-1]} (shape {X.shape})."
+    checks.refuse(total != X.shape[-1], other)
     checks.refuse(
         max(active_dims) >= X.shape[-1],
         f"{name}: active_dims {active_dims} is out of range for inputs with {X.shape[-1]} columns (shape "

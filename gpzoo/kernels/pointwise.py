@@ -41,7 +41,7 @@ class Pointwise(Kernel):
     Args:
         function: ``function(x, z, **hyperparameters)``, the covariance of two inputs ``[d]`` (the active columns), a
             scalar. It must be symmetric and positive definite, which is not checked.
-        active_dims: the input columns that the function sees; all if ``None``.
+        active_dims: the input columns that the function sees, as numbers or a bool for each column; all if ``None``.
         axes: number of axes that a hyperparameter has in one kernel, for those that are not scalars:
             ``{"lengthscale": 1}`` for one per column. One further axis, in front, is that of outputs.
         input_ndim: rank of one input, 3 for images ``[H, W, C]``.

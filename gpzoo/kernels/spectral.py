@@ -30,7 +30,7 @@ class Cosine(Elementary):
         variance: scalar, or ``[D]`` for one kernel per output.
         frequency: scalar or one per (active) column ``[d]``, in turns per unit of the inputs; with a leading ``D`` for
             one kernel per output.
-        active_dims: the input columns that count; all if ``None``.
+        active_dims: the input columns that count, their numbers or a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is no number or ``active_dims`` no sequence of integers.
@@ -100,7 +100,7 @@ def SpectralMixture(
         weights: variances of ``Q`` bands, ``[Q]``.
         frequencies: their centres, ``[Q, d]``, in turns per unit of each (active) column.
         scales: their standard deviations, ``[Q, d]``, in the same units.
-        active_dims: the input columns that count; all if ``None``.
+        active_dims: the input columns that count, their numbers or a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if something is no number.

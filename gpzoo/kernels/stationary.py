@@ -188,7 +188,7 @@ class Stationary(Lengthscaled):
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
             kernel per output.
-        active_dims: the input columns that the kernel sees; all if ``None``.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.

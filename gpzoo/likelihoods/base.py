@@ -16,6 +16,7 @@ from numpyro.distributions.distribution import MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._numpyro import mask_of
+from gpzoo._pytree import KnowsRanks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.answers import Answers
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
@@ -24,7 +25,7 @@ from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 dependent_property: Any = constraints.dependent_property
 
 
-class Likelihood(Answers, Distribution):
+class Likelihood(Answers, KnowsRanks, Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
     With an array, every method has its meaning of NumPyro. With :class:`~gpzoo.GaussianMarginals`,
@@ -223,6 +224,7 @@ class Likelihood(Answers, Distribution):
         return seen.any(tuple(range(-self.event_dim, 0))) if seen is not None and self.event_dim else seen
 
     def _check_shape(self, y: Any) -> None:
+        self.refuse_mapped()
         shape, wanted = tuple(np.shape(y)), self.batch_shape + self.event_shape
         hint = "y must have one row per row of f"
         if shape == (*wanted, 1):
@@ -301,6 +303,7 @@ class Likelihood(Answers, Distribution):
         Returns:
             ``sample_shape + [N]`` or ``sample_shape + [N, D]``.
         """
+        self.refuse_mapped()
         self.refuse_estimates()
         key_f, key_y = random.split(key)
         size = int(np.prod(sample_shape))

@@ -16,6 +16,7 @@ from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribut
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, check_labels
+from gpzoo.likelihoods.negative import refuse_negative
 from gpzoo.likelihoods.quadrature import log_mean_exp, log_weighted_mean, normal_points, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals
 
@@ -97,7 +98,11 @@ class Expected(Likelihood):
         super().__init__(f, likelihood.event_shape, missing=missing, validate_args=validate_args)
 
     def _given(self, f: Array) -> Any:
-        return self.fn(f, *self.params)
+        return refuse_negative(self.fn(f, *self.params))
+
+    def given_centre(self) -> Any:
+        """``fn(f, *params)`` at the mean of ``f``."""
+        return self._given(self._centre())
 
     def _of_shapes(self) -> Any:
         """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
@@ -109,7 +114,7 @@ class Expected(Likelihood):
     @property
     def support(self) -> constraints.Constraint:
         """The support of ``fn(f, *params)``, at the mean of ``f`` under marginals."""
-        return self._given(self._centre()).support
+        return self.given_centre().support
 
     @property
     def single(self) -> bool:
@@ -178,6 +183,7 @@ class Expected(Likelihood):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
+        self.refuse_mapped()
         if not self.is_marginal:
             return self._log_density(self.f, value)
         _, weights, values = self._densities_at_points(value, self.num_draws)

@@ -67,10 +67,10 @@ class Gaussian(Likelihood):
     ) -> None:
         f = self._latent(f)
         shape = tuple(f.shape)
-        noise = checks.floating("noise_variance", noise_variance)
+        noise = checks.positive("noise_variance", noise_variance)
         hint = ": give one number, or one per output (one per value of a discrete site: dist.Normal(draws(f), ...))"
         checks.broadcasts("noise_variance", noise, shape, "the shape of f,", hint)
-        self.noise_variance = checks.positive("noise_variance", noise).astype(f.dtype)
+        self.noise_variance = noise.astype(f.dtype)
         super().__init__(f, shape[1:], missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=False)

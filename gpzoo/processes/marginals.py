@@ -16,6 +16,7 @@ from gpzoo import _checks as checks
 from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo._types import ArrayLike
+from gpzoo.processes.affine import AffineMap
 
 
 class DrawLog:
@@ -259,7 +260,16 @@ class GaussianMarginals(Fields):
 
     @property
     def variance(self) -> Float[Array, "N *K"]:
-        """Marginal variance of every entry, the shape of ``mean``."""
+        """Marginal variance of every entry, the shape of ``mean``.
+
+        Raises:
+            TypeError: where the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
+        """
+        if any(isinstance(part, AffineMap) for part in self.parts):
+            raise TypeError(
+                f"The variance of {_named(self.sites)} ({line_of_program()}) is known once the data are, and here the "
+                "site is integrated out. Terms of it, such as numpyro.factor, are for InducingGuide with fit."
+            )
         if self.loading is None:
             return self.source_variance
         return self.source_variance @ jnp.square(self.loading)

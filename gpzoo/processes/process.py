@@ -13,6 +13,7 @@ from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
+from gpzoo._pytree import KnowsRanks
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.double_sum import has_sampled_views, with_fixed_views
@@ -150,7 +151,7 @@ class ProcessAtInputs(dist.Distribution):
         return self if mask else super().mask(cast(Any, mask))
 
 
-class GaussianProcess(ProcessAtInputs):
+class GaussianProcess(KnowsRanks, ProcessAtInputs):
     """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
 
     Unobserved, ``numpyro.sample("f", GaussianProcess(kernel, X))``, it is a latent function. It can be drawn from the
@@ -260,6 +261,7 @@ class GaussianProcess(ProcessAtInputs):
 
     def moments(self) -> tuple[Float[Array, "*event"], Float[Array, "... N N"]]:
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
+        self.refuse_mapped()
         return self.mean, self.kernel(self.X)
 
     @property
@@ -277,7 +279,7 @@ class GaussianProcess(ProcessAtInputs):
 
     def with_fixed_views(self, key: PRNGKeyArray) -> GaussianProcess:
         """This process with its sampled views drawn, the same for every input."""
-        return self._replace(kernel=with_fixed_views(self.kernel, key))
+        return self._replace(kernel=with_fixed_views(self.kernel, key), _ranks=None)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
         """Joint draws over all inputs; sampled views are drawn first, with the same key for all draws."""

@@ -50,7 +50,7 @@ from jaxtyping import Integer, PRNGKeyArray
 
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.finite import refuse_not_finite
+from gpzoo.inference.programs.finite import all_finite, refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.places import sites_by_place
 from gpzoo.inference.programs.program import Look, look, rows_of_sites
@@ -262,7 +262,7 @@ class Answer:
         found: arrays by group and site, whose rows are those of all batches.
         question: as it was compiled, with its notes.
         draws: all draws of the question.
-        at: the last batch.
+        at: the first batch with numbers that are not finite, else the last.
     """
 
     found: Found
@@ -319,6 +319,7 @@ def ask(
     program = subject.compiled_for(question, layouts)
     which = "of rows" if question.apart and size < num_rows else "all"
     parts: list[Found] = []
+    explained: At | None = None
     for number, start in enumerate(range(0, num_rows, size)):
         # The last batch repeats the last row, so that all have one shape.
         rows = np.minimum(np.arange(start, start + size), num_rows - 1)
@@ -342,13 +343,15 @@ def ask(
                 fixed = program(draws, at, "fixed")
                 found = {group: sites | fixed[group] for group, sites in found.items()}
         parts.append(jax.tree.map(np.asarray, found))
+        if explained is None and not all_finite(parts[-1]):
+            explained = at
 
     def whole(group: str, name: str) -> np.ndarray:
         own = [part[group][name] for part in parts if name in part[group]]
         return joined(own, layouts.get(name), program.question.row_axis.get(group, 1), num_rows)
 
     joint = {group: {name: whole(group, name) for name in sites} for group, sites in parts[0].items()}
-    return Answer(joint, program.question, draws, at)
+    return Answer(joint, program.question, draws, explained or at)
 
 
 def joined(parts: Sequence[Any], layout: Layout | None, axis: int, num_rows: int) -> np.ndarray:

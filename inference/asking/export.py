@@ -449,8 +449,8 @@ def _computed(
         question = Question("predictions", at_new, 1 if alone else None, apart=False, options=of_data)
         known = {"views": named_key(rng_key, "views"), "others": (subject.args, subject.arrays)}
         drawn = ask(question, new, draws, batch_size=_even(new, batch_size), **known)
-        drawn.refuse_not_finite({"predictions": "predictions"}, source.notes.processes)
-        found |= drawn.found
+        drawn.refuse_not_finite({"predictions": "predictions", "means": "means"}, source.notes.processes)
+        found["predictions"] = drawn.found["predictions"]
     return source, found, few
 
 

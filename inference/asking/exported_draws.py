@@ -31,6 +31,7 @@ from gpzoo.inference.programs.runs import (
     unmasked,
 )
 from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.answers import answers
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
@@ -111,7 +112,10 @@ class Draws(GivenProgram):
         }
 
     def at_new(self, of_data: Draws, draw: Draw, at: At) -> Found:
-        """GP sites and replicated data at a batch of new inputs; ``at.others`` are the arguments of ``of_data``."""
+        """GP sites and replicated data at a batch of new inputs; ``at.others`` are the arguments of ``of_data``.
+
+        With the means of counts, whose draws cannot be NaN where a parameter is.
+        """
         given, notes = self.given_u(draw[1]), self.notes
         if self.guide is None or notes.seen:
             args, arrays = at.others
@@ -125,7 +129,10 @@ class Draws(GivenProgram):
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
         of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and n in self.layouts}
-        return {"predictions": processes | of_rows | _replicates(data, random.fold_in(draw[0], at.number))}
+        drawn = _replicates(data, random.fold_in(draw[0], at.number))
+        said = {n: answers(unmasked(s["fn"])) for n, s in data.items() if jnp.issubdtype(drawn[n].dtype, jnp.integer)}
+        means = {n: fn.mean for n, fn in said.items() if fn.num_classes is None}
+        return {"predictions": processes | of_rows | drawn, "means": means}
 
     def of_prior(self, key: Array, at: At) -> Found:
         """Values and data that the program draws."""

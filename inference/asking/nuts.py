@@ -22,6 +22,8 @@ from gpzoo.errors import NonFiniteError
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.program import look, refuse_enumerated_priors
+from gpzoo.inference.programs.runs import data_of, sampled
 
 #: Steps of the search for the mode, and the relative change of the density at which it ends.
 _STEPS, _ENOUGH = 200, 1e-6
@@ -80,7 +82,8 @@ def nuts(
         ``mcmc.sampler.model``.
 
     Raises:
-        ValueError: for counts below one, or a program without latent sites.
+        ValueError: for counts below one, a program without latent sites, or a GP site whose prior depends on a
+            discrete site.
         NonFiniteError: if no start with a finite density is found.
     """
     key = checks.rng_key(rng_key)
@@ -96,6 +99,10 @@ def nuts(
             init_strategy=init_to_median(num_samples=15),
         )
         checks.refuse(not start.param_info.z, "The program has no latent sites for NUTS to move: give it priors.")
+        unobserved = sampled(start.model_trace).keys() - data_of(start.model_trace).keys()
+        discrete = [name for name in unobserved if start.model_trace[name]["fn"].has_enumerate_support]
+        if discrete:  # NumPyro sums them out
+            refuse_enumerated_priors(look(program, given, kwargs, arrays=True), discrete)
         flat, unravel = ravel_pytree(start.param_info.z)
         potential = lambda x: start.potential_fn(unravel(x))  # noqa: E731
         noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)

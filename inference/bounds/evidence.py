@@ -180,7 +180,7 @@ class Term(Fields):
             if sparse == "exact":
                 fn.f = f
             elif sparse == "fitc":
-                fn.f, fn.noise_variance = f, fn.noise_variance + m.variance
+                fn.f, fn.noise_variance = f, fn.noise_variance + m._with_fields(parts=()).variance
             else:
                 parts = self._residual_parts() if sparse == "tight" else ()
                 fn.f = m._with_fields(mean=f, parts=parts)
@@ -509,11 +509,14 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
     residuals, noises, seens, count = [], [], [], 0.0
     for term in terms:
         likelihood, mean = term.likelihood, _as_columns(term.marginals.mean)
-        residual = _as_columns(likelihood.checked(term.value)).astype(mean.dtype) - mean
+        y, seen = term.value, term.seen()
+        if seen is not None:  # what a mask leaves out may be NaN
+            y = jnp.where(seen if jnp.ndim(y) == 2 else seen[:, 0], y, jnp.zeros_like(y))
+        residual = _as_columns(likelihood.checked(y)).astype(mean.dtype) - mean
         noise = jnp.asarray(likelihood.noise, mean.dtype)
         noise = noise[:, None] if term.marginals.ndim == 1 and noise.ndim == 1 else noise
         noise = jnp.broadcast_to(noise, (len(mean), noise.shape[-1] if noise.ndim else 1))
-        if (seen := term.seen()) is not None:
+        if seen is not None:
             residual, noise = jnp.where(seen, residual, 0), jnp.where(seen, noise, 1)
         count += residual.size if seen is None else jnp.sum(jnp.broadcast_to(seen, residual.shape), dtype=mean.dtype)
         residuals, noises, seens = [*residuals, residual], [*noises, noise], [*seens, seen]

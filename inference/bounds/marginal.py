@@ -23,7 +23,7 @@ from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.runs import ParameterNames, check_value, sampled, unmasked
+from gpzoo.inference.programs.runs import ParameterNames, check_value, refuse_mapped, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
@@ -116,6 +116,7 @@ class marginal(whitened):
             msg["stop"] = True  # the handlers outside record numbers, and marginals are none
         if msg["type"] != "sample":
             return None
+        refuse_mapped(msg)
         if isinstance(msg["fn"], GaussianProcess) and msg["value"] is None:
             return self._take_out(msg)
         likelihood: Any = unmasked(msg["fn"])

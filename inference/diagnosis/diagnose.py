@@ -100,7 +100,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
         return of.predict(
             named_key(rng_key, "predict"),
             *new,
-            test_data={name: site.value for name, site in measured.outcomes.items()},
+            test_data={name: site.filled for name, site in measured.outcomes.items()},
             num_draws=_DRAWS,
             keep_draws=any(site.judged_by_draws for site in measured.outcomes.values()),
             model_kwargs=kwargs,

@@ -85,6 +85,12 @@ class Outcomes:
     ranked: bool = False
 
     @property
+    def filled(self) -> np.ndarray:
+        """``value`` with an observed row in place of those that a mask leaves out, which may be NaN."""
+        gone = ~self.observed & np.isnan(self.value.reshape(len(self.value), -1)).any(axis=1)
+        return np.where(gone.reshape(-1, *[1] * (self.value.ndim - 1)), self.value[self.observed.argmax()], self.value)
+
+    @property
     def judged_by_draws(self) -> bool:
         """Whether the probability of a smaller outcome has no closed form."""
         return self.kind in ("integers", "numbers") and self.noise is None and not self.ranked

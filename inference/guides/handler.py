@@ -18,7 +18,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import default_process_message
 
-from gpzoo._numpyro import Handler, outside
+from gpzoo._numpyro import Handler, in_chain, outside
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
@@ -100,6 +100,12 @@ class PosteriorHandler(Handler):
                     msg["kwargs"]["rng_key"] = numpyro.prng_key()
                     default_process_message(msg)
             return
+        if msg["value"] is not None and not in_chain(msg):
+            raise ValueError(
+                f"Latent site {name!r} has a value from a handler around the program, such as handlers.substitute, "
+                "and the guide has a posterior of it. To fix the value make it data, "
+                f"handlers.condition(program, data={{{name!r}: value}})."
+            )
         with outside(self):
             with nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):
                 value = self._process(name, msg) if name in sites.processes else self._other(name, msg)

@@ -99,6 +99,7 @@ class WhitenReparam(Reparam):
             raise TypeError(f"Site {name!r} is a {type(fn).__name__}: only a GaussianProcess is whitened.")
         if obs is not None:
             raise ValueError(f"GP site {name!r} has a value, so that there is nothing to whiten: leave it out.")
+        fn.refuse_mapped(name)
         if stands_as_it_is():
             if self.inducing is not None:
                 numpyro.deterministic(f"{name}_inducing", self.variable(name, fn))

@@ -1,14 +1,20 @@
-"""Which arguments may a program have? What the gate lets through, and NaN only as data of ``missing="mask"``."""
+"""Which arguments may a program have? What the gate lets through, and NaN only as data that a program leaves out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
+from jax.core import eval_jaxpr
+from jaxtyping import Bool
+from numpyro.distributions import MaskedDistribution
 
 from gpzoo import _checks as checks
+from gpzoo._numpyro import mask_of
 from gpzoo.inference.programs.labelled import unlabelled
 from gpzoo.inference.programs.program import parts_of, reached, run_of_marginals
 from gpzoo.inference.programs.runs import sampled, unmasked
@@ -19,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 def arguments(
     program: Callable, args: tuple, kwargs: Mapping[str, Any] | None = None, *, new: bool = False
 ) -> tuple[tuple, dict[str, Any]]:
-    """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data with ``missing="mask"`` may hold NaN.
+    """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data that it leaves out may be NaN.
 
     A Dataset in place of all positional arguments becomes arrays by row, see :func:`unlabelled`.
 
@@ -77,7 +83,10 @@ def _takes_missing(fn: Any) -> bool:
 def refuse_absent(
     program: Callable, args: tuple, kwargs: dict[str, Any], absent: checks.Absent, example: tuple | None = None
 ) -> None:
-    """Refuse arguments with NaN, unless the program has them as missing data; it is traced only if there are any.
+    """Refuse arguments with NaN, unless the program leaves these entries out of its data.
+
+    It does so by ``missing="mask"`` or by a mask of its own. Only if there are any is the program traced, and what it
+    leaves out computed.
 
     Args:
         program: a program.
@@ -87,7 +96,7 @@ def refuse_absent(
         example: ``(args, kwargs)`` to trace the program with, where they are those of several trainings.
 
     Raises:
-        ValueError: the refusal of an array that is the data of no site with ``missing="mask"``, or something else too.
+        ValueError: the refusal of an array that is no data, or something else too, or NaN where its site counts it.
     """
     if not absent:
         return
@@ -95,30 +104,32 @@ def refuse_absent(
     errors = {i: error for i, x in enumerate(leaves) for array, error in absent if x is array}
     given, structure = jax.tree.flatten((args, kwargs) if example is None else example)
 
-    def once(held: list[Array]) -> tuple[dict[str, Any], dict[tuple[str, str], Any], dict[tuple[str, str], Any]]:
+    def once(held: list[Array]) -> tuple[dict[str, Any], dict[tuple[str, str], Any], dict[str, Any]]:
         args, kwargs = jax.tree.unflatten(
             structure, [dict(zip(errors, held, strict=True)).get(i, x) for i, x in enumerate(given)]
         )
-        missing, inputs, others = {}, {}, {}
+        data, inputs, wrong = {}, {}, {}
         for name, site in sampled(run_of_marginals(program, args, kwargs)).items():
             fn = unmasked(site["fn"])
             if isinstance(fn, GaussianProcess):
                 inputs |= {(name, part): x for part, x in parts_of(fn).items()}
-            fn = getattr(fn, "likelihood", fn)  # of a marginal program
-            if site["is_observed"] and isinstance(fn, Likelihood) and fn.missing:
-                missing[name] = site["value"]
-            elif site["is_observed"]:
-                others[name, "data"] = site["value"]
-        return missing, inputs, others
+            if site["is_observed"]:
+                data[name] = jnp.asarray(site["value"])
+                # That of a marginal program has the distribution of its data inside.
+                wrong[name] = _counts_nan(fn.fn if hasattr(fn, "likelihood") else site["fn"], data[name])
+        return data, inputs, wrong
 
+    held = [given[i] for i in errors]
     try:
-        traced, groups = jax.make_jaxpr(once, return_shape=True)([given[i] for i in errors])
+        traced, (data, inputs, wrong) = jax.make_jaxpr(once, return_shape=True)(held)
     except jax.errors.JAXTypeError as error:  # the program looks at numbers, which only concrete ones have
         raise next(iter(errors.values())) from error
     ends = traced.jaxpr.outvars
-    found = reached(traced.jaxpr, ends, zip(traced.jaxpr.invars, map(str, errors), strict=True))
-    each = iter(found)
-    of_missing, of_inputs, of_others = (frozenset().union(*(next(each) for _ in jax.tree.leaves(x))) for x in groups)
+    found = iter(reached(traced.jaxpr, ends, zip(traced.jaxpr.invars, map(str, errors), strict=True)))
+    of_data = {name: next(found) for name in sorted(data)}
+    of_inputs = frozenset().union(*(next(found) for _ in inputs))
+    counted = jax.jit(partial(eval_jaxpr, traced.jaxpr))(traced.consts, *held)[len(ends) - len(wrong) :]
+    bad = {name for name, is_wrong in zip(sorted(wrong), counted, strict=True) if is_wrong}
     for i, error in errors.items():
         if str(i) in of_inputs:
             said = str(error).partition(" Remove or impute")[0]
@@ -126,5 +137,18 @@ def refuse_absent(
                 f"{said} A GP's inputs, mean and kernel must be known numbers: remove or impute those rows, or sample "
                 "what is missing in the program, as latent variables with a prior."
             )
-        if str(i) in of_others or str(i) not in of_missing:
+        sites = {name for name, arrays in of_data.items() if str(i) in arrays}
+        if not sites or sites & bad:
             raise error
+
+
+def _counts_nan(fn: Any, value: Array) -> Bool[Array, ""]:
+    """Whether a data site counts an entry that is NaN, or leaves none out, so that another number stands for NaN."""
+    counted = jnp.ones(value.shape, bool)
+    while isinstance(fn, MaskedDistribution):
+        seen = getattr(fn, "entries", None)
+        if seen is None:
+            seen = jnp.reshape(mask_of(fn), (*jnp.shape(mask_of(fn)), *[1] * len(fn.event_shape)))
+        counted, fn = counted & seen, fn.base_dist
+    nan = jnp.isnan(value) if jnp.issubdtype(value.dtype, jnp.floating) else jnp.zeros(value.shape, bool)
+    return (jnp.any(nan & counted) | jnp.all(counted)) & (getattr(fn, "missing", None) is None)

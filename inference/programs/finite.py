@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 
-from gpzoo._checks import is_concrete
+from gpzoo._checks import OutOfRange, is_concrete
 from gpzoo.errors import FactorisationError, NonFiniteError
 
 #: Words for numbers that are log densities: of impossible data they are minus infinity.
@@ -46,7 +47,8 @@ def refuse_not_finite(
 
     Raises:
         FactorisationError: naming the site, if it or any other GP site's covariance is at fault.
-        ValueError: naming the site, if its distribution refuses data whose density was asked for.
+        ValueError: naming the site, if its distribution refuses data whose density was asked for, or a parameter of it
+            or of a kernel is out of range.
         NonFiniteError: naming the site, otherwise.
     """
     if what == LOG_DENSITIES:
@@ -56,9 +58,13 @@ def refuse_not_finite(
     cause = None
     try:
         if run is not None:
+            with numpyro.validation_enabled(False):  # NumPyro's own refusals name neither site nor value
+                run()
             run()
     except FactorisationError:
         raise
+    except OutOfRange as error:
+        raise ValueError(f"Site {site!r}: {error}") from error
     except Exception as error:  # a distribution may refuse these numbers too
         cause = error
     if what == LOG_DENSITIES and isinstance(cause, ValueError):  # data outside the support

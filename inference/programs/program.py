@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -158,13 +158,7 @@ def find_sites(
     drawn, depth = seen.arrays, plate_depth(found)
     shapes = drawn - joint
     if enumerated:
-        for name in sorted(processes):
-            others = sorted(seen.needs.get(name, frozenset()) & enumerated)
-            message = (
-                f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample "
-                "one GP for each of their values, and choose between these where the data are: f[rows, z]."
-            )
-            checks.refuse(others, message)
+        refuse_enumerated_priors(seen, enumerated)
         if not shapes:
             parameters_of(summed_out(model, depth), args, kwargs)  # for its refusals
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
@@ -183,6 +177,27 @@ def find_sites(
     dependence = dependence_on_rows(model, args, kwargs, sites, joint, values)
     _refuse_across(dependence)
     return replace(sites, within=dependence.within)
+
+
+def refuse_enumerated_priors(seen: Look, enumerated: Collection[str]) -> None:
+    """Refuse GP sites, latent or observed, whose prior depends on discrete sites that are summed out.
+
+    All values of these at once would be columns or outputs of one kernel.
+
+    Args:
+        seen: a look at the program.
+        enumerated: names of the discrete sites.
+
+    Raises:
+        ValueError: naming the sites.
+    """
+    for name, site in sampled(seen.trace).items():
+        others = sorted(seen.needs.get(name, frozenset()).intersection(enumerated))
+        if others and isinstance(unmasked(site["fn"]), GaussianProcess):
+            raise ValueError(
+                f"The inputs, mean or kernel of GP site {name!r} depend on the discrete site(s) {others}. Sample one "
+                "latent GP for each of their values, and choose between these where the data are: f[rows, z]."
+            )
 
 
 def names_of(trace: Trace) -> frozenset[str]:

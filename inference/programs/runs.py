@@ -22,9 +22,11 @@ from numpyro.primitives import default_process_message
 from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._numpyro import Handler, mask_of
+from gpzoo._pytree import KnowsRanks
 from gpzoo.inference.programs.gp_sites import Representation, representing
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.likelihoods import Likelihood
+from gpzoo.likelihoods.negative import refuse_negative
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
@@ -146,7 +148,9 @@ def drawing() -> AbstractContextManager:
 
 class _Trace(handlers.trace):
     def process_message(self, msg: dict[str, Any]) -> None:
+        refuse_mapped(msg)
         if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
+            msg["fn"] = refuse_negative(msg["fn"])
             with drawing():
                 default_process_message(msg)
 
@@ -258,6 +262,13 @@ def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
         found, fn = found & mask_of(fn), fn.base_dist
     seen = fn.seen_rows(value) if isinstance(fn, Likelihood) else None
     return found if seen is None else found & seen
+
+
+def refuse_mapped(site: Mapping[str, Any]) -> None:
+    """Refuse a site whose distribution ``jax.vmap`` made, see :class:`gpzoo._pytree.KnowsRanks`."""
+    fn = unmasked(site["fn"]) if site["type"] == "sample" else None
+    if isinstance(fn, KnowsRanks):
+        fn.refuse_mapped(site["name"])
 
 
 def entries_of(fn: Any, value: Any) -> Any:

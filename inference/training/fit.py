@@ -194,9 +194,9 @@ def fit(
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with ExitStack() as held:
         source = held.enter_context(closing(source_of(args, batch_size, members, in_axes, placement)))
-        if absent:
-            own = {name: members.of(0, x) if name in member_kwargs else x for name, x in kwargs.items()}
-            refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(0), own))
+        for k in range(members.count if absent else 0):
+            own = {name: members.of(k, x) if name in member_kwargs else x for name, x in kwargs.items()}
+            refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(k), own))
         if not source.full and kwargs.get("num_data") is None and checks.is_open(svi.model, "num_data"):
             kwargs["num_data"] = source.num_rows
         if (size := kwargs.get("num_data")) is not None and np.ndim(size) == 0 and size < source.num_rows:

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,9 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, likelihoods
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, predict
+from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, nuts, predict
 from gpzoo.inference.programs.gp_sites import Bound, representing
-from gpzoo.kernels import RBF
+from gpzoo.kernels import RBF, White
 from tests.programs import KEY, adam
 
 RNG = np.random.default_rng(0)
@@ -205,6 +206,34 @@ def latent_by_site(X, y=None):
 def test_what_cannot_be_summed_out_is_refused(program, message):
     with pytest.raises(ValueError, match=message):
         InducingGuide(program, Z).setup(X, Y)
+
+
+PARTS = {
+    "inputs": lambda z, X: GaussianProcess(RBF(1.0, 0.5) + White(0.1), X * jnp.array([0.5, 1.0])[z]),
+    "mean": lambda z, X: GaussianProcess(RBF(1.0, 0.5) + White(0.1), X, mean=jnp.array([0.0, 1.0])[z] * X[:, 0]),
+    "lengthscale": lambda z, X: GaussianProcess(RBF(1.0, jnp.array([0.5, 1.0])[z]) + White(0.1), X),
+    "noise": lambda z, X: GaussianProcess(RBF(1.0, 0.5) + White(jnp.array([0.1, 1.0])[z]), X),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "part", "columns"),
+    [*product(["setup", "predict"], PARTS, [1, 2]), ("nuts", "lengthscale", 2)],
+)
+def test_an_observed_gp_whose_prior_depends_on_a_discrete_site_is_refused(call, part, columns):
+    def program(X, y=None):
+        numpyro.sample("a", dist.Normal(0.0, 1.0))
+        z = numpyro.sample("z", dist.Categorical(WEIGHTS), infer=PARALLEL)
+        numpyro.sample("y", PARTS[part](z, X), obs=y)
+
+    inputs = np.concatenate([X, X**2], axis=1)[:, :columns]
+    calls = {
+        "setup": lambda: InducingGuide(program, Z).setup(inputs, Y),
+        "predict": lambda: predict(KEY, program, inputs, posterior_samples={"a": Y}, train_args=(inputs, Y)),
+        "nuts": lambda: nuts(KEY, program, inputs, Y, num_warmup=1, num_samples=1),
+    }
+    with pytest.raises(ValueError, match=r"mean or kernel of GP site 'y' depend on the discrete site\(s\) \['z'\]"):
+        calls[call]()
 
 
 def test_a_minibatch_estimates_no_sum_over_what_rows_share():

@@ -892,3 +892,17 @@ def test_draws_of_unknown_sites_are_refused():
     draws = {"lengthscale": np.ones((1, 3)), "noise": np.ones((1, 3)), "typo": np.ones((1, 3))}
     with pytest.raises(ValueError, match=r"draws names .*typo"):
         Trained.of_draws(KEY, draws, X, y, program=marginal(regression))
+
+
+@pytest.mark.parametrize("inducing", [None, InducingPoints(np.linspace(-1, 1, 4)[:, None])])
+@pytest.mark.parametrize("of", [lambda f: f, lambda f: 2.0 * f + 1.0, lambda f: f[:3]], ids=["f", "scaled", "rows"])
+def test_terms_of_variances_of_sites_that_are_integrated_out_are_refused(of, inducing):
+    X = np.linspace(-1, 1, 6)[:, None]
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.factor("z", -jnp.sum(of(f).variance))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    with pytest.raises(TypeError, match=r"The variance of GP site 'f' \(test_marginal.py:\d+\) .* integrated out"):
+        log_density(marginal(program, inducing), (X, X[:, 0]), {}, {})

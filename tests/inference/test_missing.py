@@ -11,11 +11,20 @@ import pytest
 from jax import random
 from numpyro import handlers
 from numpyro.infer import NUTS, SVI
-from numpyro.infer.util import initialize_model
+from numpyro.infer.util import initialize_model, log_density
 from scipy.stats import norm
 
-from gpzoo import InducingPoints
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, compare, fit, predict
+from gpzoo import InducingPoints, draws
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    compare,
+    diagnose,
+    fit,
+    marginal,
+    predict,
+)
 from gpzoo.inference.diagnosis.measure import measure
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.kernels import RBF
@@ -226,3 +235,97 @@ def test_nan_among_test_data_and_an_observed_gp(trained):
 def test_comparisons_score_what_was_observed():
     with pytest.raises(ValueError, match=r"^y has \d+ entries"):
         compare(KEY, {"refuses": (partial(program, missing=None), InducingPoints(Z))}, X, Y, num_steps=1)
+
+
+# -- masks of the program's own ----------------------------------------------------------------------------------------
+
+ROWS = SEEN.all(axis=1)
+HOLES = {"rows": (Y[:, 0], SEEN[:, 0]), "rows of outputs": (Y, ROWS), "entries": (Y, SEEN)}
+MASKS = {
+    "given": lambda y, seen: (y, seen),
+    "of isnan": lambda y, seen: (y, ~jnp.isnan(y).any(axis=1) if y.ndim > seen.ndim else ~jnp.isnan(y)),
+    "filled": lambda y, seen: (jnp.nan_to_num(y), seen),
+}
+
+
+def own_mask(X, seen, y=None, *, how, likelihood=Gaussian, num_data=None):
+    scale = positive("scale", X.dtype.type(1.3))
+    outputs = D if y is None or y.ndim == 2 else None
+    f = numpyro.sample("f", GaussianProcess(RBF(scale, 0.6), X, num_outputs=outputs, jitter=JITTER))
+    y, seen = (y, seen) if y is None else MASKS[how](y, seen)
+    with numpyro.plate("data", num_data or len(X), subsample_size=len(X)), handlers.mask(mask=seen):
+        numpyro.sample("y", likelihood(f, 0.1), obs=y)
+
+
+def of_numpyro(f, noise):
+    return dist.Normal(draws(f), noise)
+
+
+@pytest.mark.slow_but(how=["of isnan"])
+@pytest.mark.parametrize("how", MASKS)
+@pytest.mark.parametrize("holes", HOLES)
+@pytest.mark.parametrize("objective", [GaussianProcessELBO(), CollapsedELBO()])
+def test_nan_that_the_program_masks_by_itself_have_no_term(objective, how, holes):
+    y, seen = HOLES[holes]
+    ours = value_and_gradient(objective, partial(own_mask, how=how), X, seen, y)
+    equal(ours, value_and_gradient(objective, partial(own_mask, how="given"), X, seen, np.nan_to_num(y)))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
+
+
+@pytest.mark.slow_but(batch_size=[7], likelihood=[Gaussian])
+@pytest.mark.parametrize("likelihood", [Gaussian, of_numpyro])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_trainings_and_diagnoses_of_own_masks_are_those_of_filled_data(likelihood, batch_size):
+    y, seen = HOLES["rows"]
+    found = []
+    for how, data in (("given", y), ("of isnan", y), ("given", np.nan_to_num(y))):
+        model = partial(own_mask, how=how, likelihood=likelihood)
+        svi = SVI(model, guide_of(model), adam(0.05), GaussianProcessELBO())
+        trained = fit(KEY, svi, 5, X, seen, data, batch_size=batch_size, progress=False)
+        terms = trained.to_arviz(KEY, X, seen, data, num_draws=2)["log_likelihood"]["y"].values
+        said = diagnose(KEY, trained, X, seen, data)
+        found.append((trained.losses, terms, [table.rows for table in said.sections if table.title == "Log densities"]))
+    for other in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, found[0], other)
+    assert np.isfinite(found[0][0]).all() and np.isfinite(found[0][1]).all()
+
+
+@pytest.mark.slow_but(inducing=[None], likelihood=[Gaussian])
+@pytest.mark.parametrize("inducing", [None, InducingPoints(Z)])
+@pytest.mark.parametrize("likelihood", [Gaussian, lambda f, noise: Expected(poisson, f)])
+@pytest.mark.parametrize("holes", ["rows of outputs", "entries"])
+def test_marginal_densities_leave_out_what_the_program_masks(holes, likelihood, inducing):
+    y, seen = HOLES[holes]
+    y = np.floor(np.exp(y))
+
+    def value(how, y):
+        model = marginal(partial(own_mask, how=how, likelihood=likelihood), inducing)
+        return lambda scale: log_density(model, (X, seen, y), {}, {"scale": scale})[0]
+
+    ours = jax.value_and_grad(value("of isnan", y))(1.3)
+    equal(ours, jax.value_and_grad(value("given", np.nan_to_num(y)))(1.3))
+    assert np.isfinite(ours).all()
+
+
+@pytest.mark.parametrize("holes", HOLES)
+@pytest.mark.parametrize("at", [0, -1])
+def test_nan_that_a_mask_counts_are_refused(holes, at):
+    y, seen = (x.copy() for x in HOLES[holes])
+    seen[tuple(np.argwhere(~seen)[at])] = True
+    model = partial(own_mask, how="given")
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
+        guide_of(model).init_params(KEY, X, seen, y)
+    both = [np.stack([a, b]) for a, b in ((X, X), (HOLES[holes][1], seen), (y, y))]
+    svi = SVI(model, guide_of(model), adam(0.1), GaussianProcessELBO())
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
+        fit(random.split(KEY, 2), svi, 1, *both, progress=False)
+
+
+@pytest.mark.parametrize("derived", [jnp.nan_to_num, lambda y: (y > 0).astype(y.dtype), lambda y: y.astype(int)])
+def test_other_numbers_in_place_of_nan_do_not_pass_for_data(derived):
+    def model(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=None if y is None else derived(y))
+
+    with pytest.raises(ValueError, match=r"^y has \d+ entries that are not finite"):
+        guide_of(model).init_params(KEY, X, Y[:, 0])

@@ -2,19 +2,34 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
+from numpyro.infer.util import log_density
 
 from gpzoo import InducingPoints
 from gpzoo.errors import FactorisationError, NonFiniteError
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, PerRow, Trained, check, diagnose, fit, load
-from gpzoo.kernels import RBF, Pointwise
-from gpzoo.likelihoods import Gaussian
+from gpzoo.inference import (
+    GaussianProcessELBO,
+    InducingGuide,
+    PerRow,
+    Trained,
+    check,
+    diagnose,
+    fit,
+    load,
+    marginal,
+    predict,
+    whitened,
+)
+from gpzoo.kernels import RBF, Pointwise, White
+from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import categories, gplvm
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables import ArrayTable
@@ -189,3 +204,101 @@ def test_numbers_in_place_of_arrays_of_q_are_refused():
 def test_a_diagnosis_needs_data():
     with pytest.raises(ValueError, match="Site 'y' has no data"):
         diagnose(KEY, start(), X)
+
+
+# -- values from handlers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", ["lengthscale", "noise", "f"])
+@pytest.mark.parametrize("where", ["around", "inside", "by a function"])
+def test_a_latent_site_whose_value_a_handler_gives_is_refused(site, where):
+    data = {site: jnp.zeros(len(X)) if site == "f" else jnp.array(0.5)}
+
+    def inside(X, y=None):
+        with handlers.substitute(data=data):
+            bayesian_regression(X, y)
+
+    def by_name(msg):
+        return data.get(msg["name"])
+
+    program = {
+        "around": handlers.substitute(bayesian_regression, data=data),
+        "inside": inside,
+        "by a function": handlers.substitute(bayesian_regression, substitute_fn=by_name),
+    }[where]
+    guide = InducingGuide(program, InducingPoints(X[::3]))
+    found = rf"Latent site '{site}' has a value from a handler .*handlers\.condition\(program, data="
+    with pytest.raises(ValueError, match=found):
+        guide.init_params(KEY, X, Y)
+    with pytest.raises(ValueError, match=found):
+        train(program, InducingGuide(program, InducingPoints(X[::3])), X, Y)
+
+
+# -- distributions that jax.vmap made ----------------------------------------------------------------------------------
+
+
+def gp(value, X, f):
+    return GaussianProcess(RBF(1.0, value) + White(0.1), X)
+
+
+def gp_of_outputs(value, X, f):
+    return GaussianProcess(RBF(1.0, value), X, num_outputs=3)
+
+
+def gaussian(value, X, f):
+    return Gaussian(f, value)
+
+
+def masked(value, X, f):
+    return Gaussian(f, value).mask(jnp.ones(len(X), bool))
+
+
+def expected(value, X, f):
+    return Expected(lambda f, scale: dist.StudentT(4.0, f, scale), f, value, num_points=3)
+
+
+MAPS = {
+    "vmap": jax.vmap,
+    "nested": lambda of_value: jax.vmap(lambda value: jax.vmap(of_value)(value[None])),
+    "under jit": lambda of_value: jax.jit(jax.vmap(of_value)),
+    "a loop": lambda of_value: lambda values: jax.lax.map(of_value, values),
+}
+
+
+def of_maps(X, y=None, *, make, how, count):
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(RBF(scale, 1.0), X))
+    fn = MAPS[how](lambda value: make(value, X, f))(jnp.linspace(1.0, 2.0, count))
+    numpyro.sample("g" if make is gp_of_outputs else "y", fn, obs=None if make is gp_of_outputs else y)
+
+
+@pytest.mark.slow_but(count=[1, 3])
+@pytest.mark.parametrize(
+    ("make", "how", "count"),
+    [(make, "vmap", count) for make in (gp, gp_of_outputs, gaussian, masked, expected) for count in (1, 3, len(X))]
+    + [(make, how, 3) for make in (gp, gaussian) for how in MAPS],
+)
+def test_a_mapped_distribution_is_refused_at_its_site(make, how, count):
+    program = partial(of_maps, make=make, how=how, count=count)
+    found = r"Site '[gy]': .* was made under jax\.vmap"
+    with pytest.raises(ValueError, match=found):
+        InducingGuide(program, InducingPoints(X[::3])).setup(X, Y)
+    with pytest.raises(ValueError, match=found):
+        predict(KEY, program, X, posterior_samples={"scale": Y[:1], "f": Y[None]}, train_args=(X, Y))
+    with pytest.raises(ValueError, match="was made under"):  # NumPyro's own calls do not say where they are
+        log_density(program, (X, Y), {}, {"scale": jnp.array(1.0), "f": Y, "g": jnp.zeros((8, 3))})
+    with pytest.raises(ValueError, match=found):
+        log_density(marginal(program), (X, Y), {}, {"scale": jnp.array(1.0)})
+    with pytest.raises(ValueError, match=found if make is gp_of_outputs else "was made under"):
+        draws = {"scale": jnp.array(1.0), "f_base": Y, "g_base": jnp.zeros((8, 3))}
+        log_density(whitened(program), (X, Y), {}, draws)
+
+
+@pytest.mark.parametrize("make", [gp, gaussian, expected])
+def test_densities_inside_a_map_are_those_of_each(make):
+    values = jnp.linspace(1.0, 2.0, 3)
+    of_all = jax.vmap(lambda value: make(value, X, Y))(values)
+    found = jax.vmap(lambda fn: fn.log_prob(Y))(of_all)
+    np.testing.assert_allclose(found, [make(value, X, Y).log_prob(Y) for value in values])
+    one = jax.tree.map(lambda x: x[1], of_all)
+    np.testing.assert_allclose(one.log_prob(Y), found[1])

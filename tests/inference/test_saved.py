@@ -4,8 +4,10 @@ import copy
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+import warnings
 from functools import partial
 
 import jax
@@ -15,7 +17,9 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from flax import linen as nn
 from jax import random
+from numpyro.contrib.module import flax_module
 from numpyro.infer import SVI, init_to_value
 
 import gpzoo
@@ -397,6 +401,34 @@ def test_another_kernel_or_likelihood_at_the_same_sites_is_told(tmp_path, standa
         loaded.predict(KEY, X)  # it is said once
     # Where a parameter starts is no matter to a trained one.
     load(tmp_path / "model", program(own, start=2.0)).predict(KEY, NEW)
+
+
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, X):
+        return nn.Dense(X.shape[1])(X)
+
+
+@pytest.mark.parametrize("lost", ["scale", "noise", "net$params"])
+def test_a_trained_parameter_that_nothing_uses_is_told(lost, tmp_path, standard_promotion):
+    def program(lost=""):
+        def waves(X, y=None):
+            known = {name: 0.7 if name == lost else numpyro.param(name, 0.7) for name in ("scale", "noise")}
+            features = X if lost == "net$params" else flax_module("net", Net(), input_shape=X.shape)(X)
+            f = numpyro.sample("f", GaussianProcess(RBF(1.0, known["scale"]), features))
+            numpyro.sample("y", Gaussian(f, known["noise"]), obs=y)
+
+        return waves
+
+    guide = InducingGuide(program(), InducingPoints(X[:4]))
+    Trained(guide.model, guide, guide.init_params(KEY, X, X[:, 0])).save(tmp_path / "model")
+    other = load(tmp_path / "model", program(lost))
+    with pytest.warns(UserWarning, match=rf"site '{re.escape(lost)}' is missing, .* it was a parameter with a trained"):
+        other.predict(KEY, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.predict(KEY, X)  # it is said once
+        load(tmp_path / "model", program()).predict(KEY, X)
 
 
 def test_versions_are_told_apart(trained, saved, tmp_path):

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.integrate
@@ -10,6 +11,7 @@ import scipy.special
 import scipy.stats
 
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
+from gpzoo.likelihoods.negative import refuse_negative
 from gpzoo.processes.marginals import GaussianMarginals
 from tests.programs import poisson
 from tests.reference import normal_quadrature
@@ -426,3 +428,25 @@ def test_several_latents_are_drawn_without_bias():
         for n in range(2)
     ]
     assert_unbiased(densities, density)
+
+
+COUNTS = {
+    "Poisson": lambda x: dist.Poisson(x),
+    "of trials": lambda x: dist.BinomialProbs(jnp.full(3, 0.5), x.astype(int)),
+    "in a mixture": lambda x: dist.MixtureSameFamily(
+        dist.Categorical(jnp.ones((3, 2)) / 2), dist.Poisson(jnp.stack([x, x], 1))
+    ),
+    "of events": lambda x: dist.Poisson(x[:, None]).to_event(1),
+}
+
+
+@pytest.mark.parametrize("of", COUNTS.values(), ids=COUNTS)
+def test_negative_parameters_are_refused_or_give_no_number_while_they_are_traced(of, standard_promotion):
+    with numpyro.validation_enabled(False):
+        bad, good = jnp.array([1.0, -2.0, 0.0]), jnp.array([1.0, 2.0, 3.0])
+        mean = lambda x: jnp.ravel(refuse_negative(of(x)).mean)  # noqa: E731
+        assert np.isnan(jax.jit(mean)(bad)).tolist() == [False, True, False]
+        np.testing.assert_allclose(jax.jit(mean)(good), jnp.ravel(of(good).mean))
+        assert refuse_negative(fn := of(good)) is fn
+        with pytest.raises(ValueError, match=r"must not be negative, got -2(\.0)? at index \(1"):
+            mean(bad)

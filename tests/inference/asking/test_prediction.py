@@ -464,3 +464,56 @@ def test_draws_of_data_where_rows_of_a_function_are_those_of_two_tables():
     found = trained.predict(KEY, NEW, num_draws=2000, keep_draws=True, **options)
     assert found["y"].draws.shape == (2000, 7) and found["counts"].draws.shape == (2000, 4)
     np.testing.assert_allclose(found["y"].draws.var(axis=0), found["y"].variance, rtol=0.2)
+
+
+# -- numbers out of range ----------------------------------------------------------------------------------------------
+
+OUT_OF_RANGE = {
+    "noise": (lambda f, s: Gaussian(f, s), r"noise_variance must be positive and finite, got -0.5 at index"),
+    "scale": (
+        lambda f, s: Expected(lambda f, s: dist.StudentT(5.0, f, s), f, s),
+        "Site 'y': scale of StudentT must not be negative, got -0.5",
+    ),
+    "exposure": (
+        lambda f, s: Expected(lambda f, s: dist.Poisson(s * jnp.exp(f)), f, s),
+        "Site 'y': rate of Poisson must not be",
+    ),
+    "drawn": (lambda f, s: dist.Normal(draws(f), s), "scale of Normal must not be negative"),
+}
+
+
+def with_known(X, s, y=None, *, make):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0) + White(1e-3), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", make(f, s), obs=y)
+
+
+@pytest.mark.slow_but(row=[4])
+@pytest.mark.parametrize("case", OUT_OF_RANGE)
+@pytest.mark.parametrize("row", [0, 4])
+def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
+    make, message = OUT_OF_RANGE[case]
+    program, known = partial(with_known, make=make), np.ones(len(X))
+    guide, params = prepared(program, X, known, np.round(np.abs(y)))
+    at_new = np.ones(len(NEW))
+    at_new[row] = -0.5
+    trained = Trained(program, guide, params)
+    assert np.isfinite(trained.predict(KEY, NEW, np.abs(at_new), num_draws=3)["y"].variance).all()
+    for options in ({}, {"batch_size": 3}, {"keep_draws": True}):
+        with pytest.raises(ValueError, match=message):
+            trained.predict(KEY, NEW, at_new, num_draws=3, **options)
+    with pytest.raises(ValueError, match=message):
+        trained.to_arviz(KEY, X, known, np.round(np.abs(y)), new_args=(NEW, at_new), num_draws=2)
+    samples = {"f": jnp.stack([y, -y])}
+    with pytest.raises(ValueError, match=message):
+        predict(KEY, program, NEW, at_new, posterior_samples=samples, train_args=(X, known, np.round(np.abs(y))))
+
+
+def test_a_negative_number_for_a_kernel_at_new_rows_is_refused():
+    def program(X, level, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(level[0], 1.0), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    guide, params = prepared(program, X, np.ones(len(X)), y)
+    with pytest.raises(ValueError, match="Site 'f': variance must be positive and finite, got -1"):
+        Trained(program, guide, params).predict(KEY, NEW, -np.ones(len(NEW)))
