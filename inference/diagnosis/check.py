@@ -73,7 +73,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
         Resident(args, None, [0], None)  # for its refusals
-        looked = look(program, args, kwargs)
+        looked = look(program, args, kwargs, first=True)
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return Findings([finding("refused", None, "program", said=error)])

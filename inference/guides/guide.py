@@ -139,7 +139,7 @@ class InducingGuide(LikeAutoGuides):
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
         """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
         if self.sites is None:
-            seen = look(self.model, args, kwargs) if seen is None else seen
+            seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
             self.check_names(sites, self._others_of(sites, args, kwargs))
             self.sites = sites

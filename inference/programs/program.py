@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.core import Tracer
+from jaxtyping import PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
+from gpzoo.inference.programs.domain import impossible_rows, refuse_impossible
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
@@ -53,7 +55,13 @@ class Look:
 
 
 def look(
-    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None, *, arrays: bool = False
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    values: Mapping[str, Any] | None = None,
+    *,
+    arrays: bool = False,
+    first: bool = False,
 ) -> Look:
     """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
 
@@ -63,25 +71,35 @@ def look(
         kwargs: its keyword arguments.
         values: known values of parameters and of latent sites that are not GPs, by name.
         arrays: whether GP sites are arrays, as under MCMC and guides that are no InducingGuide.
+        first: whether it is the look before a training, which refuses data that have no density.
 
     Raises:
         TypeError: naming a GP site whose marginals the program uses as an array without drawing them.
-        ValueError: if a likelihood refuses its data.
+        ValueError: if a likelihood refuses its data; at the first look for data that have no density.
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
-    def value_of(name: str, fn: GaussianProcess) -> Any:
-        return jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_value(name, fn, log)
-
-    def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
+    def once(shift: Array) -> tuple[dict[str, Array], dict[tuple[str, str], Array], dict[str, Array]]:
         nonlocal runs
-        runs = _run(model, args, kwargs, values, value_of)
-        latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
-        return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
 
-    program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
+        def value_of(name: str, fn: GaussianProcess) -> Any:
+            moved = shift.astype(fn.X.dtype)
+            return moved + jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_value(name, fn, log, mean=moved)
+
+        key = random.fold_in(random.key(0), shift.astype(int))
+        runs = _run(model, args, kwargs, values, value_of, key)
+        latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
+        means = {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}
+        return means, _terms(runs.model), impossible_rows(runs.model) if first else {}
+
+    program, (latent, terms, bad) = jax.make_jaxpr(once, return_shape=True)(0.0)
     # Dictionaries are flattened in the order of their names.
-    sources, ends = np.split(np.array(program.jaxpr.outvars, object), [len(latent)])
+    parts = len(latent), len(latent) + len(terms)
+    sources, ends, bad_rows = np.split(np.array(program.jaxpr.outvars, object), parts)
+    if bad:
+        asked = program.replace(jaxpr=program.jaxpr.replace(outvars=list(bad_rows)))
+        named_args = dict(zip(checks.positional(model, len(args))[0], args, strict=True)) | kwargs
+        refuse_impossible(asked, sorted(bad), runs.model, named_args, descriptions_of(runs.model))
     into = reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
     needs: dict[str, frozenset[str]] = {}
     for (site, part), names in zip(sorted(terms), into, strict=True):
@@ -267,16 +285,19 @@ def _drawn_together(found: SiteRows, drawn: frozenset[str]) -> dict[str, Layout]
     return {name: found.layouts[name] for name in found.within & drawn}
 
 
-def _unit_value(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> Any:
-    """Marginals, or numbers where the site is always drawn."""
-    shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
+def _unit_value(
+    name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True, mean: Array | float = 0.0
+) -> Any:
+    """Marginals of variance one, or numbers where the site is always drawn."""
+    means = jnp.full(fn.event_shape, mean, fn.X.dtype)
+    ones, sites = jnp.ones_like(means), frozenset({name})
     if fn.in_row is not None:
         if log is not None:
             log.asked(sites)
-        return jnp.zeros(shape, dtype)
+        return means
     if fn.samples_views and estimated:
-        return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites)
-    return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
+        return EstimatedMarginals(means, ones, sites=sites)
+    return GaussianMarginals(means, ones, random.key(0), sites=sites, log=log)
 
 
 def parts_of(fn: GaussianProcess) -> dict[str, Any]:
@@ -409,6 +430,7 @@ def _run(
     kwargs: dict,
     values: Mapping[str, Any] | None,
     of_process: Callable[[str, GaussianProcess], Any],
+    key: PRNGKeyArray | None = None,
 ) -> Runs:
     """A run with given values, and the value ``of_process(name, fn)`` for each latent GP site."""
 
@@ -417,4 +439,4 @@ def _run(
             return of_process(site["name"], site["fn"])
         return given_value(values or {}, site)
 
-    return run(random.key(0), args, kwargs, model=model, values=value_of, complete=False)
+    return run(random.key(0) if key is None else key, args, kwargs, model=model, values=value_of, complete=False)

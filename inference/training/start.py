@@ -62,12 +62,12 @@ class InitialStates:
             state = self._init(key, given, first, arrays)
             if not known:
                 values = svi.get_params(state)
-                self.needs = look(svi.model, whole, kwargs | svi.static_kwargs, values, arrays=True).needs
+                self.needs = look(svi.model, whole, kwargs | svi.static_kwargs, values, arrays=True, first=True).needs
             return state
         guide = svi.guide
         # The data are constants here, so that likelihoods check their numbers. The look holds the data, which are many
         # rows of a table: nothing else of it is kept.
-        looked = None if known else look(guide.model, whole, kwargs | svi.static_kwargs)
+        looked = None if known else look(guide.model, whole, kwargs | svi.static_kwargs, first=True)
         if looked is not None:
             self.needs = looked.needs
         # On all rows at once the program may not fit in memory, such as a network on images. Two rows are enough to
