@@ -140,16 +140,17 @@ def _is_known(x: Any) -> bool:
 
 def _refusal(name: str, bad: np.ndarray, site: dict[str, Any], named_args: Mapping[str, Any], law: str) -> ValueError:
     at = checks.first_of(bad)
-    said = [f"{name} = {np.asarray(site['value'])[at]}"]
+    said = [] if isinstance(site["value"], Tracer) else [f"{name} = {np.asarray(site['value'])[at]}"]
     for argument, x in named_args.items():
         if at and np.shape(x) == bad.shape[:1] and x is not site["value"]:
             said.append(f"{argument} = {np.asarray(x)[at[0]]}")
     fn = unmasked(site["fn"])
     support = getattr_static(_plain(fn.of_shapes() if isinstance(fn, Expected) else fn), "support")
     within = f", {support}" if isinstance(support, constraints.Constraint) else ""
+    where = ", ".join([str(at[0] if at else 0), *said])
     return ValueError(
         f"Site {name!r}: under {law} the data of {bad.sum()} of {bad.size} rows have no density, whatever the latent "
-        f"functions are. The first is row {at[0] if at else 0}, {', '.join(said)}. Leave these rows out or correct "
+        f"functions are. The first is row {where}. Leave these rows out or correct "
         f"them: data must lie in the support{within}, and inside of it where the density at its ends is 0 or infinite "
         "(of shares that are 0 or 1 take (y (N - 1) + 0.5) / N); counts above 0 need an exposure above 0."
     )

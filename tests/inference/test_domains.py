@@ -85,6 +85,15 @@ def test_rows_without_a_density_are_refused_by_name(name, drawn, prior, size, ba
     assert re.search(said, found["refused"])
 
 
+def test_data_that_the_program_computes_are_looked_at_too():
+    def program(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("shares", Expected(beta, f, 5.0), obs=jnp.asarray(y) / 10)
+
+    (found,) = check(program, X := RNG.uniform(size=(7, 1)), np.where(X[:, 0] == X[4, 0], 10.0, 2.0 + X[:, 0]))
+    assert re.search("'shares'.* 1 of 7 rows .* row 4, y = 10.0", found.text)
+
+
 def uniform(f, extra):
     return dist.Uniform(0.0, extra + jax.nn.sigmoid(f), validate_args=False)
 
