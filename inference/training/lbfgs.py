@@ -13,6 +13,7 @@ from jaxtyping import Float
 from numpyro.optim import optax_to_numpyro
 
 from gpzoo._numpyro import Optimizer
+from gpzoo.inference.training.protocol import refuse_no_parameters
 
 
 def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collection[str] = ()) -> Optimizer:
@@ -88,8 +89,9 @@ class LineSearched(Optimizer):
         """See :meth:`numpyro.optim._NumPyroOptim.init`.
 
         Raises:
-            ValueError: for names of no parameters in ``held``.
+            ValueError: for names of no parameters in ``held``, and without any parameters.
         """
+        refuse_no_parameters(params)
         if unknown := sorted(self.held.difference(params)):
             raise ValueError(f"lbfgs(held=...) names {unknown}, but the parameters are {sorted(params)}.")
         i, state = super().init(params)
