@@ -307,9 +307,10 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
     source = "" if isinstance(x, np.ndarray) else f" from {type(x).__name__}"
     few = "few" if kind == "f" and np.dtype(dtype).itemsize < 4 else "many"
     dates = ": pass numbers, such as the days since the first date."
+    which = _no_numbers(x) if kind in "OUST" else ""
     objects = (
-        f"{source}{_no_numbers(x)}. Turn it into numbers first: missing values, text, categories and sparse matrices "
-        "have no numbers of their own."
+        f"{source}{which}. Turn it into numbers first: missing values, text, categories and sparse matrices have no "
+        "numbers of their own."
     )
     advice = {
         "key": ", a random key.",
