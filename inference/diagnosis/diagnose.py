@@ -27,7 +27,7 @@ from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
-from gpzoo.inference.diagnosis.check import of_arguments
+from gpzoo.inference.diagnosis.check import of_arguments, of_sums
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, unavailable
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
@@ -98,7 +98,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
     inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
-    needs, places, units = _of_data(subject, numbers)
+    needs, places, units, sums = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
     reached = approximation.reached(measured, inner, needs)
     # A guide of one's own may read the data, which a prediction must not.
@@ -140,15 +140,15 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
         ]
     )
     # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
-    findings = (units if effects.findings else ()) + causes.findings + effects.findings
+    findings = (units if effects.findings else ()) + sums + causes.findings + effects.findings
     one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
     return Diagnosis.joined([held, one])
 
 
 def _of_data(
     subject: Subject, numbers: Mapping[str, str]
-) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...]]:
-    """The latent sites on which each data site depends, which positional arguments are data, and odd units of all.
+) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...], tuple[Finding, ...]]:
+    """The latent sites on which each data site depends, which arguments are data, odd units of these, sums of sites.
 
     Kept for the same numbers, which likelihoods have then checked.
 
@@ -163,7 +163,8 @@ def _of_data(
             raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
         said = of_arguments(subject.model, subject.args, seen.trace, repeats=False)
         units = tuple(each for each in said if each.name.startswith("unscaled"))
-        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values()), units
+        sums = () if isinstance(subject.guide, DrawsGuide) else tuple(of_sums(seen.sums))
+        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values()), units, sums
         subject.compiled[key] = kept
     return kept[1:]
 

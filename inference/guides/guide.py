@@ -52,6 +52,11 @@ class InducingGuide(LikeAutoGuides):
     drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
     sites are latent, and must therefore have the data.
 
+    Posteriors of different GP sites are independent of each other, but for the values that flow into layers. The data
+    of a sum of sites, ``f + g``, know the sum better than each: standard deviations of the addends are too small, often
+    by a factor of several, the bound is low, and trained noise too large. Exact are one site with a sum of kernels,
+    and, with Gaussian noise, the sites of :func:`~gpzoo.inference.marginal`, by its ``draws_of_sites``.
+
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
     covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
 

@@ -108,7 +108,7 @@ def refuse_impossible(
     Raises:
         ValueError: naming the site, its distribution, and the arguments of the first such row.
     """
-    program = _needed(traced.jaxpr)
+    program = needed_part(traced.jaxpr)
     known = all(map(_is_known, traced.consts)) and not program.effects
     sizes = sum(x.aval.size for equation in program.eqns for x in equation.outvars)
     if not names or not known or sizes > MOST:
@@ -124,7 +124,7 @@ def refuse_impossible(
             raise _refusal(name, bad, trace[name], named_args, laws[name])
 
 
-def _needed(program: Any) -> Any:
+def needed_part(program: Any) -> Any:
     """A traced program without the operations that its results do not need."""
     needed, kept = {x for x in program.outvars if not hasattr(x, "val")}, []
     for equation in reversed(program.eqns):

@@ -17,7 +17,7 @@ from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistr
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
-from gpzoo.inference.programs.domain import impossible_rows, refuse_impossible
+from gpzoo.inference.programs.domain import impossible_rows, needed_part, refuse_impossible
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
@@ -36,12 +36,14 @@ class Look:
         parameters: see :class:`Sites`.
         lines: the lines that draw a GP site, by the names of the sites that the program uses as arrays.
         needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
+        sums: for each data site whose distribution has a sum of several GP sites, their names.
     """
 
     trace: Trace
     parameters: Mapping[str, Any]
     lines: Mapping[str, tuple[str, ...]]
     needs: Mapping[str, frozenset[str]]
+    sums: Mapping[str, frozenset[str]]
 
     @property
     def arrays(self) -> frozenset[str]:
@@ -79,7 +81,7 @@ def look(
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
-    def once(shift: Array) -> tuple[dict[str, Array], dict[tuple[str, str], Array], dict[str, Array]]:
+    def once(shift: Array) -> tuple[dict, dict, dict, dict]:
         nonlocal runs
 
         def value_of(name: str, fn: GaussianProcess) -> Any:
@@ -90,12 +92,12 @@ def look(
         runs = _run(model, args, kwargs, values, value_of, key)
         latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
         means = {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}
-        return means, _terms(runs.model), impossible_rows(runs.model) if first else {}
+        return means, _terms(runs.model), _laws(runs.model), impossible_rows(runs.model) if first else {}
 
-    program, (latent, terms, bad) = jax.make_jaxpr(once, return_shape=True)(0.0)
+    program, (latent, terms, laws, bad) = jax.make_jaxpr(once, return_shape=True)(0.0)
     # Dictionaries are flattened in the order of their names.
-    parts = len(latent), len(latent) + len(terms)
-    sources, ends, bad_rows = np.split(np.array(program.jaxpr.outvars, object), parts)
+    parts = np.cumsum([len(latent), len(terms), len(laws)])
+    sources, ends, of_laws, bad_rows = np.split(np.array(program.jaxpr.outvars, object), parts)
     if bad:
         asked = program.replace(jaxpr=program.jaxpr.replace(outvars=list(bad_rows)))
         named_args = dict(zip(checks.positional(model, len(args))[0], args, strict=True)) | kwargs
@@ -107,14 +109,24 @@ def look(
             needs[site] = needs.get(site, frozenset()) | (names - {site})
     for site in filter(needs.__contains__, runs.model):  # in the order of the program
         needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
-    return Look(runs.model, _parameters(runs), log.lines, needs)
+    processes = {name for name in latent if isinstance(unmasked(runs.model[name]["fn"]), GaussianProcess)}
+    values = [(value, name) for value, name in zip(sources, sorted(latent), strict=True) if name in processes]
+    sums: dict[str, frozenset[str]] = {}
+    for (site, _), end in zip(sorted(laws), of_laws, strict=True):
+        if added := summed(program.jaxpr.replace(outvars=[end]), values):
+            sums[site] = sums.get(site, frozenset()) | added
+    return Look(runs.model, _parameters(runs), log.lines, needs, sums)
 
 
-def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
+def reached(
+    program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]], added: set[frozenset[str]] | None = None
+) -> list[frozenset[str]]:
     """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
 
-    Dependence through another named variable does not count.
+    Dependence through another named variable does not count. ``added`` takes the names in every sum and difference of
+    two numbers that depend on different ones.
     """
+    added = set() if added is None else added
     known: dict[Any, frozenset[str]] = {}
     of = lambda x: frozenset() if hasattr(x, "val") else known.get(x, frozenset())  # noqa: E731
     for variable, name in named:
@@ -127,11 +139,34 @@ def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]])
         if equation.primitive.name in ("jit", "pjit"):
             inner = equation.params["jaxpr"].jaxpr
             inputs = [(x, str(i)) for i, x in enumerate(inner.invars)]
-            each = reached(inner, inner.outvars, inputs)
+            of_inner: set[frozenset[str]] = set()
+            each = reached(inner, inner.outvars, inputs, of_inner)
+            added |= {frozenset().union(*(given[int(i)] for i in numbers)) for numbers in of_inner}
             outputs = [frozenset().union(*(given[int(i)] for i in numbers)) for numbers in each]
+        if equation.primitive.name in ("add", "sub") and all(given) and not given[0] & given[1]:
+            added.add(given[0] | given[1])
         for variable, found in zip(equation.outvars, outputs, strict=True):
             known.setdefault(variable, found)
     return [of(x) for x in ends]
+
+
+def summed(program: Any, named: Iterable[tuple[Any, str]]) -> frozenset[str]:
+    """The names of the variables of a traced program that enter its results in sums of different ones."""
+    added: set[frozenset[str]] = set()
+    program = needed_part(program)
+    reached(program, program.outvars, named, added)
+    return frozenset().union(*added)
+
+
+def _laws(trace: Trace) -> dict[tuple[str, str], Array]:
+    """The numbers of the distributions of data sites, by site and place."""
+    found = {}
+    for name, site in data_of(trace).items():
+        if not isinstance(unmasked(site["fn"]), GaussianProcess):
+            for i, leaf in enumerate(jax.tree.leaves(site["fn"])):
+                if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                    found[name, f"{i:03}"] = jnp.asarray(leaf)
+    return found
 
 
 def find_sites(
