@@ -315,9 +315,10 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
     source = "" if isinstance(x, np.ndarray) else f" from {type(x).__name__}"
     few = "few" if kind == "f" and np.dtype(dtype).itemsize < 4 else "many"
     dates = ": pass numbers, such as the days since the first date."
+    which = _no_numbers(x) if kind in "OUST" else ""
     objects = (
-        f"{source}. Turn it into numbers first: missing values, text, categories and sparse matrices have no numbers "
-        "of their own."
+        f"{source}{which}. Turn it into numbers first: missing values, text, categories and sparse matrices have no "
+        "numbers of their own."
     )
     advice = {
         "key": ", a random key.",
@@ -329,6 +330,18 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
     }
     told = advice.get(kind, ". Convert it to float32, float64 or int32.")
     raise TypeError(f"{name} must hold {_WANTED}, got dtype {dtype}{told}")
+
+
+def _no_numbers(x: Any) -> str:
+    """Which entries or columns of an array of objects are to blame, in words."""
+    columns, array = getattr(x, "columns", None), np.asarray(x)
+    named = lambda j: j if columns is None else repr(columns[j])  # noqa: E731
+    for at, value in np.ndenumerate(array):
+        if not isinstance(value, int | float | np.number | np.bool_):
+            return f": {value!r:.40} in row {at[0]}" + (f" of column {named(at[1])}" if len(at) == 2 else "")
+    kinds = enumerate(getattr(x, "dtypes", ())) if columns is not None else ()
+    objects = [str(named(j)) for j, dtype in kinds if getattr(dtype, "kind", "O") not in "iufb"]
+    return f", its column(s) {', '.join(objects)}" if objects else ""
 
 
 #: Arrays that were looked at, with their least and largest number, inside :func:`each_once`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpyro
@@ -127,7 +128,7 @@ def log_gaussian_cox(
     Args:
         X: centres ``[N, d]``, best standardised.
         y: counts ``[N]``.
-        exposure: sizes ``[N]``, or any other factor of the rate that is known; ``None`` for 1.
+        exposure: sizes ``[N]``, or any other factor of the rate that is known, 0 or more; ``None`` for 1.
         kernel: makes the kernel from a site name and the inputs.
         rate: initial rate per unit of exposure.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -140,4 +141,14 @@ def log_gaussian_cox(
 
 
 def _poisson(f: Array, level: Array) -> dist.Poisson:
-    return dist.Poisson(level * jnp.exp(f))
+    return Poisson(level * jnp.exp(f))
+
+
+class Poisson(dist.Poisson):
+    """NumPyro's Poisson distribution, with a derivative at rate 0, where a count of 0 is certain."""
+
+    def log_prob(self, value: Any) -> Any:
+        """The log probability of counts."""
+        some = self.rate > 0
+        known = dist.Poisson(jnp.where(some, self.rate, 1)).log_prob(value)
+        return jnp.where(some, known, jnp.where(value == 0, 0.0, -jnp.inf))

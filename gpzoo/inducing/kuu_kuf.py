@@ -109,8 +109,8 @@ def _points_Kuu(inducing: InducingPoints, kernel: Kernel) -> Float[Array, "*D M 
 def _points_Kuf(inducing: InducingPoints, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     checks.refuse(
         kernel.input_ndim == 1 and jnp.shape(inducing.Z)[-1] != jnp.shape(X)[-1],
-        "The inducing points and the inputs of their GP site have different numbers of columns: points "
-        f"{tuple(jnp.shape(inducing.Z))}, inputs {tuple(jnp.shape(X))}.",
+        f"A GP site is given inputs of shape {tuple(jnp.shape(X))}, and what it is conditioned on, its inducing points "
+        f"or the inputs of its data, has the shape {tuple(jnp.shape(inducing.Z))}: both need the same columns.",
     )
     return kernel(inducing.Z, X)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -301,14 +301,34 @@ class Kernel(Fields):
 
     # -- algebra -----------------------------------------------------------------------------------------------------
 
-    def __add__(self, other: Kernel) -> Kernel:
-        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+    def __add__(self, other: Kernel | float | Array) -> Kernel:
+        if isinstance(other, Kernel):
+            return Sum(self, other)
+        if isinstance(other, int) and other == 0:
+            return self  # the start of Python's sum()
+        from gpzoo.kernels.constant import Constant  # which is a kernel itself
+
+        return Sum(self, Constant(other))
+
+    def __radd__(self, other: float | Array) -> Kernel:
+        return self + other
 
     def __mul__(self, other: Kernel | float | Array) -> Kernel:
         return Product(self, other) if isinstance(other, Kernel) else Scaled(self, other)
 
     def __rmul__(self, other: float | Array) -> Kernel:
         return self * other
+
+    def __pow__(self, power: int) -> Kernel:
+        return Product(*[self] * checks.whole("the power of a kernel", power))
+
+    def _no_operator(self, other: Any = None) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} has the operators of covariances: k1 + k2, k + 1.0 (a Constant), k1 * k2, 2.0 * k, "
+            "k ** 2. A quotient by a number is k * (1 / c); in place of a difference subtract functions, each a site."
+        )
+
+    __sub__ = __rsub__ = __neg__ = __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __rpow__ = _no_operator
 
 
 class _Combination(Kernel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -136,6 +137,8 @@ class HilbertSpace(Wrapper):
         checks.refuse(kernel.split_noise()[1] is not None, noisy)
         box = Box(sizes, bounds)
         self.kernel, self.sizes, self.bounds = kernel, box.sizes, box.bounds
+        if not kernel.batched:
+            jax.eval_shape(lambda: self.densities(jnp.float32))  # refuses a kernel that does not go with the box
 
     @property
     def box(self) -> Box:

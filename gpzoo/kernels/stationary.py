@@ -167,6 +167,7 @@ class Lengthscaled(Elementary):
         """``sum_i (lengthscale_i omega_i)^2``, and the product of the lengthscales."""
         some = f"{type(self).__name__} of some columns has no spectral density in all of them: leave active_dims out."
         checks.refuse(self.active_dims not in (None, tuple(range(omega.shape[-1]))), some, TypeError)
+        self.active_columns(omega)  # for its refusals
         scales = jnp.broadcast_to(jnp.asarray(self.lengthscale, omega.dtype), omega.shape[-1:])
         return jnp.sum(jnp.square(scales * omega), axis=-1), jnp.prod(scales)
 

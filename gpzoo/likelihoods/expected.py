@@ -104,12 +104,16 @@ class Expected(Likelihood):
         """``fn(f, *params)`` at the mean of ``f``."""
         return self._given(self._centre())
 
-    def _of_shapes(self) -> Any:
+    def given_centre(self) -> Any:
+        """``fn(f, *params)``, at the mean of ``f`` under marginals."""
+        return self._given(self._centre())
+
+    def of_shapes(self) -> Any:
         """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 
     def _known_support(self) -> constraints.Constraint:
-        return self._of_shapes().support
+        return self.of_shapes().support
 
     @property
     def support(self) -> constraints.Constraint:
@@ -129,7 +133,7 @@ class Expected(Likelihood):
         """Refuse values outside the support."""
         if self.is_categorical:
             return check_labels(self, values, cast(int, self.num_classes))
-        likelihood = self._of_shapes()
+        likelihood = self.of_shapes()
         support = inspect.getattr_static(likelihood, "support")
         # Only a support fixed by the class: others depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
@@ -148,7 +152,7 @@ class Expected(Likelihood):
     @property
     def is_categorical(self) -> bool:
         """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
-        return isinstance(_innermost(self._of_shapes()), CategoricalLogits | CategoricalProbs)
+        return isinstance(_innermost(self.of_shapes()), CategoricalLogits | CategoricalProbs)
 
     @property
     def num_classes(self) -> int | None:
@@ -221,7 +225,7 @@ class Expected(Likelihood):
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class, if ``fn`` is categorical; predictive under marginals."""
         if not self.is_categorical:
-            raise NotImplementedError(f"{self._given(self._centre())} has no classes: use mean and variance.")
+            raise NotImplementedError(f"{self.given_centre()} has no classes: use mean and variance.")
         return self._averaged(lambda f: self._given(f).probs)
 
     @property

@@ -226,6 +226,14 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
         own_each = kernel.batched and self.samples_views
         checks.refuse(own_each, f"{each} {type(kernel).__name__} carries one per output.")
         distinct = self._num_distinct(kernel, own_axis)
+        function, noise = kernel.split_noise()
+        of_rows = num_outputs is None and distinct == inputs.shape[0] > 1 and noise is not None and noise.batched
+        checks.refuse(
+            of_rows and (function is None or not function.batched),
+            f"White(variance) has {distinct} variances for {distinct} rows of X, but takes one number, or one for each "
+            "output. A known noise for each row goes into the likelihood, Gaussian(f, noise_variance) with "
+            f"noise_variance [{distinct}]; if these are {distinct} outputs, say num_outputs={distinct}.",
+        )
         if distinct is not None:
             given = f"num_outputs is {num_outputs}, but the kernel or X carries {distinct} outputs."
             checks.refuse(num_outputs not in (None, distinct), given)

@@ -124,6 +124,23 @@ def _named(argument: str, given: Any) -> dict[str, Any]:
     return dict(given or {})
 
 
+def refuse_unwritable(coords: Mapping[str, Any] | None) -> None:
+    """Refuse labels that are objects which netCDF and Zarr cannot hold.
+
+    Raises:
+        TypeError: naming the axis, and the first such label.
+    """
+    for axis, given in _named("coords", coords).items():
+        labels = np.asarray(given)
+        for label in labels.ravel() if labels.dtype == object else ():
+            naive = isinstance(label, datetime) and label.tzinfo is None
+            if not (naive or isinstance(label, str | None)):
+                raise TypeError(
+                    f"coords[{axis!r}] holds {label!r:.60} ({type(label).__name__}), which no file can hold: pass "
+                    "numbers, texts, or dates without a time zone, numpy.array(dates, 'datetime64[ns]')."
+                )
+
+
 def _axes(
     name: str, shape: tuple[int, ...], found: Sequence[str | None] | None, given: Sequence[str] | None
 ) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask, identity_of
-from gpzoo.inference.asking.container import Group, container, import_arviz
+from gpzoo.inference.asking.container import Group, container, import_arviz, refuse_unwritable
 from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
 from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -81,6 +81,7 @@ class Exporting:
 
     def __post_init__(self) -> None:
         import_arviz()  # a library that is missing is named before the draws are made
+        refuse_unwritable(self.coords)
 
     def labelled(self, model: Callable, args: tuple, data: Mapping[str, Any]) -> Exporting:
         """With the names of columns and rows that arguments of ``model`` have, and of the ``data`` of a training."""

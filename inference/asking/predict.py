@@ -14,9 +14,9 @@ from jaxtyping import PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.errors import GPZooError
+from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows, identity_of
+from gpzoo.inference.asking.ask import At, Question, Subject, ask, count_rows, identity_of
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
@@ -25,7 +25,7 @@ from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.finite import LOG_DENSITIES
+from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import find_sites, look, parameters_of
 from gpzoo.inference.programs.rows import SiteRows
@@ -190,8 +190,12 @@ def predictions(
     found = answer.found
     names = sorted({name for sites in found.values() for name in sites})
     refuse_unknown("test_data", test_data, names, "sites")
-    _leave_out_lacking(found, sites.processes)
-    checked = {"cdf": {n: np.where(np.isnan(given[n]), 0, x) for n, x in found["cdf"].items()}}
+    lacking = {name for field in _MOMENTS for name, x in found[field].items() if not is_finite(x)} - sites.processes
+    if lacking:
+        drawn = found["draws"] or _draws(subject, rng_key, options, samples)
+        lacking = {name for name in lacking if _lacks_moments([found[f].get(name) for f in _MOMENTS], drawn.get(name))}
+    checked = {field: {n: x for n, x in found[field].items() if n not in lacking} for field in _MOMENTS}
+    checked["cdf"] = {n: np.where(np.isnan(given[n]), 0, x) for n, x in found["cdf"].items()}
     try:
         # Outside jit, training inputs are factorised again.
         replace(answer, found=found | checked, draws=(keys, samples, None)).refuse_not_finite(_WORDS, sites.processes)
@@ -199,6 +203,8 @@ def predictions(
         # A program may refuse inputs, whose numbers it sees outside jit alone.
         parameters_of(model, subject.args, subject.kwargs)
         raise
+    for field in _MOMENTS:  # None where no row has one
+        found[field] = {n: x for n, x in found[field].items() if n not in lacking or np.isfinite(x).any()}
     return {name: SitePrediction(**{field: found[field].get(name) for field in found}) for name in names}
 
 
@@ -258,10 +264,22 @@ def _check_rows(test_data: Mapping[str, Any], follow: SiteRows, num_rows: int) -
             )
 
 
-def _leave_out_lacking(found: Found, processes: frozenset[str]) -> None:
-    """Take out moments that the distribution of data does not have at any row, such as a Cauchy's."""
-    # An overflow gives infinity, or does not happen at every row.
-    absent = {"mean": lambda x: np.isnan(x).all(), "variance": lambda x: not np.isfinite(x).any()}
-    for field, lacks in absent.items():
-        kept = {name: x for name, x in found[field].items() if name in processes or not lacks(x)}
-        found[field] = kept
+#: Fields that are not finite where the distribution of ``y`` has no such moment.
+_MOMENTS = "mean", "variance"
+
+
+def _draws(
+    subject: Subject, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array]
+) -> dict[str, Any]:
+    """Draws of the sites whose moments were asked for; none where these are not finite."""
+    drawing = replace(options, keep_draws=True, mean_only=False, quantiles=None, test_data=None)
+    try:
+        return {name: site.draws for name, site in predictions(subject, rng_key, drawing, samples).items()}
+    except NonFiniteError:
+        return {}
+
+
+def _lacks_moments(moments: list[np.ndarray | None], draws: np.ndarray | None) -> bool:
+    """Whether moments are not finite by definition. Where they overflow, draws do too."""
+    odd = [~np.isfinite(x) for x in moments if x is not None]
+    return draws is not None and bool(np.isfinite(draws[:, np.logical_or.reduce(odd)]).mean() > 0.5)

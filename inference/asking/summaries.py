@@ -32,9 +32,10 @@ class SitePrediction(NamedTuple):
 
     Attributes:
         mean: predictive mean, ``[N]`` or ``[N, D]``, of labels 0 and 1 (Bernoulli) the probability of 1; ``None`` for
-            other labels, which have ``probs``, and where the distribution of ``y`` has no finite one (a Cauchy).
+            other labels, which have ``probs``, and where the distribution of ``y`` has none at any row (a Cauchy, a
+            Student-t of ``df <= 1``); NaN or infinity at single rows without one.
         variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
-            where ``y`` has no finite one, and with ``mean_only``.
+            where ``y`` has none at any row, and with ``mean_only``; NaN or infinity at single rows without one.
         log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites;
             of the entries of a datum that were observed, 0 where none was.
         probs: predictive class probabilities ``[N, K]``, where the likelihood is of classes, such as Softmax.

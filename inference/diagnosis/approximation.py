@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -44,8 +44,12 @@ COLLAPSED = 0.01
 #: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is as long.
 UNMOVED = 1e-4
 
-#: Nats per row that a tenth of the training may still gain: predictions hardly change by less.
+#: Nats per row that a tenth of the training, or so many more steps, may still gain: predictions hardly change by less.
 GAINED = 0.01
+
+#: Steps of Adam, and their rate, by which a training is asked whether the bound would still rise at a rate that has not
+#: fallen. They move a parameter by up to one, the scale of a softplus or a logarithm.
+MORE_STEPS, RATE = 50, 0.02
 
 
 def by_site(measured: Measured) -> Diagnosis:
@@ -192,13 +196,16 @@ def _few(values: np.ndarray) -> str:
     return f"{values[0]:.4g}" if values.size == 1 else f"values from {values.min():.4g} to {values.max():.4g}"
 
 
-def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any]) -> Diagnosis:
-    """Whether the bound was still rising when training ended.
+def course(
+    losses: np.ndarray, rows: int, backed_off: Mapping[str, Any], more: Callable[[], np.ndarray | None] = lambda: None
+) -> Diagnosis:
+    """Whether the bound was still rising when training ended, or would rise if its learning rate had not fallen.
 
     Args:
         losses: negative bounds, ``[num_steps]``.
         rows: number of rows of training.
         backed_off: steps of natural gradients that were shortened, by site.
+        more: the losses of :data:`MORE_STEPS` more steps, ``None`` where these cannot be taken.
     """
     if len(losses) < 20:
         return Diagnosis()
@@ -211,8 +218,17 @@ def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any]) -> Diag
     shown += [("gain over the tenth before", gain), ("standard error of the gain", error)]
     shown += [(f"shortened natural steps of {site}", int(count)) for site, count in backed_off.items()]
     findings = []
+    said = {"steps": len(losses), "more": MORE_STEPS, "rate": RATE}
     if gain > max(GAINED * rows, 3 * error):
-        findings.append(finding("training not finished", None, gain=gain, per_row=gain / rows, steps=len(losses)))
+        findings.append(finding("training not finished", None, "rising", gain=gain, per_row=gain / rows, **said))
+    elif (further := more()) is not None:
+        end = -np.asarray(further, np.float64)[-len(further) // 5 :]
+        gain = float(end.mean() - last.mean())
+        # By as much as single steps scatter, noise at a constant rate holds a training off its optimum.
+        noise = max(_scatter(last), 3 * _scatter(end) / np.sqrt(len(end)))
+        shown.append((f"gain of {MORE_STEPS} more steps at a rate of {RATE}", gain))
+        if gain > max(GAINED * rows, noise):
+            findings.append(finding("training not finished", None, "stopped", gain=gain, per_row=gain / rows, **said))
     for site, count in backed_off.items():
         if said := shortened(site, int(count), len(losses)):
             findings.append(finding("natural steps shortened", site, said=said))

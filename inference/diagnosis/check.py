@@ -73,7 +73,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
         Resident(args, None, [0], None)  # for its refusals
-        looked = look(program, args, kwargs)
+        looked = look(program, args, kwargs, first=True)
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return Findings([finding("refused", None, "program", said=error)])
@@ -82,7 +82,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     lost = [w.message for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [finding("lost in float32", None, said=text) for text in lost] + of_arguments(program, args, seen)
     findings += [finding("drawn", site, lines=" and ".join(lines)) for site, lines in looked.lines.items()]
-    return Findings(findings)
+    return Findings(findings + of_sums(looked.sums))
+
+
+def of_sums(sums: Mapping[str, frozenset[str]]) -> list[Finding]:
+    """Findings about data sites of sums of GP sites, whose names ``sums`` has."""
+    added = {frozenset(names): " + ".join(sorted(names)) for names in sums.values()}
+    return [finding("added sites", said, names=", ".join(sorted(names))) for names, said in added.items()]
 
 
 def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool = True) -> list[Finding]:

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
+from numpyro.infer import SVI
+from numpyro.optim import Adam
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
+from gpzoo.errors import GPZooError
 from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
-from gpzoo.inference.diagnosis.check import of_arguments
+from gpzoo.inference.diagnosis.check import of_arguments, of_sums
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, unavailable
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
@@ -32,6 +37,10 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.training._sources import described, described_arguments
+from gpzoo.inference.training.fit import fit
+
+#: Rows of training from which on no further steps are taken.
+_MOST_ROWS = 10_000
 
 #: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
 _DRAWS = 200
@@ -89,7 +98,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
     inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
-    needs, places, units = _of_data(subject, numbers)
+    needs, places, units, sums = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
     reached = approximation.reached(measured, inner, needs)
     # A guide of one's own may read the data, which a prediction must not.
@@ -113,27 +122,33 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     sites = sorted(subject.guide.sites.processes - inner)
     held = restarts.compare(named_key(rng_key, "restarts"), several, bounds, predicted, sites)
     rows, of_training = _rows_of_training(trained, args), bool(numbers) and numbers.items() <= trained.data.items()
+    data, reason = _of_training(subject, train_args, rows, of_training)
     causes = Diagnosis.joined(
         [
-            approximation.course(trained.losses, rows or number_of_rows(args), trained.backed_off),
+            approximation.course(
+                trained.losses,
+                rows or number_of_rows(args),
+                trained.backed_off,
+                partial(_more_steps, rng_key, subject, None if reason else data),
+            ),
             chains.of_draws(subject),
             Diagnosis() if isinstance(subject.guide, DrawsGuide) else approximation.by_site(measured),
             approximation.inducing(measured, inner, drawn=isinstance(subject.guide, DrawsGuide)),
             approximation.layers(measured, inner),
             approximation.parameters(subject.params, measured.starts),
-            *_of_posterior(rng_key, subject, train_args, rows, of_training, measured, effects),
+            *_of_posterior(rng_key, subject, data, reason, of_training, measured, effects),
         ]
     )
     # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
-    findings = (units if effects.findings else ()) + causes.findings + effects.findings
+    findings = (units if effects.findings else ()) + sums + causes.findings + effects.findings
     one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
     return Diagnosis.joined([held, one])
 
 
 def _of_data(
     subject: Subject, numbers: Mapping[str, str]
-) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...]]:
-    """The latent sites on which each data site depends, which positional arguments are data, and odd units of all.
+) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...], tuple[Finding, ...]]:
+    """The latent sites on which each data site depends, which arguments are data, odd units of these, sums of sites.
 
     Kept for the same numbers, which likelihoods have then checked.
 
@@ -148,29 +163,47 @@ def _of_data(
             raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
         said = of_arguments(subject.model, subject.args, seen.trace, repeats=False)
         units = tuple(each for each in said if each.name.startswith("unscaled"))
-        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values()), units
+        sums = () if isinstance(subject.guide, DrawsGuide) else tuple(of_sums(seen.sums))
+        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values()), units, sums
         subject.compiled[key] = kept
     return kept[1:]
+
+
+def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, of_training: bool) -> tuple[tuple, str]:
+    """Positional arguments that may be those of training, and why they are not; an empty reason if they are."""
+    data = subject.args if train_args is None else arguments(subject.model, train_args)[0]
+    if train_args is None and not of_training:
+        return data, "it is about the training's data: pass train_args=(X, y)"
+    if rows not in (None, number_of_rows(data)):
+        return data, (
+            f"q is a posterior given the {rows:,} rows of training, and these are {number_of_rows(data):,}: pass all, "
+            "train_args=(X, y)"
+        )
+    return data, ""
+
+
+def _more_steps(rng_key: Array, subject: Subject, data: tuple | None) -> np.ndarray | None:
+    """The losses of further steps from the parameters, at a rate that has not fallen; ``None`` where none are taken."""
+    if data is None or isinstance(subject.guide, DrawsGuide) or number_of_rows(data) > _MOST_ROWS:
+        return None
+    svi = SVI(subject.model, subject.guide, Adam(approximation.RATE), GaussianProcessELBO())
+    key, steps, how = named_key(rng_key, "more steps"), approximation.MORE_STEPS, {"model_kwargs": subject.kwargs}
+    try:
+        return fit(key, svi, steps, *data, init_params=subject.params, progress=False, **how).losses
+    except GPZooError:  # steps that are too long say nothing of the parameters that they began at
+        return None
 
 
 def _of_posterior(
     rng_key: Array,
     subject: Subject,
-    train_args: tuple | None,
-    rows: int | None,
+    data: tuple,
+    reason: str,
     of_training: bool,
     measured: Measured,
     effects: Diagnosis,
 ) -> tuple[Diagnosis, Diagnosis]:
     """What is said of ``q`` as a posterior given the data of training: of its hyperparameters, and of all its draws."""
-    reason, data = "", subject.args if train_args is None else arguments(subject.model, train_args)[0]
-    if train_args is None and not of_training:
-        reason = "it is about the training's data: pass train_args=(X, y)"
-    elif rows not in (None, number_of_rows(data)):
-        reason = (
-            f"q is a posterior given the {rows:,} rows of training, and these are {number_of_rows(data):,}: pass all, "
-            "train_args=(X, y)"
-        )
     if reason:
         return unavailable(khat.TITLE, khat.why_not(subject.guide) or reason), unavailable(loo.TITLE, reason)
     gaussian = all(site.noise is not None for site in measured.outcomes.values())

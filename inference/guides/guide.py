@@ -54,6 +54,11 @@ class InducingGuide(LikeAutoGuides):
     drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
     sites are latent, and must therefore have the data.
 
+    Posteriors of different GP sites are independent of each other, but for the values that flow into layers. The data
+    of a sum of sites, ``f + g``, know the sum better than each: standard deviations of the addends are too small, often
+    by a factor of several, the bound is low, and trained noise too large. Exact are one site with a sum of kernels,
+    and, with Gaussian noise, the sites of :func:`~gpzoo.inference.marginal`, by its ``draws_of_sites``.
+
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
     covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
 
@@ -143,7 +148,7 @@ class InducingGuide(LikeAutoGuides):
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
         """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
         if self.sites is None:
-            seen = look(self.model, args, kwargs) if seen is None else seen
+            seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
             self.check_names(sites, self._others_of(sites, args, kwargs))
             self.sites, self._compared_sites = sites, True

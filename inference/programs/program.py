@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
 from jax.core import Tracer
+from jaxtyping import PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.check_rows import Drawn, RowDependence, law_by_row, parts_by_row, response, row_dependence
+from gpzoo.inference.programs.domain import impossible_rows, needed_part, refuse_impossible
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
 from gpzoo.inference.programs.rows import Layout, Part, SiteRows, number_of_rows, rows_of
 from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
@@ -36,12 +38,14 @@ class Look:
         parameters: see :class:`Sites`.
         lines: the lines that draw a GP site, by the names of the sites that the program uses as arrays.
         needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
+        sums: for each data site whose distribution has a sum of several GP sites, their names.
     """
 
     trace: Trace
     parameters: Mapping[str, Any]
     lines: Mapping[str, tuple[str, ...]]
     needs: Mapping[str, frozenset[str]]
+    sums: Mapping[str, frozenset[str]]
 
     @property
     def arrays(self) -> frozenset[str]:
@@ -55,7 +59,13 @@ class Look:
 
 
 def look(
-    model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any] | None = None, *, arrays: bool = False
+    model: Callable,
+    args: tuple,
+    kwargs: dict,
+    values: Mapping[str, Any] | None = None,
+    *,
+    arrays: bool = False,
+    first: bool = False,
 ) -> Look:
     """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
 
@@ -65,25 +75,35 @@ def look(
         kwargs: its keyword arguments.
         values: known values of parameters and of latent sites that are not GPs, by name.
         arrays: whether GP sites are arrays, as under MCMC and guides that are no InducingGuide.
+        first: whether it is the look before a training, which refuses data that have no density.
 
     Raises:
         TypeError: naming a GP site whose marginals the program uses as an array without drawing them.
-        ValueError: if a likelihood refuses its data.
+        ValueError: if a likelihood refuses its data; at the first look for data that have no density.
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
-    def value_of(name: str, fn: GaussianProcess) -> Any:
-        return jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_value(name, fn, log)
-
-    def once() -> tuple[dict[str, Array], dict[tuple[str, str], Array]]:
+    def once(shift: Array) -> tuple[dict, dict, dict, dict]:
         nonlocal runs
-        runs = _run(model, args, kwargs, values, value_of)
-        latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
-        return {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}, _terms(runs.model)
 
-    program, (latent, terms) = jax.make_jaxpr(once, return_shape=True)()
+        def value_of(name: str, fn: GaussianProcess) -> Any:
+            moved = shift.astype(fn.X.dtype)
+            return moved + jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_value(name, fn, log, mean=moved)
+
+        key = random.fold_in(random.key(0), shift.astype(int))
+        runs = _run(model, args, kwargs, values, value_of, key)
+        latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
+        means = {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}
+        return means, _terms(runs.model), _laws(runs.model), impossible_rows(runs.model) if first else {}
+
+    program, (latent, terms, laws, bad) = jax.make_jaxpr(once, return_shape=True)(0.0)
     # Dictionaries are flattened in the order of their names.
-    sources, ends = np.split(np.array(program.jaxpr.outvars, object), [len(latent)])
+    parts = np.cumsum([len(latent), len(terms), len(laws)])
+    sources, ends, of_laws, bad_rows = np.split(np.array(program.jaxpr.outvars, object), parts)
+    if bad:
+        asked = program.replace(jaxpr=program.jaxpr.replace(outvars=list(bad_rows)))
+        named_args = dict(zip(checks.positional(model, len(args))[0], args, strict=True)) | kwargs
+        refuse_impossible(asked, sorted(bad), runs.model, named_args, descriptions_of(runs.model))
     into = reached(program.jaxpr, ends, zip(sources, sorted(latent), strict=True))
     needs: dict[str, frozenset[str]] = {}
     for (site, part), names in zip(sorted(terms), into, strict=True):
@@ -91,14 +111,24 @@ def look(
             needs[site] = needs.get(site, frozenset()) | (names - {site})
     for site in filter(needs.__contains__, runs.model):  # in the order of the program
         needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
-    return Look(runs.model, _parameters(runs), log.lines, needs)
+    processes = {name for name in latent if isinstance(unmasked(runs.model[name]["fn"]), GaussianProcess)}
+    values = [(value, name) for value, name in zip(sources, sorted(latent), strict=True) if name in processes]
+    sums: dict[str, frozenset[str]] = {}
+    for (site, _), end in zip(sorted(laws), of_laws, strict=True):
+        if added := summed(program.jaxpr.replace(outvars=[end]), values):
+            sums[site] = sums.get(site, frozenset()) | added
+    return Look(runs.model, _parameters(runs), log.lines, needs, sums)
 
 
-def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]]) -> list[frozenset[str]]:
+def reached(
+    program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]], added: set[frozenset[str]] | None = None
+) -> list[frozenset[str]]:
     """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
 
-    Dependence through another named variable does not count.
+    Dependence through another named variable does not count. ``added`` takes the names in every sum and difference of
+    two numbers that depend on different ones.
     """
+    added = set() if added is None else added
     known: dict[Any, frozenset[str]] = {}
     of = lambda x: frozenset() if hasattr(x, "val") else known.get(x, frozenset())  # noqa: E731
     for variable, name in named:
@@ -111,11 +141,34 @@ def reached(program: Any, ends: Iterable[Any], named: Iterable[tuple[Any, str]])
         if equation.primitive.name in ("jit", "pjit"):
             inner = equation.params["jaxpr"].jaxpr
             inputs = [(x, str(i)) for i, x in enumerate(inner.invars)]
-            each = reached(inner, inner.outvars, inputs)
+            of_inner: set[frozenset[str]] = set()
+            each = reached(inner, inner.outvars, inputs, of_inner)
+            added |= {frozenset().union(*(given[int(i)] for i in numbers)) for numbers in of_inner}
             outputs = [frozenset().union(*(given[int(i)] for i in numbers)) for numbers in each]
+        if equation.primitive.name in ("add", "sub") and all(given) and not given[0] & given[1]:
+            added.add(given[0] | given[1])
         for variable, found in zip(equation.outvars, outputs, strict=True):
             known.setdefault(variable, found)
     return [of(x) for x in ends]
+
+
+def summed(program: Any, named: Iterable[tuple[Any, str]]) -> frozenset[str]:
+    """The names of the variables of a traced program that enter its results in sums of different ones."""
+    added: set[frozenset[str]] = set()
+    program = needed_part(program)
+    reached(program, program.outvars, named, added)
+    return frozenset().union(*added)
+
+
+def _laws(trace: Trace) -> dict[tuple[str, str], Array]:
+    """The numbers of the distributions of data sites, by site and place."""
+    found = {}
+    for name, site in data_of(trace).items():
+        if not isinstance(unmasked(site["fn"]), GaussianProcess):
+            for i, leaf in enumerate(jax.tree.leaves(site["fn"])):
+                if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+                    found[name, f"{i:03}"] = jnp.asarray(leaf)
+    return found
 
 
 def find_sites(
@@ -283,16 +336,19 @@ def _refuse_across(found: RowDependence) -> None:
         )
 
 
-def _unit_value(name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True) -> Any:
-    """Marginals, or numbers where the site is always drawn."""
-    shape, dtype, sites = fn.event_shape, fn.X.dtype, frozenset({name})
+def _unit_value(
+    name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True, mean: Array | float = 0.0
+) -> Any:
+    """Marginals of variance one, or numbers where the site is always drawn."""
+    means = jnp.full(fn.event_shape, mean, fn.X.dtype)
+    ones, sites = jnp.ones_like(means), frozenset({name})
     if fn.in_row is not None:
         if log is not None:
             log.asked(sites)
-        return jnp.zeros(shape, dtype)
+        return means
     if fn.samples_views and estimated:
-        return EstimatedMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), sites=sites)
-    return GaussianMarginals(jnp.zeros(shape, dtype), jnp.ones(shape, dtype), random.key(0), sites=sites, log=log)
+        return EstimatedMarginals(means, ones, sites=sites)
+    return GaussianMarginals(means, ones, random.key(0), sites=sites, log=log)
 
 
 def parts_of(fn: GaussianProcess) -> dict[str, Any]:
@@ -488,6 +544,7 @@ def _run(
     kwargs: dict,
     values: Mapping[str, Any] | None,
     of_process: Callable[[str, GaussianProcess], Any],
+    key: PRNGKeyArray | None = None,
 ) -> Runs:
     """A run with given values, and the value ``of_process(name, fn)`` for each latent GP site."""
 
@@ -496,4 +553,4 @@ def _run(
             return of_process(site["name"], site["fn"])
         return given_value(values or {}, site)
 
-    return run(random.key(0), args, kwargs, model=model, values=value_of, complete=False)
+    return run(random.key(0) if key is None else key, args, kwargs, model=model, values=value_of, complete=False)

@@ -154,6 +154,14 @@ class _Trace(handlers.trace):
             with drawing():
                 default_process_message(msg)
 
+        if msg["type"] == "plate":
+            sizes = [self.trace.get(msg["name"], msg)["args"][0], msg["args"][0]]
+            checks.refuse(
+                len(set(sizes)) > 1,
+                f"The plates named {msg['name']!r} have the sizes {sizes[0]} and {sizes[1]}: a plate of another size "
+                "needs a name of its own, also where it belongs to the guide.",
+            )
+
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         super().postprocess_message(msg)
         if msg["type"] == "mutable":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -13,9 +13,10 @@ from jaxtyping import Float
 from numpyro.optim import optax_to_numpyro
 
 from gpzoo._numpyro import Optimizer
+from gpzoo.inference.training.protocol import refuse_no_parameters
 
 
-def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
+def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collection[str] = ()) -> Optimizer:
     """L-BFGS with a line search (:func:`optax.lbfgs`), as an optimiser for :class:`numpyro.infer.SVI`.
 
     For an objective that is the same function at every step: all rows, nothing drawn, as under
@@ -35,13 +36,41 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20) -> Optimizer:
     Args:
         memory_size: past steps that the inverse Hessian is approximated by.
         max_linesearch_steps: most evaluations of a step.
+        held: names of parameters that stay as they are, such as ``{"f_inducing"}``; for other optimisers that is
+            ``optax.partition`` with ``optax.set_to_zero``, in which a line search cannot take part.
 
     Returns:
-        An optimiser for ``SVI(model, guide, lbfgs(), objective)``. ``svi.update`` raises ``ValueError`` for programs
-        with mutable state (batch normalisation), and where it is asked for forward-mode derivatives.
+        An optimiser for ``SVI(model, guide, lbfgs(), objective)``. ``svi.init`` raises ``ValueError`` for unknown names
+        in ``held``, ``svi.update`` for programs with mutable state (batch normalisation), and where it is asked for
+        forward-mode derivatives.
+
+    Raises:
+        TypeError: if ``held`` is no collection of names.
     """
+    if isinstance(held, str) or not all(isinstance(name, str) for name in held):
+        raise TypeError(f"lbfgs(held=...) must be names of parameters, such as {{'f_inducing'}}, got {held!r}.")
     search = optax.scale_by_zoom_linesearch(max_linesearch_steps, initial_guess_strategy="one")
-    return LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search))
+    return LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search), frozenset(held))
+
+
+def refuse_line_search(optimiser: Any, state: Any) -> None:
+    """Refuse optax's transformations that search along a line, which need more of a training than NumPyro gives them.
+
+    Args:
+        optimiser: of the training.
+        state: of the optimiser.
+
+    Raises:
+        TypeError: with the way out.
+    """
+    searches = optax.ScaleByZoomLinesearchState | optax.ScaleByBacktrackingLinesearchState
+    found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, searches))
+    if not isinstance(optimiser, LineSearched) and any(isinstance(x, searches) for x in found):
+        raise TypeError(
+            "The optimiser contains a line search, such as that of optax.lbfgs, which needs the objective itself. Pass "
+            "gpzoo.inference.lbfgs() alone; lbfgs(held={'f_inducing'}) holds parameters as they are, in place of "
+            "optax.partition."
+        )
 
 
 class LineSearched(Optimizer):
@@ -51,13 +80,20 @@ class LineSearched(Optimizer):
     needs_all_rows = True
     way_out = "Train in float64: call numpyro.enable_x64() first, and pass float64 inputs."
 
-    def __init__(self, transformation: optax.GradientTransformationExtraArgs) -> None:
+    def __init__(self, transformation: optax.GradientTransformationExtraArgs, held: frozenset[str]) -> None:
         plain: Any = optax_to_numpyro(transformation)
         super().__init__(lambda: (plain.init_fn, plain.update_fn, plain.get_params_fn), update_with_value=True)
-        self.transformation = transformation
+        self.transformation, self.held = transformation, held
 
     def init(self, params: Any) -> Any:
-        """See :meth:`numpyro.optim._NumPyroOptim.init`."""
+        """See :meth:`numpyro.optim._NumPyroOptim.init`.
+
+        Raises:
+            ValueError: for names of no parameters in ``held``, and without any parameters.
+        """
+        refuse_no_parameters(params)
+        if unknown := sorted(self.held.difference(params)):
+            raise ValueError(f"lbfgs(held=...) names {unknown}, but the parameters are {sorted(params)}.")
         i, state = super().init(params)
         return i, _with_own_types(state)
 
@@ -75,7 +111,7 @@ class LineSearched(Optimizer):
 
         @jax.jit  # traced once for the three places at which optax evaluates it
         def objective(params: Any) -> Float[Array, ""]:
-            value, mutable = fn(params)
+            value, mutable = fn({n: lax.stop_gradient(x) if n in self.held else x for n, x in params.items()})
             if mutable is not None:
                 raise ValueError(
                     f"lbfgs() needs an objective that is the same at every step, but the program has mutable state "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from gpzoo.inference.programs.gp_sites import Representation
@@ -66,6 +66,20 @@ def of_optimizer(optimizer: Any) -> Optimiser:
 def _said(by: Any, of: type[Objective] | type[Optimiser]) -> dict[str, Any]:
     defaults = {"name": type(by).__name__} | of._field_defaults
     return {name: getattr(by, name, default) for name, default in defaults.items()}
+
+
+def refuse_no_parameters(parameters: Collection[str]) -> None:
+    """Refuse a training of a program and a guide without parameters, given the names of these.
+
+    Raises:
+        ValueError: with the way out.
+    """
+    if not parameters:
+        raise ValueError(
+            "There is nothing to train: neither the program nor its guide has a parameter. Make hyperparameters sites, "
+            "numpyro.param or numpyro.sample; an exact regression with known ones predicts without training, "
+            "predict(key, program, X_new, train_args=(X, y))."
+        )
 
 
 def refuse_misfits(svi: Any, num_steps: int, *, full: bool, mesh: bool) -> None:

@@ -19,6 +19,7 @@ from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.inference.training._sources import Resident, Streamed, described
 from gpzoo.inference.training._steps import Steps
 from gpzoo.inference.training.checkpoints import Checkpoints, Restored, kept_in_state
+from gpzoo.inference.training.lbfgs import refuse_line_search
 from gpzoo.inference.training.members import Members, member_of
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.seen_step import check_scales, expectations
@@ -82,6 +83,7 @@ class Training:
                 if members.several:
                     error.add_note(f"This is member {k} of {members.count} trainings.")
                 raise
+        refuse_line_search(svi.optim, states[0].optim_state)
         self.state = self.placement.everywhere(members.stacked(states))
         self._params = jax.jit(members.each(self._params_of))
         self.steps = Steps(svi, members, source, self.arrays, self.array_axes, self.static, self.state)

@@ -224,6 +224,40 @@ def test_gradient_and_chunks(monkeypatch):
     np.testing.assert_allclose(in_chunks, (value, slope), rtol=1e-12)
 
 
+@pytest.mark.parametrize("held", [{"f_inducing"}, ["noise", "variance"]])
+def test_lbfgs_holds_parameters(held):
+    X, y = sine(12)
+    guide = InducingGuide(regression, kmeans(4))
+    start = guide.init_params(KEY, X, y)
+    trained = fit(KEY, SVI(regression, guide, lbfgs(held=held), COLLAPSED), 3, X, y, progress=False)
+    names = {"f_inducing", "noise", "variance", "lengthscale"}
+    moved = {name for name in names if not np.allclose(trained.params[name], start[name], rtol=1e-9)}
+    assert moved == names.difference(held)
+
+
+HELD = {"hold": optax.set_to_zero(), "train": optax.lbfgs()}
+
+
+@pytest.mark.parametrize(
+    "optimiser, error, said",
+    [
+        (optax.lbfgs(), TypeError, r"lbfgs\(\) alone"),
+        (
+            optax.partition(HELD, lambda params: {n: "hold" if n == "noise" else "train" for n in params}),
+            TypeError,
+            "held=",
+        ),
+        (optax.chain(optax.clip(1.0), optax.scale_by_backtracking_linesearch(5)), TypeError, r"lbfgs\(\) alone"),
+        (lbfgs(held={"inducing"}), ValueError, r"names \['inducing'\], but the parameters are \['f_inducing'"),
+    ],
+)
+def test_a_line_search_that_cannot_take_part_is_refused(optimiser, error, said):
+    X, y = sine(12)
+    svi = SVI(regression, InducingGuide(regression, kmeans(4)), optimiser, COLLAPSED)
+    with pytest.raises(error, match=said):
+        fit(KEY, svi, 3, X, y, progress=False)
+
+
 @pytest.mark.slow
 def test_lbfgs_ends_with_an_ordinary_trained(tmp_path):
     """It is where Adam is not yet after many steps; stopped and taken up again it ends with the same bits."""

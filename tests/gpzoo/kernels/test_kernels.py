@@ -23,6 +23,7 @@ from gpzoo.kernels import (
     Elementary,
     Gate,
     Gibbs,
+    HilbertSpace,
     Kernel,
     Linear,
     Matern12,
@@ -541,6 +542,20 @@ def test_a_number_times_a_kernel(scale):
         np.testing.assert_allclose(evaluate(kernel, X, Z)[1], factor * exact, rtol=1e-12)
 
 
+@pytest.mark.parametrize("number", [3, 0.5, np.float64(2.0), jnp.array(0.1), np.array([1.0, 2.0])])
+def test_a_number_is_added_to_a_kernel(number):
+    wanted = np.asarray(RBF(2.0)(X3)) + np.asarray(number)[..., None, None]
+    for kernel in (RBF(2.0) + number, number + RBF(2.0)):
+        np.testing.assert_allclose(kernel(X3), wanted.reshape(kernel(X3).shape), rtol=1e-12)
+
+
+def test_powers_and_pythons_sum():
+    kernel = RBF(1.5) + Linear(0.3)
+    for power in (1, 2, 5):
+        np.testing.assert_allclose((kernel**power)(X3), np.asarray(kernel(X3)) ** power, rtol=1e-12)
+    np.testing.assert_allclose(sum([kernel, RBF(), White(0.1)])(X3), (kernel + RBF() + White(0.1))(X3), rtol=1e-12)
+
+
 def test_a_traced_number_times_a_kernel():
     X, _ = inputs()
     for multiply in (operator.mul, lambda a, b: b * a):
@@ -630,7 +645,7 @@ THREE = np.ones(3)
         (lambda: Scaled(2.0, RBF()), TypeError, "Scaled takes a kernel and a scale, got float"),
         (lambda: RBF(1j), TypeError, "variance must be real"),
         (lambda: RBF() * "two", TypeError, "scale must be a numeric array, got str"),
-        (lambda: RBF() + 1.0, TypeError, "unsupported operand"),
+        (lambda: RBF() + None, TypeError, "must be a numeric array, got NoneType"),
         (lambda: Sum(RBF(), 1.0), TypeError, r"Sum takes kernels, got \['RBF', 'float'\]"),
         (lambda: Product(), TypeError, "Product takes kernels"),
         (lambda: OnImages(1.0) + RBF(), ValueError, "different rank .*OnImages: 3, RBF: 1"),
@@ -669,6 +684,14 @@ THREE = np.ones(3)
         ),
         (lambda: RBF(THREE)(np.ones((2, 4, 3))), ValueError, r"X: 2, kernel\.variance: 3"),
         (lambda: (RBF(THREE) + White(THREE[:2]))(X3), ValueError, r"parts\[0\].variance: 3, .*parts\[1\].variance: 2"),
+        (lambda: RBF() - 1, TypeError, r"RBF has the operators .* k \+ 1\.0"),
+        (lambda: 1 - RBF() * RBF(), TypeError, "Product has the operators"),
+        (lambda: -RBF(), TypeError, "RBF has the operators"),
+        (lambda: Linear() / 2, TypeError, r"Linear has the operators .* k \* \(1 / c\)"),
+        (lambda: RBF() ** 0.5, ValueError, "the power of a kernel must be an integer of at least 1, got 0.5"),
+        (lambda: RBF() + -1.0, ValueError, "must be positive and finite, got -1.0"),
+        (lambda: HilbertSpace(RBF(1.0, ARD[:2]), 5, (-1, 1)), ValueError, r"lengthscale has shape \(2,\) .* 1 columns"),
+        (lambda: HilbertSpace(2.0 * Matern32(1.0, ARD), (5, 4), (-1, 1)), ValueError, r"\(3,\) .* 2 columns"),
         (lambda: jax.tree.map(lambda a: a[None, None], RBF())(X3), ValueError, r"variance must be .*\(1, 1\)"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from jax import random
 from numpyro.infer import SVI, Predictive
 
-from gpzoo import GaussianProcess, InducingPoints, InducingPosterior
+from gpzoo import GaussianProcess, InducingPoints, InducingPosterior, draws
 from gpzoo.errors import FactorisationError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, Trained, fit
 from gpzoo.inference.programs.finite import is_finite
@@ -305,18 +305,36 @@ def test_a_likelihood_that_overflows_is_named():
         Trained(overflowing, guide, params).to_arviz(KEY, X, y, num_draws=2)
 
 
-def heavy(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Expected(lambda f: dist.Cauchy(f, 0.1), f), obs=y)
+ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
 
 
-def test_moments_that_a_distribution_does_not_have_are_left_out():
+@pytest.mark.parametrize(
+    "law, means, variances",
+    [
+        (lambda f: dist.Cauchy(f, 0.1), 0, 0),
+        (lambda f: dist.StudentT(1.0, f, 0.1), 0, 0),
+        (lambda f: dist.StudentT(0.6, f, 0.1), 0, 0),
+        (lambda f: dist.StudentT(1.5, f, 0.1), 6, 0),
+        (lambda f: dist.StudentT(ROWS, f, 0.1), 4, 3),
+    ],
+)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, variances, drawn):
+    def heavy(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", law(draws(f)) if drawn else Expected(law, f), obs=y)
+
     X, y = sine(6)
     guide = InducingGuide(heavy, InducingPoints(X[:2]))
-    found = Trained(heavy, guide, guide.init_params(KEY, X, y)).predict(KEY, X, test_data={"y": y})
-    assert found["y"].mean is None and found["y"].variance is None
-    assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
+    start = Trained(heavy, guide, guide.init_params(KEY, X, y))
+    for asked in ({}, {"keep_draws": True}):
+        found = start.predict(KEY, X, test_data={"y": y}, quantiles=(0.3, 0.5), num_draws=30, **asked)
+        for moment, finite in ((found["y"].mean, means), (found["y"].variance, variances)):
+            assert moment is None if not finite else np.isfinite(moment).sum() == finite
+        assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
+        assert (found["y"].draws is None) == (not asked)
+        assert moment is None or np.isfinite(found["y"].quantiles).all()
 
 
 def test_numbers_whose_sum_overflows_are_finite():

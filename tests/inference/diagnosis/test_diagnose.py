@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 import scipy.stats
 from jax import random
@@ -34,7 +35,7 @@ from tests.inference.diagnosis.planted_fits import (
     sparse_fits,
     waves,
 )
-from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, sine
+from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, regression, sine
 from tests.zoo import PROGRAMS
 
 #: Not among those that thresholds were chosen on.
@@ -67,6 +68,36 @@ GOOD = [(sparse_fits, name) for name in SETS] + [(deep_fits, name) for name in S
 def test_good_fits_raise_nothing(fits, name):
     trained, new, kwargs = fits(SEED)[name]
     assert names(diagnose(KEY, trained, *new, model_kwargs=kwargs)) == []
+
+
+SCHEDULES = {
+    "constant": lambda steps: 0.02,
+    "cosine": lambda steps: optax.cosine_decay_schedule(0.02, steps),
+    "exponential": lambda steps: optax.exponential_decay(0.02, steps, 0.1),
+    "linear": lambda steps: optax.linear_schedule(0.02, 0.0, steps),
+    "piecewise": lambda steps: optax.piecewise_constant_schedule(0.02, {steps // 2: 0.1, 3 * steps // 4: 0.1}),
+}
+
+
+def waves_of_one_column(rows):
+    X = np.linspace(0, 10, rows)[:, None]
+    return X, np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(rows).standard_normal(rows)
+
+
+@pytest.mark.slow_but(schedule=["cosine", "piecewise"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("rows, batch_size", [(60, None), (120, 40)])
+def test_a_training_that_a_falling_rate_stopped_is_not_finished(schedule, rows, batch_size):
+    X, y = waves_of_one_column(rows)
+    said = {}
+    for steps in (100, 2000):
+        svi = SVI(
+            regression, InducingGuide(regression, kmeans(15)), adam(SCHEDULES[schedule](steps)), GaussianProcessELBO()
+        )
+        trained = fit(KEY, svi, steps, X, y, batch_size=batch_size, progress=False)
+        found = [diagnose(KEY, trained, X, y), diagnose(KEY, trained, X[:20], y[:20], train_args=(X, y))]
+        said[steps] = ["training not finished" in names(each) for each in found]
+    assert said == {100: [True, True], 2000: [False, False]}
 
 
 TAILS = {
