@@ -11,6 +11,8 @@ def main() -> None:
         from gpzoo.reproductions.cli import main as command
     except MissingExtraError as error:
         sys.exit(f"gpzoo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     command()
 
 

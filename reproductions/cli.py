@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -28,29 +32,48 @@ with needs("reproductions", "The command line"):
 #: Failures with a message that needs no traceback.
 KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)
 
+#: Statuses of commands that signals stopped.
+_STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
 
 class Failed(click.ClickException):
     """A run that ended early for a reason that fits into one line."""
 
 
-class Interrupted(click.ClickException):
-    """A run that the user stopped."""
+class Stopped(click.ClickException):
+    """A run that SIGINT or SIGTERM stopped."""
 
-    exit_code = 130
+    def __init__(self, number: int, training: BaseException) -> None:
+        how = "interrupted" if number == signal.SIGINT else "terminated"
+        # A training says whether its checkpoint is written.
+        super().__init__(f"{how}: resume by running the same command. {training}")
+        self.exit_code = 128 + number
 
 
 class Command(click.Command):
     """A command whose every error is one line on stderr and an exit status, without the usage text."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command as all that this process does; see :meth:`main`."""
+        try:
+            self.main(*args, **kwargs)
+        except SystemExit as end:
+            if end.code in _STOPPED:
+                # XLA may still compile, in a thread that crashes when the interpreter takes it down.
+                os._exit(end.code)
+            # Nothing is left that an interrupt could stop.
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+            raise
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command, then end the process; see :meth:`click.Command.main`."""
+        """Run the command, then raise SystemExit with its status; see :meth:`click.Command.main`."""
         try:
             status = super().main(*args, **kwargs, standalone_mode=False)
         except click.ClickException as error:
             click.echo(f"gpzoo: {' '.join(error.format_message().split())}", err=True)
             status = error.exit_code
         except click.Abort:
-            status = Interrupted.exit_code
+            status = 128 + signal.SIGINT
         except OSError as error:
             status = _output_failure(error)
         try:
@@ -65,9 +88,14 @@ class Command(click.Command):
             return super().invoke(ctx)
         debug = ctx.params.pop("debug")
         try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted: resume by running the same command.") from None
+            with _signals_raised():
+                return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise Stopped(signal.SIGINT, error) from None
+        except SystemExit as error:
+            if error.code != 128 + signal.SIGTERM:
+                raise
+            raise Stopped(signal.SIGTERM, error) from None
         except Exception as error:
             # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
@@ -75,6 +103,34 @@ class Command(click.Command):
                 raise
             said = f"{error or type(error).__name__} (--debug shows where)"
             raise Failed(f"JAX cannot start: {error}" if backend else said) from error
+
+
+@contextmanager
+def _signals_raised() -> Iterator[None]:
+    """SIGTERM raises SystemExit as SIGINT raises KeyboardInterrupt, and neither is lost.
+
+    Python ignores what is raised in callbacks of weak references and of its collector, of which JAX has many.
+    """
+
+    def terminated(number: int, frame: Any) -> None:
+        end = SystemExit("")
+        end.code = 128 + number
+        raise end
+
+    def again(lost: Any) -> None:
+        number = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}.get(lost.exc_type)
+        if number is None:
+            hook(lost)
+        else:
+            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # when the callback is over
+
+    handler, hook = signal.signal(signal.SIGTERM, terminated), sys.unraisablehook
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _output_failure(error: OSError) -> int:
@@ -230,7 +286,7 @@ def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = 
         """Run an experiment of the paper and print our numbers beside the paper's."""
         reproduce(find(experiments, experiments[0].paper, experiment), **options)
 
-    script.main(args)
+    script(args)
 
 
 @click.group(cls=Group, invoke_without_command=True, context_settings={"show_default": True})

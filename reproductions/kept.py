@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -90,10 +89,8 @@ def write_text(path: Path, text: str) -> None:
     """
     from gpzoo.inference.programs.files import replacing  # JAX is imported with it
 
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -101,10 +101,6 @@ class Expected(Likelihood):
         return refuse_negative(self.fn(f, *self.params))
 
     def given_centre(self) -> Any:
-        """``fn(f, *params)`` at the mean of ``f``."""
-        return self._given(self._centre())
-
-    def given_centre(self) -> Any:
         """``fn(f, *params)``, at the mean of ``f`` under marginals."""
         return self._given(self._centre())
 

@@ -86,7 +86,7 @@ def save(path: Path, trained: Any) -> None:
         **_of_guide(trained.guide, arrays),
     }
     try:
-        files.write(path, f"{path.name}-unfinished", description, arrays)
+        files.write(path, description, arrays)
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error}.") from error
 

@@ -95,6 +95,10 @@ class Trained:
     backed_off: Mapping[str, Any] = field(default_factory=dict)
     _compiled: dict[tuple, Any] = field(default_factory=dict, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Compiled programs stay in their process; a copy makes its own.
+        return vars(self) | {"_compiled": {}}
+
     def member(self, k: int) -> Trained:
         """Training ``k`` of several; ``seconds`` are those of all.
 

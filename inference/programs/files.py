@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,9 @@ _MOST_DESCRIBED = 2**26
 
 #: Largest number of arrays that a message names.
 _MOST_NAMED = 4
+
+#: What names of temporary files begin with.
+TEMPORARY = ".gpzoo-"
 
 _KINDS = {
     "a folder": stat.S_ISDIR,
@@ -53,50 +57,54 @@ def target(path: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path, unfinished: str | None = None) -> Iterator[Path]:
+def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
     """A temporary path, whose file replaces that of ``path`` if the block succeeds and is removed otherwise.
+
+    The temporary file is new, lies in the same folder, and has a short name that nobody else uses, so that any number
+    of threads and processes may replace one file: the last one that ends is there, whole.
 
     Args:
         path: path of a regular file, of a symbolic link to one, or of none.
-        unfinished: name of the temporary file, which lies beside the one that it replaces.
+        suffix: of the temporary file's name.
 
     Raises:
-        OSError: as :func:`target`.
+        OSError: as :func:`target`, or if the folder cannot be written.
     """
     file = target(path)
-    temporary = file.with_name(unfinished or f".{file.name}.{os.getpid()}.part")
+    temporary = file.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{suffix}")
     try:
-        temporary.unlink(missing_ok=True)  # a pipe there would be waited for
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # less what the umask takes away
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    try:
         yield temporary
+        with open(temporary, "r+b") as written:
+            os.fsync(written.fileno())
         os.replace(temporary, file)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def write(path: Path, unfinished: str, description: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def write(path: Path, description: dict[str, Any], arrays: dict[str, np.ndarray], suffix: str = ".part") -> None:
     """Write a file in one step: a reader of ``path`` finds either the previous file or the whole new one.
 
     Args:
         path: path of the file.
-        unfinished: name of a temporary file in the same folder, which is removed at the end.
         description: plain values by name, without ``"arrays"``.
         arrays: arrays by name.
+        suffix: of the name of a temporary file in the same folder.
 
     Raises:
         OSError: if it cannot be written, or is no regular file.
     """
     described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
     line = json.dumps(description | {"arrays": described}).encode() + b"\n"
-    with replacing(path, unfinished) as temporary:
-        with open(temporary, "wb") as file:
-            file.write(_sha256(line).encode() + b"\n" + line)
-            for array in arrays.values():
-                file.write(_bytes(array))
-            file.flush()
-            os.fsync(file.fileno())
-        directory = temporary.parent
-    _sync(directory)
+    with replacing(path, suffix) as temporary, open(temporary, "wb") as file:
+        file.write(_sha256(line).encode() + b"\n" + line)
+        for array in arrays.values():
+            file.write(_bytes(array))
+    _sync(temporary.parent)
 
 
 @contextmanager
@@ -196,12 +204,18 @@ def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str
 
     Raises:
         TypeError: if it is not a path.
-        ValueError: if it is empty.
+        ValueError: if it is empty, or has characters that no path has.
     """
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"{name} must be the path of {kind}{none} got {path!r:.80}.")
     if not str(path).strip():
         raise ValueError(f"{name} must be the path of {kind}, got {path!r}{empty}.")
+    try:
+        impossible = b"\0" in os.fsencode(path)
+    except UnicodeEncodeError:
+        impossible = True
+    if impossible:
+        raise ValueError(f"{name} must be the path of {kind}, got {path!r}: no path has such characters.")
     return Path(path).absolute()
 
 

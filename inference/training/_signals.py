@@ -41,10 +41,13 @@ class Signals:
             KeyboardInterrupt: after SIGINT.
             SystemExit: after SIGTERM.
         """
+        what = "its last steps could not be written to a checkpoint"
+        if kept:
+            what = "its checkpoint is written, and the same call resumes from it"
+        said = f"Training was interrupted; {what}."
         if self.received == signal.SIGINT:
-            what = "its last steps could not be written to a checkpoint"
-            if kept:
-                what = "its checkpoint is written, and the same call resumes from it"
-            raise KeyboardInterrupt(f"Training was interrupted; {what}.")
+            raise KeyboardInterrupt(said)
         if self.received == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
+            end = SystemExit(said)
+            end.code = 128 + signal.SIGTERM
+            raise end

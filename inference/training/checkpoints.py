@@ -94,7 +94,7 @@ class Checkpoints:
             try:
                 if self.placement.first:
                     held.enter_context(files.alone_in(self.directory))
-                    for left in self.directory.glob(f"*{_UNFINISHED}"):
+                    for left in self.directory.glob(f"{files.TEMPORARY}*{_UNFINISHED}"):
                         left.unlink()
             except BlockingIOError:
                 refused = CheckpointError(
@@ -122,7 +122,7 @@ class Checkpoints:
         description = {"step": step, "seconds": seconds, "settings": self.settings}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            files.write(self._path(step), f"{step}{_UNFINISHED}", description, arrays)
+            files.write(self._path(step), description, arrays, _UNFINISHED)
         except OSError as error:
             warnings.warn(
                 f"No checkpoint was written to {self.directory} at step {step}: {error}. Training goes on; free some "

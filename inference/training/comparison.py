@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.errors import PrecisionWarning, keeping_finished
+from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning, keeping_finished
 from gpzoo.inference.asking.export import densities
 from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.asking.summaries import SitePrediction
@@ -25,6 +27,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training.fit import fit
 
@@ -206,8 +209,9 @@ def compare(
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
             ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite,
-            ``site`` is not a data site; for ``elpd``, there are fewer than two folds or fewer rows than folds, data are
-            missing, or ``model_kwargs`` belong to all rows.
+            ``site`` is not a data site, or a candidate cannot begin on these data or be asked about the test data; for
+            ``elpd``, there are fewer than two folds or fewer rows than folds, data are missing, ``model_kwargs`` belong
+            to all rows, or a candidate cannot begin without the rows of a fold (ten of them for ``"loo"``).
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name, and itself if its
     training had ended.
@@ -231,32 +235,30 @@ def compare(
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
         message = f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
         checks.refuse((tests is not None or elpd is not None) and site not in observed, message)
-    if elpd is not None and elpd != "loo":
-        wrong = f"elpd must be 'loo' or a number of folds from 2 to {len(data[0])}, got {elpd!r}."
-        checks.refuse(isinstance(elpd, str) or not 2 <= elpd <= len(data[0]), wrong)
+    folds: list[np.ndarray] = []
     if elpd is not None:
+        rows, by_weights = len(data[0]), isinstance(elpd, str) and elpd == "loo"
+        count = _FOLDS if by_weights else checks.whole("elpd, where it is not 'loo',", elpd, 2, rows)
+        folds = np.array_split(np.asarray(random.permutation(named_key(rng_key, "folds"), rows)), min(count, rows))
         by_row = [n for n, x in kwargs.items() if np.shape(x)[:1] == np.shape(data[0])[:1] or n == "num_data"]
         checks.refuse(by_row, f"elpd trains on parts of the rows, and model_kwargs {by_row} belong to all of them.")
         absent = not _observed(np.asarray(data[1])).all()
         checks.refuse(absent, "elpd is of rows whose data are there: leave out those that miss some.")
+    options: dict[str, Any] = {"batch_size": batch_size, "model_kwargs": kwargs}
+    folders = {} if checkpoint is None else _folders(checkpoint, trainings)
+    tested = partial(_tested, rng_key, tests, site, score, kwargs)
+    begun = _begun(rng_key, trainings, data, folds, tested, options)
     found = {}
     for name, svi in trainings.items():
-        folder = None if checkpoint is None else Path(checkpoint) / name
-        options: dict[str, Any] = {"batch_size": batch_size, "checkpoint": folder, "model_kwargs": kwargs}
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
-            trained = fit(rng_key, svi, num_steps, *data, **options, progress=progress and str(name))
-            nlpp = scored = None
-            if tests is not None:
-                test = trained.predict(rng_key, tests[0], test_data={site: tests[1]}, model_kwargs=kwargs)[site]
-                seen = _observed(np.asarray(tests[1])).reshape(len(tests[1]), -1).any(axis=1)
-                nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
-                scored = None if score is None else score(test, np.asarray(tests[1]))
+            shown = progress and str(name)
+            trained = fit(rng_key, svi, num_steps, *data, **options, checkpoint=folders.get(name), progress=shown)
+            trained = replace(trained, _compiled=begun[name]._compiled)
             bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
-            found[name] = Candidate(bound, nlpp, scored, trained)  # which an error below leaves in .finished
-            if elpd is not None:
-                options.pop("checkpoint")
-                left, by = _left_out(rng_key, trained, svi, num_steps, data, site, elpd, options)
+            found[name] = Candidate(bound, *tested(trained), trained)  # which an error below leaves in .finished
+            if folds:
+                left, by = _left_out(rng_key, trained, svi, num_steps, data, site, folds, elpd == "loo", options)
                 found[name] = replace(found[name], elpd=left, elpd_by=by)
     # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
@@ -266,6 +268,60 @@ def compare(
 _FOLDS, _MOST_ALONE, _DRAWS = 10, 20, 1000
 
 
+def _begun(
+    key: Array,
+    trainings: Mapping[str, SVI],
+    data: tuple,
+    folds: Sequence[np.ndarray],
+    tested: Callable[[Trained], Any],
+    options: Mapping[str, Any],
+) -> dict[str, Trained]:
+    """All candidates before their first step: what training, test or folds refuse is refused before any is trained."""
+    begun = {}
+    for name, svi in trainings.items():
+        at = f"Candidate {name!r} cannot be trained"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the training gives them
+                begun[name] = fit(key, svi, 0, *data, **options, progress=False)
+                with suppress(NonFiniteError, FactorisationError):  # of initial parameters only
+                    tested(begun[name])
+                if folds:
+                    at += f" without each of {len(folds)} folds of its rows"
+                    _trained_without(key, svi, 0, data, folds, options)
+        except Exception as error:
+            error.add_note(f"{at}. Nothing was trained.")
+            raise
+    return begun
+
+
+def _tested(
+    key: Array, tests: tuple | None, site: str, score: Callable | None, kwargs: Mapping[str, Any], trained: Trained
+) -> tuple[float | None, float | None]:
+    """The nlpp and the score of the test rows, or ``None`` for what is not asked for."""
+    if tests is None:
+        return None, None
+    X, y = tests[0], np.asarray(tests[1])
+    test = trained.predict(key, X, test_data={site: tests[1]}, model_kwargs=kwargs)[site]
+    seen = _observed(y).reshape(len(y), -1).any(axis=1)
+    nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
+    return nlpp, None if score is None else score(test, y)
+
+
+def _folders(checkpoint: str | Path, names: Iterable[Any]) -> dict[Any, Path]:
+    """The folder of each candidate's checkpoints.
+
+    Raises:
+        TypeError: if ``checkpoint`` is no path.
+        ValueError: if one cannot be, or two are the same.
+    """
+    folder = checked_path("checkpoint", checkpoint, "a folder")
+    found = {name: checked_path(f"checkpoint of candidate {name!r}", folder / str(name), "a folder") for name in names}
+    same = len(set(found.values())) < len(found)
+    checks.refuse(same, f"Give candidates names of their own for their folders of checkpoints, got {list(found)}.")
+    return found
+
+
 def _left_out(
     key: Array,
     trained: Trained,
@@ -273,26 +329,25 @@ def _left_out(
     num_steps: int,
     data: tuple,
     site: str,
-    elpd: str | int,
+    folds: Sequence[np.ndarray],
+    by_weights: bool,
     options: Mapping[str, Any],
 ) -> tuple[np.ndarray, str]:
     """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
-    count = min(_FOLDS, len(data[0])) if elpd == "loo" else int(elpd)
-    if elpd == "loo":
+    if by_weights:
         subject = trained._subject(data, options["model_kwargs"], seen=False)
         found = densities(subject, named_key(key, "loo"), num_draws=_DRAWS)
         terms = found.log_likelihood.get(site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
         if pareto(found.log_ratio)[1] <= largest_k(_DRAWS) and terms.shape[1] == len(data[0]):
-            by_weights = leave_one_out(terms, found.log_ratio)
-            bad = np.flatnonzero(by_weights.k > largest_k(_DRAWS))
+            weighted = leave_one_out(terms, found.log_ratio)
+            bad = np.flatnonzero(weighted.k > largest_k(_DRAWS))
             if len(bad) <= _MOST_ALONE:
-                left = by_weights.elpd.copy()
+                left = weighted.elpd.copy()
                 left[bad] = _without(key, svi, num_steps, data, [np.array([i]) for i in bad], site, options)
                 return left, f"LOO, {len(bad)} trained without" if len(bad) else "LOO"
-    order = np.asarray(random.permutation(named_key(key, "folds"), len(data[0])))
-    folds, left = np.array_split(order, count), np.zeros(len(order))
-    left[order] = _without(key, svi, num_steps, data, folds, site, options)
-    return left, f"{count} folds"
+    left = np.zeros(len(data[0]))
+    left[np.concatenate(folds)] = _without(key, svi, num_steps, data, folds, site, options)
+    return left, f"{len(folds)} folds"
 
 
 def _without(
@@ -307,16 +362,23 @@ def _without(
     """Log predictive densities of the rows of each fold by a training without them, one fold after the other."""
     if not len(folds):
         return np.zeros(0)
+    several, each = _trained_without(key, svi, num_steps, data, folds, options), []
     X, y = (np.asarray(x) for x in data)
-    size = len(X) - max(map(len, folds))  # all see as many rows
-    kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
-    keys = random.split(named_key(key, "without"), len(folds))
-    several = fit(keys, svi, num_steps, X[kept], y[kept], **options, progress=False)
-    each = []
     for k, fold in enumerate(folds):
         test = {"test_data": {site: y[fold]}, "model_kwargs": options["model_kwargs"]}
         each.append(several.member(k).predict(key, X[fold], **test)[site].log_density)
     return np.concatenate(each)
+
+
+def _trained_without(
+    key: Array, svi: SVI, num_steps: int, data: tuple, folds: Sequence[np.ndarray], options: Mapping[str, Any]
+) -> Trained:
+    """A training without each fold, all of as many rows."""
+    X, y = (np.asarray(x) for x in data)
+    size = len(X) - max(map(len, folds))
+    kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
+    keys = random.split(named_key(key, "without"), len(folds))
+    return fit(keys, svi, num_steps, X[kept], y[kept], **options, progress=False)
 
 
 def _check_candidates(candidates: Any) -> None:

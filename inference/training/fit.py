@@ -218,7 +218,7 @@ def fit(
                     )
                 training.restore(found)
         try:
-            if training.done == 0 < num_steps:
+            if training.done == 0:
                 refuse_coinciding(training)
             _loop(training, num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
             if training.failed:

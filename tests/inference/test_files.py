@@ -1,18 +1,25 @@
 """Files that are written in one step replace regular files and what links lead to, and nothing else."""
 
 import os
+import re
 import socket
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from numpyro.infer import SVI
 
+from gpzoo import kmeans
 from gpzoo.errors import CheckpointError
-from gpzoo.inference import Trained, report
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load, report
 from gpzoo.inference.programs import files as _files
 from gpzoo.inference.training.checkpoints import Checkpoints
+from gpzoo.models import gp_regression
 from gpzoo.reproductions.kept import write_json
 from tests.programs import KEY
 
@@ -21,8 +28,11 @@ def model(X, y=None):
     pass
 
 
+TRAINED = Trained(model, None, {"a": np.ones(2)})
+
+
 def saved(path):
-    Trained(model, None, {"a": jnp.ones(2)}).save(path)
+    TRAINED.save(path)
 
 
 def kept(path):
@@ -98,14 +108,79 @@ def test_a_link_to_a_file_is_followed_and_stays(name, exists, folder):
     assert [p.name for p in other.iterdir()] == ["file"]
 
 
-def test_a_pipe_in_place_of_the_unfinished_file_is_not_waited_for(folder):
-    pipe(folder / "a-unfinished")
-    saved(folder / "a")
-    assert (folder / "a").is_file() and not (folder / "a-unfinished").exists()
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_files_of_others_beside_it_stay(name, folder):
+    others = [folder / f"{name}{end}" for end in ("-unfinished", ".part", "~", ".tmp")]
+    others += [folder / f".{name}.{os.getpid()}.part", folder / "4.checkpoint-unfinished"]
+    for other in others:
+        other.write_text("mine")
+    FOLLOWING[name](folder / name)
+    with Checkpoints(folder, {}).alone():
+        assert {other.read_text() for other in others} == {"mine"}
+    assert sorted(folder.iterdir()) == sorted([*others, folder / name])
+
+
+@pytest.mark.parametrize("length", [1, 100, 240, 245, 254, 255])
+@pytest.mark.parametrize("write", [saved, kept, text])
+def test_a_name_may_be_as_long_as_names_can_be(write, length, folder):
+    write(folder / ("a" * length))
+    assert [len(path.name) for path in folder.iterdir()] == [length]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_permissions_that_the_umask_leaves(mask, folder):
+    before = os.umask(mask)
+    try:
+        saved(folder / "a")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\0", "folder\0/a", "\ud800", "a/\udfff.gpzoo"])
+def test_a_path_that_cannot_be_is_refused_by_name(path, folder):
+    svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(2)), optax.adam(0.1), GaussianProcessELBO())
+    calls = {
+        "path": [saved, lambda path: load(path, model), lambda path: report(KEY, TRAINED, np.ones((3, 1)), path=path)],
+        "checkpoint": [lambda path: fit(KEY, svi, 1, np.ones((3, 1)), np.ones(3), checkpoint=path)],
+    }
+    for name, entry_points in calls.items():
+        for call in entry_points:
+            with pytest.raises(ValueError, match=f"^{name} must be the path of .*{re.escape(repr(path))}"):
+                call(path)
+
+
+@pytest.mark.parametrize("threads", [2, 7, 40])
+def test_threads_may_save_one_path(threads, folder):
+    saving_one_path(folder / "model", range(threads), 5)
+
+
+@pytest.mark.slow
+def test_processes_and_threads_may_save_one_path(folder):
+    path = folder / "model"
+    script = "import sys; from tests.inference.test_files import Path, saving_one_path;"
+    script += "saving_one_path(Path(sys.argv[1]), range(int(sys.argv[2]), int(sys.argv[2]) + 5), 50)"
+    commands = [[sys.executable, "-c", script, str(path), str(5 * k)] for k in range(8)]
+    running = [subprocess.Popen(command, cwd=Path(__file__).parents[2]) for command in commands]
+    assert [process.wait() for process in running] == [0] * 8
+    assert [file.name for file in folder.iterdir()] == ["model"]
+
+
+def saving_one_path(path, values, times):
+    """Let each thread save a model of its own value, and load what is there, which is always whole."""
+
+    def save_and_load(value):
+        for _ in range(times):
+            Trained(model, None, {"a": np.full(1000, value, np.float32)}).save(path)
+            found = load(path, model, guide=InducingGuide(model, kmeans(2))).params["a"]
+            assert len(set(np.asarray(found).tolist())) == 1
+
+    with ThreadPoolExecutor(len(values)) as threads:
+        list(threads.map(save_and_load, values))
 
 
 def test_a_report_is_refused_before_it_is_made(folder):
     pipe(folder / "report.html")
     with pytest.raises(OSError, match="a pipe, and only a regular file"):
-        report(KEY, Trained(model, None, {}), np.ones((3, 1)), path=folder / "report.html")
+        report(KEY, TRAINED, np.ones((3, 1)), path=folder / "report.html")
     assert stat.S_ISFIFO((folder / "report.html").lstat().st_mode)

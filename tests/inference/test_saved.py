@@ -2,8 +2,10 @@
 
 import copy
 import hashlib
+import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import joblib
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -149,6 +152,32 @@ def test_a_fresh_process_predicts_the_same_bits_without_data(trained, tmp_path):
             assert set(theirs) == set(expected)
             for field, values in expected.items():
                 np.testing.assert_array_equal(theirs[field], values, err_msg=f"{name}: {field}")
+
+
+def through_joblib(trained):
+    joblib.dump(trained, file := io.BytesIO())
+    file.seek(0)
+    return joblib.load(file)
+
+
+COPIES = {"pickle": lambda x: pickle.loads(pickle.dumps(x)), "joblib": through_joblib, "deep": copy.deepcopy}
+QUESTIONS = {
+    "predict": lambda trained: trained.predict(KEY, NEW, num_draws=2),
+    "functions": lambda trained: trained.functions(KEY, NEW, num_draws=2, num_features=8),
+    "to_arviz": lambda trained: trained.to_arviz(KEY, X, X[:, 0] ** 2, num_draws=2),
+    "posterior": lambda trained: trained.posterior(KEY, NEW),
+}
+
+
+@pytest.mark.slow_but(question=["predict"])
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("way", COPIES)
+def test_a_model_that_was_asked_can_be_copied(way, question, trained, standard_promotion):
+    model = trained["sparse"]
+    QUESTIONS[question](model)
+    copied = COPIES[way](model)
+    for field, values in predicted(model, NEW, {}).items():
+        np.testing.assert_array_equal(predicted(copied, NEW, {})[field], values, err_msg=field)
 
 
 def assert_same(one, other):

@@ -1,17 +1,27 @@
 """The command line: arguments, exit statuses, one-line errors."""
 
+import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import weakref
 from pathlib import Path
 
+import optax
 import pytest
 from click.testing import CliRunner
+from numpyro.infer import SVI
 
+from gpzoo import kmeans
 from gpzoo.errors import FactorisationError
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.models import gp_regression
 from gpzoo.reproductions import cli, papers
 from tests.conftest import ROOT
+from tests.programs import KEY, sine
 from tests.reproductions.test_execute import experiment
 
 
@@ -89,6 +99,94 @@ def test_known_failures_are_one_line_and_others_keep_their_traceback(gpzoo_comma
     if status != 130:
         debug = " --debug" if status else ""
         assert gpzoo_command(f"reproduce toy squares{debug}", run=run).exception is error
+
+
+STOPS = {signal.SIGINT: (130, "gpzoo: interrupted: "), signal.SIGTERM: (143, "gpzoo: terminated: ")}
+
+
+@pytest.fixture(params=STOPS)
+def stop(request):
+    # Tests may run where an interrupt is ignored, as a shell has it in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield request.param
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("where", ["run", "weak reference", "collector", "finaliser"])
+def test_a_signal_stops_a_run_wherever_it_comes(gpzoo_command, stop, where):
+    """Python ignores what callbacks raise, and the signal is not lost with it."""
+
+    class Held:
+        if where == "finaliser":
+            __del__ = lambda self: signal.raise_signal(stop)  # noqa: E731
+
+    def collected(phase, info):
+        gc.callbacks.remove(collected)
+        signal.raise_signal(stop)
+
+    def run(run):
+        held = Held()
+        kept = weakref.ref(held, lambda ref: where == "weak reference" and signal.raise_signal(stop))
+        del held
+        if where == "run":
+            signal.raise_signal(stop)
+        if where == "collector":
+            gc.callbacks.append(collected)
+            gc.collect()
+        threading.Event().wait(60)
+        raise AssertionError(kept)
+
+    hook, handler = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
+    status, said = STOPS[stop]
+    assert one_line(gpzoo_command("reproduce toy squares", run=run), status).startswith(
+        f"{said}resume by running the same"
+    )
+    assert (sys.unraisablehook, signal.getsignal(signal.SIGTERM)) == (hook, handler)
+
+
+def test_a_stopped_training_says_that_its_checkpoint_is_there(gpzoo_command, stop, standard_promotion):
+    X, y = sine(8)
+    svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(2)), optax.adam(0.1), GaussianProcessELBO())
+
+    def run(run):
+        options = {"callback": lambda *now: signal.raise_signal(stop), "callback_steps": 3, "progress": False}
+        fit(KEY, svi, 30, X, y, checkpoint=run.checkpoint, **options)
+
+    status, said = STOPS[stop]
+    told = one_line(gpzoo_command("reproduce toy squares", run=run), status)
+    assert told.startswith(f"{said}resume by running the same command") and "its checkpoint is written" in told
+    assert list(Path().rglob("*.checkpoint"))
+
+
+#: A command that is stopped while XLA compiles.
+COMPILING = """
+import os, signal, sys, threading
+import click, jax, jax.numpy as jnp
+from gpzoo.reproductions.cli import DEBUG, Command
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def large(x):
+    for k in range(400):
+        x = jnp.sort(jnp.sin(x * k)) @ jnp.ones((9, 9))
+    return x
+
+@click.command(cls=Command)
+@DEBUG
+def command():
+    lowered = jax.jit(large).lower(jnp.ones((9, 9)))
+    threading.Timer(0.2, os.kill, (os.getpid(), int(sys.argv[1]))).start()
+    lowered.compile()
+
+jnp.ones((9, 9)).block_until_ready()
+command([])
+"""
+
+
+def test_a_signal_while_xla_compiles_ends_the_process_in_order(stop):
+    command = [sys.executable, "-W", "ignore", "-c", COMPILING, str(int(stop))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    status, said = STOPS[stop]
+    assert done.returncode == status and done.stderr.startswith(said) and done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

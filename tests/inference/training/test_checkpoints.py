@@ -13,6 +13,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -464,7 +465,11 @@ def test_a_write_that_fails_at_any_stage_leaves_what_was_there(stage, plain, tmp
 def test_what_a_killed_write_left_is_swept(plain, tmp_path, monkeypatch):
     directory, template, newest, _ = plain
     work = copy(directory, tmp_path)
-    (work / "13.checkpoint-unfinished").write_bytes(b"half")
+    with monkeypatch.context() as killed, pytest.warns(RuntimeWarning, match="No checkpoint was written"):
+        killed.setattr(os, "replace", Mock(side_effect=OSError))
+        killed.setattr(Path, "unlink", lambda *args, **kwargs: None)
+        assert not Checkpoints(work, {}).save(13, 0.0, np.zeros((1, 13)), {})
+    assert len(names(work)) == len(names(directory)) + 1
     with Checkpoints(work, {}).alone():
         assert restored(work, template) == (newest, [])
     assert names(work) == names(directory)

@@ -414,9 +414,10 @@ def test_a_signal_is_raised_once_the_checkpoint_is_written(failed, tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
 
     # Also where a member has failed by then.
-    with pytest.raises(SystemExit, match="143"):
-        settings = {"edge": EDGES, "member_kwargs": ["edge"], "checkpoint": tmp_path}
+    settings = {"edge": EDGES, "member_kwargs": ["edge"], "checkpoint": tmp_path}
+    with pytest.raises(SystemExit, match="its checkpoint is written") as ended:
         train(40, X, STEEP, callback=stop, callback_steps=25, **settings)
+    assert ended.value.code == 143
     assert [path.name for path in tmp_path.iterdir()] == ["25.checkpoint"]
     assert_same(caught(40, checkpoint=tmp_path).result, failed.result)
 
