@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from inspect import cleandoc
 from typing import Any
 
@@ -156,6 +157,32 @@ def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagona
 @Kuf.register(InducingBlocks, Kernel, object)
 def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
     return linalg.concatenate([Kuf(u, part, X) for u, part in inducing.pairs(kernel)], -2)
+
+
+def jitter_of(prior: Any, inducing: Any, covariance: Any) -> linalg.Jitter:
+    """The jitter of ``Kuu``: the prior's, or by default what ``Kuu``, or each block of it, lacks to be factorised.
+
+    Args:
+        prior: the :class:`~gpzoo.GaussianProcess` of the site.
+        inducing: its inducing variable.
+        covariance: their ``Kuu``.
+    """
+    return _lacking(inducing, prior.kernel, covariance) if prior.jitter is None else prior.jitter
+
+
+def _lacking(inducing: Any, kernel: Kernel, K: Any) -> linalg.Jitter:
+    if isinstance(K, linalg.BlockDiagonalMatrix):
+        pairs = inducing.pairs(kernel)
+        return tuple(_lacking(u, part, block) for (u, part), block in zip(pairs, K.blocks, strict=True))
+    if type(inducing) is InducingPoints:
+        return kernel.jitter(inducing.Z)
+    if isinstance(inducing, InducingPatches) and isinstance(kernel, DoubleSum):
+        base = kernel.base
+        return _lacking(inducing, base, K) if isinstance(base, DoubleSum) else base.jitter(inducing.Z)
+    variances = linalg.diagonal(K)
+    parts = [part if factor is None else Scaled(part, factor) for factor, part in addends(kernel.split_noise()[0])]
+    each = [linalg.diagonal(Kuu(inducing, part)) for part in parts] if len(parts) > 1 else [variances]
+    return linalg.needed_jitter(variances, reduce(jnp.minimum, each), jnp.zeros_like(variances))
 
 
 def _rows(X: Array, ndim: int) -> Array:

@@ -16,6 +16,7 @@ from jaxtyping import Float, PRNGKeyArray
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo._types import ArrayLike
+from gpzoo.linalg.factorise import needed_jitter
 from gpzoo.linalg.operators import total
 
 
@@ -112,6 +113,10 @@ class Kernel(Fields):
         """The diagonal of :meth:`gram`."""
         return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
 
+    def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """Of a kernel without noise, :meth:`variances`; of a sum of kernels, the least of its addends'."""
+        return self.variances(X)
+
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """This kernel as a sum: the covariance of a function, and of noise that is independent between rows.
 
@@ -188,6 +193,24 @@ class Kernel(Fields):
     def diag(self, X: ArrayLike) -> Float[Array, "*D N"]:
         """Variances ``k(x, x)`` of the rows of ``X``: ``[N]``, or ``[D, N]`` where kernel or inputs carry a ``D``."""
         return self._over_outputs(lambda k, X: k.variances(X), X)
+
+    def noise_diag(self, X: ArrayLike) -> Float[Array, "*D N"]:
+        """What of :meth:`diag` is noise."""
+
+        def noise(k: Kernel, X: Array) -> Array:
+            own = k.split_noise()[1]
+            return jnp.zeros(len(X), X.dtype) if own is None else own.variances(X)
+
+        return self._over_outputs(noise, X)
+
+    def jitter(self, X: ArrayLike) -> Float[Array, "*D"]:
+        """What the Gram matrix of ``X`` lacks on its diagonal; see :func:`gpzoo.linalg.factorise.needed_jitter`."""
+
+        def least(k: Kernel, X: Array) -> Array:
+            own = k.split_noise()[0]
+            return jnp.zeros(len(X), X.dtype) if own is None else own.least_variances(X)
+
+        return needed_jitter(self.diag(X), self._over_outputs(least, X), self.noise_diag(X))
 
     def has_outputs(self, X: Array | np.ndarray) -> bool:
         """Whether inputs of a valid rank (:meth:`check_inputs`) are one set per output, ``[D, N, ...]``."""
@@ -334,8 +357,9 @@ class Kernel(Fields):
 class _Combination(Kernel):
     """Kernels combined elementwise; those of a part of the same class are parts of their own."""
 
-    #: How covariances of two parts are combined.
+    #: How covariances of two parts are combined, and their least variances.
     _combine: ClassVar[Callable[[Any, Any], Any]]
+    _least: ClassVar[Callable[[Any, Any], Any]]
     parts: tuple[Kernel, ...]
 
     def __init__(self, *parts: Kernel) -> None:
@@ -382,6 +406,10 @@ class _Combination(Kernel):
         """The parts' variances, combined."""
         return reduce(type(self)._combine, (part.variances(X) for part in self.parts))
 
+    def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """As :meth:`Kernel.least_variances`; of a product the product of these."""
+        return reduce(type(self)._least, (part.least_variances(X) for part in self.parts))
+
 
 class Sum(_Combination):
     """``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes.
@@ -395,7 +423,7 @@ class Sum(_Combination):
                [2.61, 5.  ]], dtype=float32))
     """
 
-    _combine = operator.add
+    _combine, _least = operator.add, jnp.minimum
 
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
         """The sum of those of the parts."""
@@ -420,7 +448,7 @@ class Product(_Combination):
         Array([[0.95, 0.41]], dtype=float32)
     """
 
-    _combine = operator.mul
+    _combine = _least = operator.mul
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
         """The product multiplied out: a product with a noise factor is noise."""
@@ -525,6 +553,10 @@ class Scaled(Wrapper):
         """``scale`` times the kernel's result."""
         return self.scale * self.kernel.variances(X)
 
+    def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """``scale`` times the kernel's result."""
+        return self.scale * self.kernel.least_variances(X)
+
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
@@ -549,6 +581,12 @@ def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
         inner = addends(kernel.kernel)
         return [(kernel.scale if factor is None else kernel.scale * factor, part) for factor, part in inner]
     return [(None, kernel)]
+
+
+def has_sum(kernel: Kernel) -> bool:
+    """Whether a kernel of a function is, or is made of, a sum, whose addends may differ much in variance."""
+    is_sum = lambda node: isinstance(node, Sum)  # noqa: E731
+    return any(map(is_sum, jax.tree.leaves(kernel.split_noise()[0], is_leaf=is_sum)))
 
 
 def _sum(parts: tuple[Kernel | None, ...]) -> Kernel | None:

@@ -66,6 +66,10 @@ class Flattened(Wrapper):
         """The kernel on the flattened inputs."""
         return self.kernel.variances(self.vectors(X))
 
+    def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
+        """The kernel on the flattened inputs."""
+        return self.kernel.least_variances(self.vectors(X))
+
     def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
         """The inputs, flattened to one vector each."""
         return X.reshape(X.shape[0], -1)

@@ -18,8 +18,9 @@ from gpzoo import _devices, _platform, linalg
 from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
-from gpzoo.inducing.kuu_kuf import Kuf, Kuu
-from gpzoo.linalg.factorise import relative_jitter
+from gpzoo.inducing.kuu_kuf import Kuf, Kuu, jitter_of
+from gpzoo.kernels.base import has_sum
+from gpzoo.linalg.factorise import times_inverse
 from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.base import Conditional, Form, log_normal
@@ -59,8 +60,13 @@ class Projection(Conditional):
         self.prior, self.inducing, self.whiten, self.site = prior, inducing, whiten, site
         if factor is None:
             covariance = Kuu(inducing, prior.kernel)
-            name, is_diagonal = f"Kuu of site {site!r}", inducing.independent
-            factor = linalg.cholesky_and_inverse(covariance, name, prior.jitter, is_diagonal=is_diagonal)
+            factor = linalg.cholesky_and_inverse(
+                covariance,
+                f"Kuu of site {site!r}",
+                jitter_of(prior, inducing, covariance),
+                is_diagonal=inducing.independent,
+                graded=has_sum(prior.kernel),
+            )
         self.L, self.L_inverse = factor
 
     def start_root(self) -> Any:
@@ -86,7 +92,9 @@ class Projection(Conditional):
         # In training the factor's derivative forms the inverse anyway; elsewhere it does not pay for few inputs.
         if 8 * columns.shape[-1] < self.num_inducing:
             return linalg.solve_lower(self.L, columns, transpose=transpose)
-        return matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
+        if transpose:
+            return matmul(self.L_inverse.mT, columns)
+        return times_inverse(self.L, self.L_inverse, columns, has_sum(self.prior.kernel))
 
     def _projections(self, X: Float[Array, "..."]) -> tuple[Float[Array, "*D M N"], Float[Array, "*D M N"]]:
         """``A`` and the outer factor ``B`` at inputs ``X``."""
@@ -167,22 +175,21 @@ class Projection(Conditional):
         # [*D, G, M, size]
         A, B = (jnp.moveaxis(x.reshape(*x.shape[:-1], -1, size), -2, -3) for x in self._projections(X))
         if len(keys) == 1:  # a batch of one makes loops over views slow
-            Kff = kernel(X)[..., None, :, :]
+            Kff, jitter = kernel(X)[..., None, :, :], kernel.jitter(X)
         else:
             each = X.reshape(*X.shape[:own], -1, size, *X.shape[own + 1 :])
             Kff = jnp.moveaxis(jax.vmap(kernel, in_axes=own)(each), 0, -3)
+            jitter = jax.vmap(kernel.jitter, in_axes=own)(each)
         of_u, of_rest = jnp.moveaxis(jax.vmap(random.split)(keys), 1, 0)
         u = jax.vmap(lambda key: self.draw(m, form, key))(of_u)
         noise = jax.vmap(lambda key: random.normal(key, (size, m.shape[1]), m.dtype))(of_rest)
         apart = B.ndim == 4  # a kernel or inputs for each output
         if apart:
             u, noise = (jnp.moveaxis(x, -1, 0)[..., None] for x in (u, noise))
-        variances, jitter, at = linalg.diagonal(Kff), None, f"{size} inputs"
-        if rows:
-            # Relative to what is subtracted from, whose rounding errors may exceed all that is left: one group without
-            # a Cholesky factor would cost all of them their eigenvalues. The prior's jitter is meant for ``Kuu``.
-            jitter, at = relative_jitter(jnp.mean(variances)), f"the {size} inputs of a row"
-        name = f"the joint posterior covariance of site {self.site!r} at {at}"
+        # Of rows that of the prior, whose rounding errors may exceed all that is left of it: one group without a
+        # Cholesky factor would cost all of them their eigenvalues.
+        jitter, at = (jnp.max(jitter), f"the {size} inputs of a row") if rows else (None, f"{size} inputs")
+        variances, name = linalg.diagonal(Kff), f"the joint posterior covariance of site {self.site!r} at {at}"
         rest = linalg.root(Kff - matmul(A.mT, A), name, jitter, out_of=variances, times=noise)
         draw = matmul(B.mT, u) + rest
         return draw[..., 0] if apart else jnp.moveaxis(draw, -1, 0)
@@ -300,8 +307,11 @@ class Interpolation(Conditional):
         # so the covariances add a zero that is made from the inputs.
         first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
         zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
+        axes, jitter = inducing.axes(prior.X.dtype), prior.jitter
+        if jitter is None and len(axes) == 1:
+            jitter = prior.kernel.jitter(axes[0])
         found = [
-            linalg.cholesky_and_inverse(K + zero, f"Kuu of site {site!r} along axis {d} of its grid", prior.jitter)
+            linalg.cholesky_and_inverse(K + zero, f"Kuu of site {site!r} along axis {d} of its grid", jitter)
             for d, K in enumerate(axis_covariances(inducing, prior.kernel, prior.X.dtype))
         ]
         self.L, self.L_inverse = (KroneckerProduct(*parts) for parts in zip(*found, strict=True))

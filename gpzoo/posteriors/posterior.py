@@ -15,7 +15,6 @@ from numpyro.distributions.kl import kl_divergence
 from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.linalg.factorise import relative_jitter
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.conditional import Projection, Rotated
@@ -120,15 +119,13 @@ class InducingPosterior(ProcessAtInputs):
         return self.prior.kernel.diag(self.prior.X)
 
     @property
-    def _density_jitter(self) -> Float[Array, "..."]:
+    def covariance_jitter(self) -> float | Array:
         """The prior's jitter, so that parts of ``f`` that ``u`` says nothing about cancel in ``log q(f) - log p(f)``.
 
         A covariance that the data have made small has less than that left where the inputs are close, and no factor in
         float32. Draws have no jitter: on average this ``log q`` is no smaller than one that is consistent with theirs.
         """
-        if self.jitter is not None:
-            return self.jitter
-        return relative_jitter(jnp.mean(self._prior_variance(), axis=-1))
+        return self.prior.covariance_jitter
 
     def _covariance_name(self) -> str:
         return f"the joint posterior covariance of site {self.site!r} at {self.num_inputs} inputs"

@@ -71,7 +71,7 @@ class ProcessAtInputs(dist.Distribution):
         columns = noise.reshape(-1, self.num_inputs, self.num_outputs or 1).transpose(order)
         times = columns if own else columns.reshape(len(columns), -1)
         of, name = self._prior_variance(), self._covariance_name()
-        drawn = linalg.root(covariance, name, self._joint_jitter, out_of=of, times=times).reshape(columns.shape)
+        drawn = linalg.root(covariance, name, self.covariance_jitter, out_of=of, times=times).reshape(columns.shape)
         return mean + drawn.transpose(order).reshape(noise.shape)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S"]:
@@ -89,10 +89,12 @@ class ProcessAtInputs(dist.Distribution):
         columns = jnp.reshape(residual, (-1, self.num_inputs, self.num_outputs or 1))
         # With one kernel all draws and outputs are columns of one matrix.
         columns = columns.transpose(2, 1, 0) if own else columns.transpose(1, 0, 2).reshape(1, self.num_inputs, -1)
-        jittered = linalg.add_jitter(covariance if own else covariance[None], self._density_jitter)
+        jittered = linalg.add_jitter(covariance if own else covariance[None], self.covariance_jitter)
         each = log_normal(columns, jittered)
         if checks.is_concrete(each) and not bool(jnp.isfinite(each).all()):
-            linalg.cholesky(covariance, self._covariance_name(), self._density_jitter)  # raises, if there is no factor
+            linalg.cholesky(
+                covariance, self._covariance_name(), self.covariance_jitter
+            )  # raises, if there is no factor
         each = each if own else each.reshape(-1, self.num_outputs or 1).T
         draws = residual.shape[: residual.ndim - len(self.event_shape)]
         count = self.num_inputs * (self.num_outputs or 1)
@@ -103,14 +105,9 @@ class ProcessAtInputs(dist.Distribution):
         checks.unwritten(self, "_prior_variance()")
 
     @property
-    def _joint_jitter(self) -> float | Array | None:
-        """The jitter on the joint covariance, absolute; ``None`` for the relative default."""
-        return self.jitter
-
-    @property
-    def _density_jitter(self) -> float | Array | None:
-        """The jitter on the joint covariance of :meth:`log_prob`, likewise."""
-        return self._joint_jitter
+    def covariance_jitter(self) -> float | Array:
+        """The jitter on the covariance of all inputs, absolute."""
+        checks.unwritten(self, "covariance_jitter")
 
     def _check_value(self, value: Any) -> None:
         shape, events = tuple(jnp.shape(value)), self.event_shape
@@ -179,8 +176,8 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
             at ``X``, so that inducing variables always belong to the zero-mean part of the process. The value of
             another GP site is drawn; to add two sites exactly, add their values, ``f + g``.
         num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
-        jitter: absolute jitter on covariance diagonals; ``None`` for the relative default
-            (:data:`gpzoo.linalg.factorise.RELATIVE_JITTER`).
+        jitter: absolute jitter on covariance diagonals; ``None`` for what factorisations need
+            (:func:`gpzoo.linalg.factorise.needed_jitter`).
         per_row: whether a row of the data has several inputs, such as an image's patches: inputs are ``[N, P, ...]``
             and values ``[N, P]`` or ``[N, P, D]``. Under guides such a site is always drawn, jointly within a row.
 
@@ -279,6 +276,11 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
         return self.kernel.diag(self.X)
+
+    @property
+    def covariance_jitter(self) -> float | Array:
+        """The jitter on the covariance of all inputs, absolute: what was given, or else what it needs."""
+        return self.kernel.jitter(self.X) if self.jitter is None else self.jitter
 
     @property
     def samples_views(self) -> bool:

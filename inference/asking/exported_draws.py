@@ -227,7 +227,7 @@ def _axes(site: dict[str, Any]) -> list[str | None]:
 def _left_out(prior: GaussianProcess, y: Array) -> Array:
     """``log p(y_n | y_-n)``, summed over outputs, for leave-one-out checks (Sundararajan and Keerthi 2001, eq. 5)."""
     mean, K = prior.moments()
-    inverse: Any = linalg.cholesky_and_inverse(K, "the covariance of observed data", prior.jitter)[1]
+    inverse: Any = linalg.cholesky_and_inverse(K, "the covariance of observed data", prior.covariance_jitter)[1]
     precision = linalg.matmul(inverse.mT, inverse)
     residual = (y - mean).reshape(len(y), -1).T[..., None]
     variance = 1 / linalg.diagonal(precision)

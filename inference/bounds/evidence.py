@@ -100,7 +100,7 @@ class Site(Fields):
         if self.projection is not None:
             return self.projection, self.conditional.factorised
         name = f"the covariance of GP site {self.name!r}"
-        L, factorised = guarded_factor(self.covariance(), name, self.prior.jitter, for_draws=False)
+        L, factorised = guarded_factor(self.covariance(), name, self.prior.covariance_jitter, for_draws=False)
         return L.mT, factorised
 
     def residual_covariances(self, rows: Integer[Array, "G B"]) -> Float[Array, "G _ B B"]:

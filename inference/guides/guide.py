@@ -18,7 +18,7 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError, plain
-from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.like_autoguides import LikeAutoGuides
@@ -396,7 +396,10 @@ class InducingGuide(LikeAutoGuides):
         def looked_at(posterior: InducingPosterior, key: PRNGKeyArray, rows: None) -> Float[Array, "*event"]:
             if not posterior.whiten and not posterior.conditional.deterministic:
                 K = Kuu(posterior.inducing, posterior.prior.kernel)
-                found[posterior.site] = linalg.coinciding(K, posterior.jitter), K.shape[-1]
+                found[posterior.site] = (
+                    linalg.coinciding(K, jitter_of(posterior.prior, posterior.inducing, K)),
+                    K.shape[-1],
+                )
             return posterior.prior.mean
 
         run(rng_key, args, kwargs, guide=self, values=params, representation=Functions(looked_at))

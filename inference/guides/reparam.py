@@ -29,7 +29,7 @@ from gpzoo import linalg
 from gpzoo._numpyro import outside
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import Initialiser, start
-from gpzoo.inducing.kuu_kuf import Kuu
+from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.arguments import refuse_unknown
@@ -108,7 +108,7 @@ class WhitenReparam(Reparam):
 
     def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "*event"]]:
         mean, covariance = prior.moments()
-        L, factorised = guarded_factor(covariance, f"the covariance of GP site {name!r}", prior.jitter)
+        L, factorised = guarded_factor(covariance, f"the covariance of GP site {name!r}", prior.covariance_jitter)
         v = _noise(name, prior.event_shape, mean.dtype, factorised).reshape(prior.num_inputs, -1)
         f = L @ v if L.ndim == 2 else jnp.einsum("dij,jd->id", L, v)
         return None, mean + f.reshape(prior.event_shape)
@@ -334,10 +334,13 @@ class GuardedProjection(Projection):
     def __init__(self, prior: GaussianProcess, inducing: InducingVariable, *, site: str) -> None:
         self.prior, self.inducing, self.whiten, self.site = prior, inducing, True, site
         K = Kuu(inducing, prior.kernel)
-        blocks = K.blocks if isinstance(K, BlockDiagonalMatrix) else (K,)
-        # Parts of a kernel that share a block share its factor.
-        found = {id(block): guarded_factor(block, f"Kuu of site {site!r}", prior.jitter) for block in blocks}
-        factors = [found[id(block)][0] for block in blocks]
+        jitter = jitter_of(prior, inducing, K)
+        pairs = linalg.by_block(K, jitter) if isinstance(K, BlockDiagonalMatrix) else [(K, jitter)]
+        found = {}
+        for block, own in pairs:
+            if id(block) not in found:  # parts of a kernel that share a block share its factor
+                found[id(block)] = guarded_factor(block, f"Kuu of site {site!r}", own)
+        factors = [found[id(block)][0] for block, _ in pairs]
         inverses = [
             linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)) for L in factors
         ]

@@ -98,7 +98,7 @@ def kernel_matrix(a, b):
 def titsias(y, noise=NOISE, factor=1.0, rows=slice(None), mean=0.0):
     """``log N(y | c m, c Q c + S) - sum c^2 (k - q) / (2 s)`` for one output, default jitter on ``Kuu``."""
     c, s = (np.broadcast_to(x, len(X))[rows] for x in (factor, noise))
-    Kuu, Kuf = kernel_matrix(Z, Z) + 1e-6 * VARIANCE * np.eye(len(Z)), kernel_matrix(Z, X[rows])
+    Kuu, Kuf = kernel_matrix(Z, Z) + 1e-9 * VARIANCE * np.eye(len(Z)), kernel_matrix(Z, X[rows])
     return collapsed_bound(Kuu, Kuf * c, VARIANCE * c**2, y[rows] - c * mean, s)
 
 

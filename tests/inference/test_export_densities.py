@@ -21,7 +21,7 @@ from tests.programs import KEY, bayesian_regression, randomised, sine
 
 X, y = sine(9)
 Z = np.linspace(-2.5, 2.5, 4)[:, None]
-JITTER = 1e-6
+JITTER = 1e-9
 #: Relative and absolute, of every density.
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 

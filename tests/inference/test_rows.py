@@ -195,7 +195,7 @@ DATA = {"f": "y", "g": "w"} | {f"f{task}": f"y{task}" for task in range(3)}
 def dense(params, site, x, variance, lengthscale):
     """Mean and variance of ``f`` for ``u = L v`` with the library's jitter, by NumPy in double precision."""
     of = lambda a, b: variance * np.exp(-np.square(a - b.T) / (2 * lengthscale**2))  # noqa: E731
-    L = np.linalg.cholesky(of(U, U) + 1e-6 * variance * np.eye(3))
+    L = np.linalg.cholesky(of(U, U) + 1e-9 * variance * np.eye(3))
     A, S = np.linalg.solve(L, of(U, x)), np.tril(params[f"{site}_scale"])
     mean = A.T @ params[f"{site}_mean"]
     assert mean.dtype == np.float64

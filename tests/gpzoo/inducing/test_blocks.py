@@ -250,7 +250,7 @@ def test_posterior_and_kl_equal_dense_algebra(covariance, num_outputs, own_kerne
     for d in range(num_outputs or 1):
         factor = 1.0 + d if own_kernels else 1.0
         K, cross, prior = map(np.asarray, covariances_of(factor, images()))
-        K = K + np.diag(np.repeat([1.3, 0.6 * factor], [3, 2]) * 1e-6)
+        K = K + np.diag(np.repeat([1.3, 0.6 * factor], [3, 2]) * 1e-9)
         L = np.linalg.cholesky(K) if whiten else np.eye(5)
         at, root = L @ m[:, d], L @ S[d]
         known = conditional(K, cross, prior, at, root @ root.T)

@@ -83,7 +83,7 @@ def test_failure_names_the_matrix_the_jitter_and_the_way_out():
         "Kuu of site 'f'",
         "2 x 2",
         "float64",
-        "jitter 1e-06 of the mean diagonal",
+        "jitter 1e-09 of the mean diagonal",
         "diagonal from 1 to 1",
         "difference of two of its variables -2",
         "fewer or distinct inducing inputs",
