@@ -90,8 +90,8 @@ def _train(
 # -- the toy -----------------------------------------------------------------------------------------------------------
 
 
-#: Test inputs on each side of the toy's grid.
-_GRID = 30
+#: Test inputs on each side of the toy's grid, and the standard deviation of the noise.
+_GRID, _NOISE = 30, 0.1
 
 
 def toy_data(seed: int = 0) -> Dataset:
@@ -104,7 +104,12 @@ def toy_data(seed: int = 0) -> Dataset:
 
     X = rng.uniform(-2, 2, (60, 2))
     grid = np.stack(np.meshgrid(*[np.linspace(-2, 2, _GRID)] * 2), axis=-1).reshape(-1, 2)
-    arrays = {"X_train": X, "y_train": truth(X) + 0.1 * rng.standard_normal(60), "X_test": grid, "y_test": truth(grid)}
+    arrays = {
+        "X_train": X,
+        "y_train": truth(X) + _NOISE * rng.standard_normal(60),
+        "X_test": grid,
+        "y_test": truth(grid),
+    }
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     return Dataset("symmetric-toy", **arrays, source="generated", sha256={})
 
@@ -144,14 +149,21 @@ def toy(run: Run) -> Outcome:
         return metrics.of_numbers(of_test, y[:cut]) | {"train_rmse": fitted}
 
     outcome = _train(run, whole, invariant_gp, view, Setting.of(run.options), score)
+    assert outcome.inspected is not None
+    outcome = replace(outcome, data=data, inspected=outcome.inspected._replace(args=_noisy(data, run.seed)))
     if run.finished:
-        return replace(outcome, data=data)
+        return outcome
     test = predicted(keys_of(run).test, outcome.trained, data.X_test, data.y_test, 500)
     solution = [" ".join(f"{x:.3f}" for x in row) for row in test.mean.reshape(_GRID, _GRID)]
     settings = {**outcome.settings, "posterior_mean": solution}
     drawn = {run.variant: {"seed": run.seed, "metrics": outcome.metrics, "settings": settings}}
-    own = {"stands_in": True, "data": data, "settings": settings}
-    return replace(outcome, **own, figures={"solution": partial(figure_2, drawn)})
+    return replace(outcome, stands_in=True, settings=settings, figures={"solution": partial(figure_2, drawn)})
+
+
+def _noisy(data: Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The test rows with noise like that of the training rows, by which a report judges intervals of data."""
+    noise = _NOISE * np.random.RandomState(seed + 1).standard_normal(len(data.y_test))
+    return data.X_test, (data.y_test + noise).astype(np.float32)
 
 
 # -- digits ------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from gpzoo.inference.programs.files import is_key
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import columns_of, coordinates_of_rows, read_columns, unlabelled
-from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import sampled
 
@@ -148,6 +148,15 @@ def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int
             f"that begin with {shapes}."
         )
     return shape, {name: jnp.reshape(value, (-1, *np.shape(value)[2:])) for name, value in samples.items()}
+
+
+def drawn_alone(samples: Any, seen: Look) -> Any:
+    """Samples without what the program computes from them, in one chain where there is no axis of chains."""
+    if not isinstance(samples, Mapping):
+        return samples
+    own = {name: x for name, x in samples.items() if seen.trace.get(name, {}).get("type") != "deterministic"}
+    ungrouped = all(np.ndim(own[name]) == len(shape) + 1 for name, shape in seen.shapes.items() if name in own)
+    return {name: np.asarray(x)[None] for name, x in own.items()} if ungrouped else own
 
 
 def _draws_of(subject: Subject) -> Draws:

@@ -20,7 +20,7 @@ from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
 from gpzoo.inference.asking.ask import At, Question, Subject
-from gpzoo.inference.asking.export import Exporting, chains_of, exported
+from gpzoo.inference.asking.export import Exporting, chains_of, drawn_alone, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
 from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import Predicting, predictions
@@ -39,6 +39,7 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.labelled import columns_of, labels_of, unlabelled
+from gpzoo.inference.programs.program import look
 from gpzoo.inference.training._sources import described_arguments
 
 
@@ -140,7 +141,8 @@ class Trained:
         Args:
             rng_key: key of the draws of functions.
             draws: what :func:`~gpzoo.inference.nuts` or ``MCMC(NUTS(marginal(program)))`` has run, or draws of
-                hyperparameters by site name, ``[chains, draws, ...]``, such as those of a guide of NumPyro's.
+                hyperparameters by site name, ``[chains, draws, ...]`` or ``[draws, ...]``, such as a part of
+                ``mcmc.get_samples()`` or those of a guide of NumPyro's. Deterministic sites are computed again.
             *args: positional arguments of the program, data included.
             program: the marginal program, where ``draws`` does not know it.
             num_draws: number of draws of functions where there are no hyperparameters to draw, ``draws={}``.
@@ -149,24 +151,24 @@ class Trained:
 
         Raises:
             TypeError: for a program that is not marginal.
-            ValueError: for draws that are not ``[chains, draws, ...]`` throughout, miss a site or are of other shapes.
+            ValueError: for draws that are neither throughout, miss a site or are of other shapes.
             FactorisationError: if the law of a GP site is not found at some draw.
         """
         own: Any = draws
         if isinstance(draws, MCMC):
             program, own = draws.sampler.model, draws.get_samples(group_by_chain=True)
         of: Any = checks.instance("program", program, marginal, "marginal(program)")
-        own, shape = checks.named("draws", own), (1, checks.positive_int("num_draws", num_draws))
+        given, fn = jax.tree.map(jnp.asarray, checks.parameters("params", params or {})), of.fn
+        columns, shape = columns_of(fn, args), (1, checks.positive_int("num_draws", num_draws))
+        given_args, (args, kwargs) = args, arguments(fn, args, model_kwargs)
+        own = checks.named("draws", drawn_alone(own, look(fn, args, kwargs, given, arrays=True)))
         if own:
             shape, own = chains_of("draws", own)
-        given, fn = jax.tree.map(jnp.asarray, checks.parameters("params", params or {})), of.fn
-        columns = columns_of(fn, args)
-        found = of.draws_of_sites(rng_key, own, args, shape[1], given, model_kwargs)
+        found = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs)
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
-        (args, kwargs), guide = arguments(fn, args, model_kwargs), DrawsGuide(fn, of.variables_of(found))
+        guide = DrawsGuide(fn, of.variables_of(found))
         sites = guide.sites_for(args, kwargs)
-        if not isinstance(draws, MCMC):  # which records deterministic sites too
-            refuse_unknown("draws", own, sites.latents - sites.processes, "program's latent sites that are no GPs")
+        refuse_unknown("draws", own, sites.latents - sites.processes, "program's latent sites that are no GPs")
         found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
         data = described_arguments(fn, args, split_arrays(kwargs)[0]) | columns

@@ -227,8 +227,10 @@ class marginal(whitened):
         kinds = {}
         for name in self._seen:
             kind = self._named.get(name, self._others)
-            exact = InducingPoints(found[f"{name}_inducing"][0])
-            kinds[name] = exact if kind.inducing is None else kind.variable(name, cast(Any, None))
+            if kind.inducing is None:
+                kinds[name] = InducingPoints(found[f"{name}_inducing"][0])
+            else:
+                kinds[name] = kind.variable(name, cast(Any, None))
         return kinds
 
     def log_weights(

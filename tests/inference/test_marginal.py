@@ -15,7 +15,19 @@ from numpyro.infer.inspect import get_model_relations
 from numpyro.infer.util import log_density
 from scipy.stats import multivariate_normal
 
-from gpzoo import GaussianProcess, InducingGrid, InducingPoints, draws, kmeans, likelihoods
+from gpzoo import (
+    GaussianProcess,
+    InducingBasis,
+    InducingBlocks,
+    InducingFourier,
+    InducingGrid,
+    InducingHarmonics,
+    InducingPatches,
+    InducingPoints,
+    draws,
+    kmeans,
+    likelihoods,
+)
 from gpzoo.errors import FactorisationError
 from gpzoo.inference import (
     CollapsedELBO,
@@ -31,7 +43,7 @@ from gpzoo.inference import (
     predict,
     report,
 )
-from gpzoo.kernels import RBF, Matern52, White
+from gpzoo.kernels import RBF, Convolutional, HilbertSpace, Matern52, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, gp_regression, invariant_gp, linear_layers, rotation
 from tests.programs import KEY, sine
@@ -675,6 +687,81 @@ def test_few_draws_of_chains_are_few(count):
         assert loo.rows[0][2] is None and "Of 30 draws of chains" in loo.note
 
 
+RNG = np.random.default_rng(1)
+SPHERE, IMAGES = RNG.standard_normal((12, 3)), RNG.standard_normal((12, 4, 4, 1))
+SPHERE /= np.linalg.norm(SPHERE, axis=1, keepdims=True)
+BOX = {"sizes": 24, "bounds": (-6.0, 9.0)}
+PATCHES = np.lib.stride_tricks.sliding_window_view(IMAGES[..., 0], (3, 3), axis=(1, 2)).reshape(-1, 9)
+#: The kernel of a lengthscale, the inputs, and what is induced.
+INDUCED = {
+    "none": (lambda s: RBF(1.0, s), X, None),
+    "points": (lambda s: RBF(1.0, s), X, InducingPoints(X[1:])),
+    "centres": (lambda s: RBF(1.0, s), X, kmeans(8)),
+    "blocks": (
+        lambda s: RBF(1.0, s) + Matern52(0.5, s),
+        X,
+        InducingBlocks(InducingPoints(X[::2]), InducingPoints(X[1::2])),
+    ),
+    "patches": (lambda s: Convolutional(RBF(1.0, 3 * s), (4, 4), (3, 3)), IMAGES, InducingPatches(PATCHES)),
+    "basis": (lambda s: HilbertSpace(RBF(1.0, s), **BOX), X, InducingBasis(**BOX)),
+    "waves": (lambda s: Matern52(1.0, s), X, InducingFourier(16, (-6.0, 9.0))),
+    "harmonics": (lambda s: RBF(1.0, s), SPHERE, InducingHarmonics(6)),
+}
+
+
+@pytest.mark.slow_but(kind=["basis", "waves"])
+@pytest.mark.parametrize("kind", INDUCED)
+def test_every_inducing_variable_predicts_and_exports_from_draws(kind, tmp_path):
+    kernel, inputs, inducing = INDUCED[kind]
+
+    def program(inputs, y=None):
+        lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 0.5))
+        f = numpyro.sample("f", GaussianProcess(kernel(lengthscale), inputs))
+        with numpyro.plate("data", len(inputs)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    lengthscales = {"lengthscale": np.full((2, 60), 0.9)}
+    posterior = Trained.of_draws(KEY, lengthscales, inputs, y, program=marginal(program, inducing))
+    found = posterior.predict(KEY, inputs, num_draws=120)["f"].mean
+    K = np.asarray(kernel(0.9)(inputs))
+    np.testing.assert_allclose(found, K @ np.linalg.solve(K + 0.1 * np.eye(12), y), atol=0.15)
+    assert posterior.to_arviz(KEY, inputs, y, num_draws=4)["posterior"]["f"].shape == (2, 2, 12)
+    posterior.save(tmp_path / "draws")
+    np.testing.assert_array_equal(
+        load(tmp_path / "draws", program).predict(KEY, inputs, num_draws=120)["f"].mean, found
+    )
+
+
+def with_deterministic(X, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 0.5))
+    twice = numpyro.deterministic("twice", 2 * jnp.exp(weights))
+    numpyro.deterministic("not a number", noise * jnp.nan)
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, twice[0]), X))
+    numpyro.deterministic("sum", weights.sum() + noise)
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+@pytest.mark.slow_but(shape=[(2, 6)])
+@pytest.mark.parametrize("thinned", [1, 3])
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("shape", [(2, 6), (1, 2), (3, 3)])
+def test_samples_of_mcmc_are_draws_with_their_deterministic_sites_and_without(shape, grouped, thinned):
+    model = marginal(with_deterministic)
+    lead = shape if grouped else (shape[0] * shape[1],)
+    samples = {"weights": RNG.standard_normal((*lead, 2)) / 4, "noise": RNG.uniform(0.1, 0.2, lead)}
+    samples = {name: x[:, ::thinned] if grouped else x[::thinned] for name, x in samples.items()}
+    twice = 2 * np.exp(samples["weights"])
+    more = {"twice": twice, "sum": twice.sum(-1), "not a number": np.nan * samples["noise"]}
+    alone, found = (Trained.of_draws(KEY, own, X, y, program=model) for own in (samples, samples | more))
+    assert found.params["noise_loc"].shape == (() if grouped else (1,)) + samples["noise"].shape
+    assert found.params.keys() == alone.params.keys()
+    np.testing.assert_array_equal(found.params["f_mean"], alone.params["f_mean"])
+    with pytest.raises(ValueError, match=r"draws names \[.thrice"):
+        Trained.of_draws(KEY, samples | {"thrice": twice}, X, y, program=model)
+
+
 def test_points_of_parameters_predict():
     params = {"f_variance": 1.0, "f_lengthscale": np.array([0.8]), "noise_variance": 0.1}
     posterior = Trained.of_draws(KEY, {}, X, y, program=marginal(gp_regression), params=params)
@@ -745,7 +832,7 @@ REFUSED = {
         "no latent sites for NUTS",
     ),
     "draws by chain": (
-        lambda: of_draws(marginal(regression), {"noise": np.ones(3), "lengthscale": np.ones(3)}, X, y),
+        lambda: of_draws(marginal(regression), {"noise": np.ones(3), "lengthscale": np.ones((1, 3))}, X, y),
         ValueError,
         "draws must be .chains, draws",
     ),

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from numpyro import handlers
 
 from gpzoo.errors import DatasetError
-from gpzoo.inference import SitePrediction
+from gpzoo.inference import SitePrediction, diagnose
 from gpzoo.models.invariant import invariant_classifier, invariant_gp
 from gpzoo.reproductions import cli, datasets, invariant, latent_inputs, several_functions, streaming, training
 from gpzoo.reproductions.execute import execute
@@ -197,6 +197,14 @@ def test_the_bound_finds_the_symmetry_and_the_fit_does_not(standard_promotion, m
     assert plain["train_rmse"] <= symmetric["train_rmse"]
     named = [axes.get_title().split(":")[0] for axes in invariant.figure_2(found).axes if axes.get_title()]
     assert named == ["truth", "symmetric", "plain"] and (runs["symmetric"] / "solution.png").is_file()
+    # A report judges test rows alone, as data with noise.
+    for name, output in runs.items():
+        looked_at = invariant.toy.run(Run("invariant", "toy", name, "quick", 0, output, finished=True)).inspected
+        data, (X, y) = invariant.toy_data(0), looked_at.args
+        np.testing.assert_array_equal(X, data.X_test)
+        assert np.std(y - data.y_test) == pytest.approx(0.1, rel=0.1)
+        said = [each.name for each in diagnose(jax.random.key(0), looked_at.trained, X, y).findings]
+        assert "intervals too wide" not in said
     # The highest bound comes first.
     rows = [line.split() for line in done.output.splitlines() if "symmetric" in line or "plain" in line]
     assert "symmetric" in rows[-2] and "plain" in rows[-1]
