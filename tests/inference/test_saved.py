@@ -14,7 +14,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -155,6 +154,7 @@ def test_a_fresh_process_predicts_the_same_bits_without_data(trained, tmp_path):
 
 
 def through_joblib(trained):
+    joblib = pytest.importorskip("joblib")
     joblib.dump(trained, file := io.BytesIO())
     file.seek(0)
     return joblib.load(file)
