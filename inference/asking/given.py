@@ -16,7 +16,7 @@ from gpzoo.inference.asking.ask import At, Subject
 from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run, unmasked
-from gpzoo.posteriors.conditional import Projection
+from gpzoo.posteriors.conditional import OnValues
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -39,7 +39,7 @@ class Given(NamedTuple):
 def given_at(name: str, site: Mapping[str, Any]) -> Given:
     """The value of a GP site in a run, at the inputs that it had there."""
     prior: GaussianProcess = unmasked(site["fn"])
-    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=name)
+    projection = OnValues(prior, InducingPoints(prior.X), whiten=False, site=name)
     value = (jnp.asarray(site["value"]) - prior.mean).reshape(-1, *prior.event_shape[1 + (prior.in_row is not None) :])
     return Given(projection.inducing, value, (projection.L, projection.L_inverse))
 
@@ -116,7 +116,7 @@ class _Conditioned(Messenger):
         if msg["type"] != "sample" or msg["name"] not in self.given:
             return
         name, (inducing, u, factor) = msg["name"], self.given[msg["name"]]
-        projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
+        projection = OnValues(msg["fn"], inducing, whiten=False, site=name, factor=factor)
         posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
         msg["fn"] = self.shown.posterior(posterior, Use(self.drawn_as(name)))
         msg["value"], msg["is_observed"] = None, False
