@@ -102,16 +102,23 @@ class Projection(Conditional):
         return A, A if self.whiten else self.solved(A, transpose=True)
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """See :meth:`Conditional.mean`: ``Kfu w``, whose weights ``w = L^-T m`` are solved for once."""
-        columns = m if self.L.ndim == 2 else m.T[:, :, None]
-        weights = self.solved(columns if self.whiten else self.solved(columns), transpose=True)
-        weights = weights if self.L.ndim == 2 else weights[:, :, 0].T
+        """See :meth:`Conditional.mean`: ``Kfu w``, whose weights ``w`` are solved for once."""
 
         def at(X: Float[Array, "..."], self: Projection, weights: Array) -> tuple[Array, ...]:
-            return (mean_at(Kuf(self.inducing, self.prior.kernel, X), weights),)
+            return (self.weighted(Kuf(self.inducing, self.prior.kernel, X), weights),)
 
-        (mean,) = self._in_chunks(at, weights)
+        (mean,) = self._in_chunks(at, self.weights(m))
         return mean
+
+    def weights(self, m: Float[Array, "M D"]) -> Float[Array, "M D"]:
+        """``Kuu^-1`` times the mean of ``u``."""
+        columns = m if self.L.ndim == 2 else m.T[:, :, None]
+        weights = self.solved(columns if self.whiten else self.solved(columns), transpose=True)
+        return weights if self.L.ndim == 2 else weights[:, :, 0].T
+
+    def weighted(self, K: Float[Array, "*D M N"], weights: Float[Array, "M D"]) -> Float[Array, "D N"]:
+        """``K^T w``."""
+        return mean_at(K, weights)
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
         """Mean of the zero-mean part of ``f`` and its variance (eq. 7 and 8)."""
@@ -140,11 +147,16 @@ class Projection(Conditional):
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
         """Mean, both parts of the variance, and the lower limit of a variance.
 
-        Rounding can take ``kff - |A|^2`` below zero where the data determine ``f``.
+        Rounding can take ``kff - |A|^2`` below the noise where the data determine ``f``.
         """
         A, B = self._projections(X)
-        kff = self.prior.kernel.diag(X)
-        return mean_at(B, m), form.squares(B), kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff
+        return mean_at(B, m), form.squares(B), *self._left(X, A)
+
+    def _left(self, X: Float[Array, "..."], A: Float[Array, "*D M N"]) -> tuple[Float[Array, "... N"], ...]:
+        """The variance that ``u`` leaves, and its lower limit."""
+        kernel = self.prior.kernel
+        kff = kernel.diag(X)
+        return kff - jnp.sum(A * A, axis=-2), kernel.noise_diag(X) + jnp.finfo(kff.dtype).eps * kff
 
     def _in_chunks(self, at: Callable[..., tuple[Array, ...]], *fixed: Any) -> tuple[Float[Array, "D N"], ...]:
         """``at(X, self, *fixed)`` at all inputs, computed for as many at a time as suits the platform."""
@@ -230,6 +242,38 @@ class Projection(Conditional):
             groups = list(zip(self.L_inverse.blocks, S.split(means), S.blocks, strict=True))
         squares = sum(jnp.sum(jnp.square(_whitened(R, jnp.concatenate(columns, axis=2)))) for R, *columns in groups)
         return (squares - M * D + log_det_p - log_det_q) / 2
+
+
+class OnValues(Projection):
+    """A projection on a value of ``u``, which noise may hardly separate from others, by solves.
+
+    A product with the inverse would multiply rounding errors: where noise is a ten thousandth of the variance, float32
+    would leave nothing of the posterior's standard deviation. ``q(u)`` has no spread here.
+    """
+
+    def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
+        """See :meth:`Projection.solved`."""
+        if self.inducing.independent:
+            return super().solved(columns, transpose)
+        return linalg.solve_lower(self.L, columns, transpose=transpose)
+
+    def weighted(self, K: Float[Array, "*D M N"], weights: Float[Array, "M D"]) -> Float[Array, "D N"]:
+        """``K^T w`` in sums of few terms, because weights are large and of both signs."""
+        M = K.shape[-2]
+        size = math.isqrt(M)
+        beyond = -M % size
+        K = jnp.pad(K, [(0, 0)] * (K.ndim - 2) + [(0, beyond), (0, 0)])
+        parts = jnp.pad(weights, ((0, beyond), (0, 0))).reshape(-1, size, weights.shape[1])
+        each = "dcmn,cmd->cdn" if K.ndim == 3 else "cmn,cmd->cdn"
+        K = K.reshape(*K.shape[:-2], -1, size, K.shape[-1])
+        return jnp.sum(jnp.einsum(each, K, parts, precision=jax.lax.Precision.HIGHEST), axis=0)
+
+    def _parts_at(
+        self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
+        K = Kuf(self.inducing, self.prior.kernel, X)
+        mean = self.weighted(K, self.weights(m))
+        return mean, jnp.zeros_like(mean), *self._left(X, self.solved(K))
 
 
 class Rotated(Projection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -10,16 +11,21 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from gpzoo import linalg
 from gpzoo._numpyro import Messenger
+from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.asking.ask import At, Subject
 from gpzoo.inference.programs.gp_sites import Representation, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run, unmasked
-from gpzoo.posteriors.conditional import Projection
+from gpzoo.posteriors.conditional import OnValues
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
+
+#: Rounding errors without a warning, of which sorted inputs show less than half.
+_MOST_LOST = 0.08
 
 
 class Given(NamedTuple):
@@ -29,19 +35,47 @@ class Given(NamedTuple):
         inducing: an inducing variable.
         u: its value, of the site's zero-mean part.
         factor: the factor of its prior covariance and the inverse of that, if they are known.
+        lost: rounding errors of means given noisy values, in posterior standard deviations, about.
     """
 
     inducing: InducingVariable
     u: Float[Array, "M *D"]
     factor: tuple[Any, Any] | None = None
+    lost: Float[Array, ""] | float = 0.0
 
 
 def given_at(name: str, site: Mapping[str, Any]) -> Given:
     """The value of a GP site in a run, at the inputs that it had there."""
     prior: GaussianProcess = unmasked(site["fn"])
-    projection = Projection(prior, InducingPoints(prior.X), whiten=False, site=name)
+    projection = OnValues(prior, InducingPoints(prior.X), whiten=False, site=name)
     value = (jnp.asarray(site["value"]) - prior.mean).reshape(-1, *prior.event_shape[1 + (prior.in_row is not None) :])
-    return Given(projection.inducing, value, (projection.L, projection.L_inverse))
+    return Given(projection.inducing, value, (projection.L, projection.L_inverse), _lost(projection, value))
+
+
+def _lost(projection: OnValues, value: Float[Array, "M *D"]) -> Float[Array, ""] | float:
+    kernel, X = projection.prior.kernel, projection.prior.X
+    if kernel.split_noise()[1] is None:
+        return 0.0
+    weights = projection.weights(value if value.ndim == 2 else value[:, None])
+    # Of pivots noise leaves the variance of a row given those before it, which the posterior's is near.
+    rounding = float(jnp.finfo(X.dtype).eps) * jnp.max(kernel.diag(X))
+    left = jnp.min(jnp.square(linalg.diagonal(projection.L)) - kernel.noise_diag(X))
+    errors = rounding * jnp.max(jnp.linalg.norm(weights, axis=0))
+    return errors / jnp.sqrt(jnp.maximum(left, rounding))
+
+
+def warn_if_lost(given: Mapping[str, Given]) -> None:
+    """Warn of observed GP sites whose posterior this precision cannot tell from rounding errors."""
+    for name, site in given.items():
+        if (lost := float(jnp.max(site.lost))) > _MOST_LOST:
+            warnings.warn(
+                f"The posterior of GP site {name!r} is lost in the rounding errors of {site.u.dtype}: its mean may be "
+                f"off by {2 * lost:.1g} of its standard deviations, because noise is small beside the variance. "
+                "Compute in float64 (numpyro.enable_x64()), or centre inputs and data where a diffuse kernel is to "
+                "take up their level.",
+                PrecisionWarning,
+                stacklevel=4,
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +149,8 @@ class _Conditioned(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample" or msg["name"] not in self.given:
             return
-        name, (inducing, u, factor) = msg["name"], self.given[msg["name"]]
-        projection = Projection(msg["fn"], inducing, whiten=False, site=name, factor=factor)
+        name, (inducing, u, factor, _) = msg["name"], self.given[msg["name"]]
+        projection = OnValues(msg["fn"], inducing, whiten=False, site=name, factor=factor)
         posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
         msg["fn"] = self.shown.posterior(posterior, Use(self.drawn_as(name)))
         msg["value"], msg["is_observed"] = None, False

@@ -16,7 +16,8 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.ask import At, Question, Subject, ask, count_rows, identity_of
+from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows, identity_of
+from gpzoo.inference.asking.given import warn_if_lost
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
@@ -179,12 +180,13 @@ def predictions(
     keys = random.split(named_key(rng_key, "draws"), draws)
     known = {"views": named_key(rng_key, "views"), "others": None if train is None else (train[0], train_arrays)}
     training = None
-    if train is not None and batch_size < num_rows:
+    if train is not None:
         before = Question("at training", paths.at_training, at_once=_AT_ONCE, options=of_training)
         at_training = subject.compiled_for(before, subject.site_rows.layouts)
         at = At((), {}, subject.params, (), 0, **known)
         if _bytes(at_training, (keys, samples), at) <= _MOST_KEPT:
             training = at_training((keys, samples), at)
+            warn_if_lost(training[0])
     given = {name: np.asarray(x) for name, x in test_data.items()}
     answer = ask(question, subject, (keys, samples, training), batch_size=batch_size, of_sites=given, **known)
     found = answer.found
