@@ -16,7 +16,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows, identity_of
+from gpzoo.inference.asking.ask import At, Question, Subject, ask, count_rows, identity_of
 from gpzoo.inference.asking.given import warn_if_lost
 from gpzoo.inference.asking.paths import Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
