@@ -338,7 +338,8 @@ def _no_numbers(x: Any) -> str:
     named = lambda j: j if columns is None else repr(columns[j])  # noqa: E731
     for at, value in np.ndenumerate(array):
         if not isinstance(value, int | float | np.number | np.bool_):
-            return f": {value!r:.40} in row {at[0]}" + (f" of column {named(at[1])}" if len(at) == 2 else "")
+            place = "".join(f" in row {i}" for i in at[:1]) + "".join(f" of column {named(j)}" for j in at[1:2])
+            return f": {value!r:.40}{place}"
     kinds = enumerate(getattr(x, "dtypes", ())) if columns is not None else ()
     objects = [str(named(j)) for j, dtype in kinds if getattr(dtype, "kind", "O") not in "iufb"]
     return f", its column(s) {', '.join(objects)}" if objects else ""

@@ -82,6 +82,9 @@ class Kernel(Fields):
         True
     """
 
+    #: The kernel that a number in a sum stands for, :class:`Constant`, which says so where it is defined.
+    of_number: ClassVar[type[Any]]
+
     # Otherwise NumPy would evaluate ``array * kernel`` entry by entry, and never call ``kernel.__rmul__``.
     __array_ufunc__ = None
 
@@ -329,9 +332,7 @@ class Kernel(Fields):
             return Sum(self, other)
         if isinstance(other, int) and other == 0:
             return self  # the start of Python's sum()
-        from gpzoo.kernels.constant import Constant  # which is a kernel itself
-
-        return Sum(self, Constant(other))
+        return Sum(self, self.of_number(other))
 
     def __radd__(self, other: float | Array) -> Kernel:
         return self + other

@@ -58,6 +58,9 @@ class Constant(Elementary):
         return jnp.zeros((num, num_columns), dtype)
 
 
+Kernel.of_number = Constant
+
+
 class White(Constant):
     """White noise: ``variance`` on the diagonal of ``kernel(X)`` and in ``kernel.diag(X)``, 0 in ``kernel(X, Z)``.
 

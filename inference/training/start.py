@@ -23,7 +23,7 @@ from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
 from gpzoo.inference.training._sources import Resident, Streamed
 from gpzoo.inference.training.explain import extreme_data
-from gpzoo.inference.training.protocol import of_objective, refuse_no_parameters
+from gpzoo.inference.training.protocol import of_objective
 
 
 class InitialStates:
@@ -61,7 +61,6 @@ class InitialStates:
             # A guide of another kind may set parameters that the program has no start for.
             self._init = self._init or jax.jit(self._by_guide)
             state = self._init(key, given, first, arrays)
-            refuse_no_parameters(svi.optim.get_params(state.optim_state))
             if not known:
                 values = svi.get_params(state)
                 self.needs = look(svi.model, whole, kwargs | svi.static_kwargs, values, arrays=True, first=True).needs
@@ -85,7 +84,6 @@ class InitialStates:
             options, values = kwargs | svi.static_kwargs, values_of(sites)
             learns_state = any(site["type"] == "mutable" for site in sites.values())
             refuse_in_minibatches(guide.model, first, options, values, order_alone=learns_state)
-        refuse_no_parameters([name for name, site in sites.items() if site["type"] == "param"])
         self._init = self._init or initial(svi, sites)
         return self._init(key, values_of(sites))
 

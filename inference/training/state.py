@@ -21,7 +21,7 @@ from gpzoo.inference.training._steps import Steps
 from gpzoo.inference.training.checkpoints import Checkpoints, Restored, kept_in_state
 from gpzoo.inference.training.lbfgs import refuse_line_search
 from gpzoo.inference.training.members import Members, member_of
-from gpzoo.inference.training.protocol import of_objective, of_optimizer
+from gpzoo.inference.training.protocol import of_objective, of_optimizer, refuse_no_parameters
 from gpzoo.inference.training.seen_step import check_scales, expectations
 from gpzoo.inference.training.start import InitialStates
 
@@ -88,6 +88,7 @@ class Training:
         self._params = jax.jit(members.each(self._params_of))
         self.steps = Steps(svi, members, source, self.arrays, self.array_axes, self.static, self.state)
         check_scales(self.steps.seen, source.size, source.num_rows)
+        refuse_no_parameters(svi.optim.get_params(states[0].optim_state))
         lines = svi.guide.sites.lines if isinstance(svi.guide, InducingGuide) else {}
         self.expectations = expectations(self.steps.seen, start.needs, lines)
 

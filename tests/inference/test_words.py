@@ -31,7 +31,7 @@ def train(program, *args, optimiser=None, guide=None, loss=None):
     return fit(KEY, svi, 2, *args, progress=False)
 
 
-@pytest.mark.parametrize("optimiser", [optax.adam(0.01), lbfgs(), optax.sgd(0.1)])
+@pytest.mark.parametrize("optimiser", [adam(0.01), lbfgs(), optax.sgd(0.1)])
 def test_a_training_of_nothing_is_refused(optimiser):
     with pytest.raises(ValueError, match=r"nothing to train: .* predict\(key, program"):
         train(exact, X, Y, optimiser=optimiser)
