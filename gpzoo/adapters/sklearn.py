@@ -224,15 +224,15 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     """
 
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
-        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``, which are functions with one kernel.
+        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``: functions with one kernel, and a noise each.
 
         Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
-        ``ConvergenceWarning``.
+        ``ConvergenceWarning``. Where this raises, or is interrupted, the estimator is what it was before.
 
         Raises:
-            TypeError: for sparse inputs.
-            ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, and as
-                :func:`gpzoo.inference.fit`.
+            TypeError: for sparse inputs, and a kernel in place of a function that makes one.
+            ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, a program
+                without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
             NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
         new = self._next()
@@ -330,12 +330,12 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.
 
         Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
-        ``ConvergenceWarning``.
+        ``ConvergenceWarning``. Where this raises, or is interrupted, the estimator is what it was before.
 
         Raises:
-            TypeError: for sparse inputs.
+            TypeError: for sparse inputs, and a kernel in place of a function that makes one.
             ValueError: for inputs that are not finite, targets that are no labels, one class alone, rows that disagree,
-                and as :func:`gpzoo.inference.fit`.
+                a program without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
             NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
         new = self._next()
