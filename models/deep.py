@@ -62,6 +62,7 @@ def deep_gp(
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
             :class:`~gpzoo.likelihoods.RobustMax`, or a function that declares its own parameters.
         num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
+            By default each has a noise of its own, see :func:`~gpzoo.models.gaussian`.
         kernel: makes a layer's kernel from the site's name and the layer's inputs.
         layer_noise: initial noise variance of inner layers, part of their kernels (eq. 11); ``None`` for no noise.
         jitter: absolute jitter on covariance diagonals of every layer; ``None`` for the relative default.

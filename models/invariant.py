@@ -19,6 +19,7 @@ from jax import Array, random
 from numpyro.distributions import Distribution
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import RBF, Convolutional, Flattened, Invariant, Kernel
 from gpzoo.likelihoods import PolyaGamma, StickBreaking
 from gpzoo.models.modules import Network
@@ -41,15 +42,16 @@ def invariant_gp(
     num_outputs: int | None = None,
     variance: float = 1.0,
     lengthscale: float = 1.0,
-    noise_variance: float = 0.1,
+    noise_variance: ArrayLike = 0.1,
+    shared_noise: bool = False,
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``f(x) = mean of g(x_a) over p(x_a | x)``, ``g ~ GP(0, RBF)``, ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15).
 
-    With one-hot ``y`` and one output per class this is the paper's classifier for several classes. Inducing variables
-    are views, ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``; without a view they are
-    inputs, ``random_subset(750)``.
+    With one-hot ``y``, one output per class and ``shared_noise`` this is the paper's classifier for several classes.
+    Inducing variables are views, ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``;
+    without a view they are inputs, ``random_subset(750)``.
 
     Example:
         >>> import jax, numpy as np
@@ -69,7 +71,8 @@ def invariant_gp(
         num_outputs: number of functions, which share one kernel.
         variance: initial variance of ``g``.
         lengthscale: its initial lengthscale, in units of pixel values.
-        noise_variance: initial noise variance.
+        noise_variance: initial noise variance, one number or one for each column of ``y``.
+        shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -77,7 +80,7 @@ def invariant_gp(
         "f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=num_outputs, jitter=jitter)
     )
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", gaussian(f, noise_variance), obs=y)
+        numpyro.sample("y", gaussian(f, noise_variance, shared_noise=shared_noise), obs=y)
 
 
 def invariant_classifier(
@@ -144,7 +147,8 @@ def invariant_convolutional_gp(
     num_outputs: int | None = None,
     variance: float = 1.0,
     lengthscale: float = 1.0,
-    noise_variance: float = 0.1,
+    noise_variance: ArrayLike = 0.1,
+    shared_noise: bool = False,
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
@@ -175,7 +179,8 @@ def invariant_convolutional_gp(
         num_outputs: number of functions, which share one kernel.
         variance: initial variance of the patch response.
         lengthscale: its initial lengthscale, in units of pixel values.
-        noise_variance: initial noise variance.
+        noise_variance: initial noise variance, one number or one for each column of ``y``.
+        shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -186,7 +191,7 @@ def invariant_convolutional_gp(
     kernel = convolution if view is None else Invariant(convolution, _view(view, X))
     f = numpyro.sample("f", GaussianProcess(kernel, X, num_outputs=num_outputs, jitter=jitter))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", gaussian(f, noise_variance), obs=y)
+        numpyro.sample("y", gaussian(f, noise_variance, shared_noise=shared_noise), obs=y)
 
 
 def invariant_deep_gp(

@@ -24,6 +24,10 @@ from gpzoo.models.parameters import gaussian, precision, rbf
 from gpzoo.processes.process import GaussianProcess
 
 
+def _one_noise(f: Any) -> Distribution:
+    return gaussian(f, shared_noise=True)
+
+
 def gplvm(
     rows: Array,
     y: Array | None = None,
@@ -31,15 +35,15 @@ def gplvm(
     num_outputs: int,
     num_latents: int = 2,
     kernel: Callable[[str, Array], Kernel] = rbf,
-    likelihood: Callable[[Any], Distribution] = gaussian,
+    likelihood: Callable[[Any], Distribution] = _one_noise,
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
     """``y_n ~ N(f(x_n), noise_variance)`` with ``x_n ~ N(0, I)`` (Titsias and Lawrence 2010, *Bayesian GPLVM*).
 
-    There is one function for each column of ``y``, with one kernel. Moments of ``f`` are exact given a draw of ``x``,
-    so that minibatches suffice (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational
-    inference*).
+    There is one function for each column of ``y``, with one kernel and, as in the paper, one noise. Moments of ``f``
+    are exact given a draw of ``x``, so that minibatches suffice (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM
+    with stochastic variational inference*).
 
     Example:
         >>> import jax, numpy as np
@@ -61,7 +65,7 @@ def gplvm(
         num_outputs: ``D``.
         num_latents: ``Q``, the number of latent inputs.
         kernel: makes the kernel from a site name and the latent inputs.
-        likelihood: distribution of ``y`` given ``f``.
+        likelihood: distribution of ``y`` given ``f``; ``gaussian`` for a noise of each column.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``rows`` are a minibatch.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -11,12 +12,13 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.marginals import GaussianMarginals
 
 
-def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -> Array:
+def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, one_for_all: bool = False) -> Array:
     """A positive ``numpyro.param`` named ``name`` that starts at ``value``, in the precision of ``like``.
 
     Example:
@@ -28,18 +30,27 @@ def positive(name: str, value: float | Array, like: Array | GaussianMarginals) -
         >>> value, sites["noise_variance"]["type"]
         (Array(0.1, dtype=float32), 'param')
 
+    Args:
+        name: of the parameter.
+        value: where it starts.
+        like: an array, for its precision.
+        one_for_all: whether a handler may give one number for several.
+
     Raises:
         ValueError: if a handler gives it another number of values, such as ``lift`` with the prior of one number for
-            several. One number stands for one of shape ``[1]``.
+            several, unless ``one_for_all``. One number stands for one of shape ``[1]``.
     """
     start = jnp.asarray(value, precision(like))
     found = numpyro.param(name, start, constraint=constraints.softplus_positive)
+    if found is None:
+        return found
+    shape = () if one_for_all and jnp.size(found) == 1 else start.shape
     message = (
         f"{name!r} is {list(start.shape)} in the program, and has shape {list(jnp.shape(found))} here: give it one of "
         f"that shape, such as the prior dist.LogNormal(0.0, 1.0).expand({list(start.shape)}).to_event({start.ndim})."
     )
-    checks.refuse(found is not None and jnp.size(found) != start.size, message)
-    return found if found is None else jnp.reshape(found, start.shape)
+    checks.refuse(jnp.size(found) != math.prod(shape), message)
+    return jnp.reshape(found, shape)
 
 
 def precision(like: Array | GaussianMarginals) -> Any:
@@ -70,8 +81,14 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
     return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))
 
 
-def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05, missing: str | None = None) -> Gaussian:
-    """Gaussian likelihood with the parameter ``noise_variance``, which starts at the given value.
+def gaussian(
+    f: Array | GaussianMarginals,
+    noise_variance: ArrayLike = 0.05,
+    missing: str | None = None,
+    *,
+    shared_noise: bool = False,
+) -> Gaussian:
+    """Gaussian likelihood with the parameter ``noise_variance``, a noise for each column of ``f``.
 
     Example:
         >>> import numpy as np
@@ -80,5 +97,16 @@ def gaussian(f: Array | GaussianMarginals, noise_variance: float = 0.05, missing
         >>> y = handlers.seed(gaussian, 0)(np.zeros(3, np.float32))
         >>> type(y).__name__, y.batch_shape
         ('Gaussian', (3,))
+
+    Args:
+        f: ``[N]`` or ``[N, D]``, array or marginals.
+        noise_variance: initial noise variances, in squared units of ``y``: one number, or one for each column.
+        missing: as for :class:`~gpzoo.likelihoods.Gaussian`.
+        shared_noise: whether the parameter is as ``noise_variance`` is given, so that one number is the noise of every
+            column. A handler that gives it one number, such as ``lift`` with the prior of one, has it shared as well.
     """
-    return Gaussian(f, positive("noise_variance", noise_variance, f), missing=missing)
+    if jnp.ndim(noise_variance) == 0 and not shared_noise:
+        noise_variance = jnp.full(f.shape[1:], noise_variance)
+    # Models that earlier versions trained have one noise.
+    noise = positive("noise_variance", noise_variance, f, one_for_all=True)
+    return Gaussian(f, noise, missing=missing)

@@ -9,9 +9,10 @@ import numpyro
 from jax import Array
 from numpyro.distributions import Distribution
 
+from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
-from gpzoo.likelihoods import Bernoulli, Gaussian, RobustMax
-from gpzoo.models.parameters import positive, rbf
+from gpzoo.likelihoods import Bernoulli, RobustMax
+from gpzoo.models.parameters import gaussian, rbf
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -32,12 +33,13 @@ def gp_regression(
     y: Array | None = None,
     *,
     kernel: Callable[[str, Array], Kernel] = rbf,
-    noise_variance: float = 0.1,
+    noise_variance: ArrayLike = 0.1,
     num_outputs: int | None = None,
+    shared_noise: bool = False,
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``.
+    """``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``, with a noise for each column of ``y``.
 
     Example:
         >>> import jax, numpy as np
@@ -53,15 +55,16 @@ def gp_regression(
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``, or ``[N, D]`` for ``D`` functions that share one kernel.
         kernel: makes the kernel from a site name and the inputs.
-        noise_variance: initial noise variance, in squared units of ``y``.
+        noise_variance: initial noise variance, in squared units of ``y``: one number, or one for each column.
         num_outputs: ``D``, for targets ``[N, D]``.
+        shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
     f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_outputs, jitter=jitter))
-    noise = positive("noise_variance", noise_variance, X)
+    likelihood = gaussian(f, noise_variance, shared_noise=shared_noise)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-        numpyro.sample("y", Gaussian(f, noise), obs=y)
+        numpyro.sample("y", likelihood, obs=y)
 
 
 def gp_classification(

@@ -292,7 +292,7 @@ def _ten_classes(run: Run, whole: Dataset) -> Outcome:
     if run.variant.endswith("-sticks"):
         program = partial(invariant_classifier, num_classes=10)
         return _train(run, data, program, view, setting, subset=part)
-    program = partial(invariant_gp, num_outputs=10)
+    program = partial(invariant_gp, num_outputs=10, shared_noise=True)
     return _train(run, _one_hot(data), program, view, setting, _score_of_one_hot, subset=part)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -24,6 +24,8 @@ from gpzoo import _checks as checks
 from gpzoo._extras import needs
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, lbfgs, load
 from gpzoo.inference.programs.calls import RUNNING
+from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.runs import data_of
 from gpzoo.kernels import Kernel
 from gpzoo.likelihoods import Softmax
 from gpzoo.models import gp_classification, gp_regression, rbf
@@ -50,15 +52,41 @@ def _regression(
     *,
     kernel: Callable[[str, Array], Kernel],
     num_outputs: int | None = None,
+    shared_noise: bool = True,
     num_data: int | None = None,
 ) -> None:
-    """``gp_regression``; a prior keeps the noise from zero where targets are constant, or exact."""
-    with handlers.lift(prior={"noise_variance": LogNormal(-4.0, 2.0)}):
-        gp_regression(X, y, kernel=kernel, num_outputs=num_outputs, num_data=num_data)
+    """``gp_regression``; a prior keeps noises from zero where targets are constant, or exact.
+
+    One noise is the default for pickles of earlier versions.
+    """
+    prior, options = LogNormal(-4.0, 2.0), {"num_outputs": num_outputs, "num_data": num_data}
+    if num_outputs is not None and not shared_noise:
+        prior = prior.expand([num_outputs]).to_event(1)
+    with handlers.lift(prior={"noise_variance": prior}):
+        gp_regression(X, y, kernel=kernel, shared_noise=shared_noise, **options)
 
 
 def _key(random_state: Any) -> Array:
     return jax.random.key(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _refuse_made_kernel(kernel: Any) -> None:
+    """Refuse a kernel, or a class of kernels, in place of a function that makes one, as programs call it."""
+    of_class = isinstance(kernel, type) and issubclass(kernel, Kernel)
+    name = getattr(kernel, "__name__", type(kernel).__name__)
+    message = (
+        f"kernel must be a function of a site's name and the inputs that makes a kernel, such as gpzoo.models.rbf, got "
+        f"{name}: the function declares what is trained, RBF(positive(f'{{name}}_variance', 1.0, X))."
+    )
+    checks.refuse(isinstance(kernel, Kernel) or of_class or not callable(kernel or rbf), message, TypeError)
+
+
+def _refuse_other_sites(program: Callable, X: np.ndarray, y: np.ndarray) -> None:
+    """Refuse a program without a data site that predictions can find."""
+    with RUNNING, jax.numpy_rank_promotion("allow"):
+        sites = list(data_of(look(program, (X, y), {}).trace))
+    named = f"call its data site 'y', not {' and '.join(map(repr, sites))}" if sites else "give its site 'y' obs=y"
+    checks.refuse("y" not in sites, f"An estimator predicts the data site 'y', which its program has not: {named}.")
 
 
 class _Estimator(BaseEstimator):
@@ -83,6 +111,12 @@ class _Estimator(BaseEstimator):
         self.standardise = standardise
         self.random_state = random_state
 
+    def _next(self) -> Self:
+        """A copy for :meth:`fit` to work on, whose attributes become those of this estimator at its end, at once."""
+        made = object.__new__(type(self))
+        made.__dict__ = dict(vars(self))
+        return made
+
     def _train(self, X: np.ndarray, y: np.ndarray, program: Callable, search: bool = False, **options: Any) -> None:
         """Train the user's program, or else this one, with what it takes of the options; or search its collapsed bound.
 
@@ -91,6 +125,7 @@ class _Estimator(BaseEstimator):
         """
         program = self.program or program
         kernel = _rbf if self.kernel is None and self.program is None else self.kernel
+        _refuse_made_kernel(kernel)
         known = inspect.signature(program).parameters
         options = {name: value for name, value in options.items() if name in known}
         program = partial(program, **options, **({} if kernel is None else {"kernel": kernel}))
@@ -105,6 +140,8 @@ class _Estimator(BaseEstimator):
         batch_size = None if self.batch_size is None else min(self.batch_size, len(X))
         try:
             with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # optax's schedules mix dtypes
+                if self.program is not None:
+                    _refuse_other_sites(program, X, y)
                 found = fit(_key(self.random_state), svi, num_steps, X, y, batch_size=batch_size, progress=False)
         except GPZooError as error:
             found = error.result
@@ -113,7 +150,6 @@ class _Estimator(BaseEstimator):
             # What else it says of ways out is for those who call fit of gpzoo.
             said, kept = str(error).split(". ")[0], len(found.losses)
             warnings.warn(f"{said}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
-        # Together: what was trained before stays whole where this raises.
         self._scaler, self.trained_ = scaler, found
 
     def _inputs(self, X: Any) -> Any:
@@ -188,25 +224,28 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     """
 
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
-        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``, which are functions with one kernel.
+        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``: functions with one kernel, and a noise each.
 
         Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
-        ``ConvergenceWarning``.
+        ``ConvergenceWarning``. Where this raises, or is interrupted, the estimator is what it was before.
 
         Raises:
-            TypeError: for sparse inputs.
-            ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, and as
-                :func:`gpzoo.inference.fit`.
+            TypeError: for sparse inputs, and a kernel in place of a function that makes one.
+            ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, a program
+                without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
             NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
+        new = self._next()
+        X, y = validate_data(new, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
         y = y.astype(np.float64)
         scaler: Any = StandardScaler().fit(y.reshape(len(y), -1))
         mean, scale = (scaler.mean_, scaler.scale_) if self.standardise else (np.zeros(1), np.ones(1))
         mean, scale = (mean, scale) if y.ndim > 1 else (mean[0], scale[0])
         search, outputs = self.program is None and self.batch_size is None, y.shape[1] if y.ndim > 1 else None
-        self._train(X, (y - mean) / scale, _regression, search, num_outputs=outputs)
-        self._mean, self._scale = mean, scale
+        program = partial(_regression, shared_noise=False)
+        new._train(X, (y - mean) / scale, program, search, num_outputs=outputs)
+        new._mean, new._scale = mean, scale
+        self.__dict__ = vars(new)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -291,21 +330,24 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.
 
         Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
-        ``ConvergenceWarning``.
+        ``ConvergenceWarning``. Where this raises, or is interrupted, the estimator is what it was before.
 
         Raises:
-            TypeError: for sparse inputs.
+            TypeError: for sparse inputs, and a kernel in place of a function that makes one.
             ValueError: for inputs that are not finite, targets that are no labels, one class alone, rows that disagree,
-                and as :func:`gpzoo.inference.fit`.
+                a program without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
             NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        new = self._next()
+        X, y = validate_data(new, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        count = len(self.classes_)
-        checks.refuse(count < 2, f"GPZooClassifier needs at least two classes, but y has one class, {self.classes_}.")
+        new.classes_, labels = np.unique(y, return_inverse=True)
+        count = len(new.classes_)
+        checks.refuse(count < 2, f"GPZooClassifier needs at least two classes, but y has one class, {new.classes_}.")
         program = gp_classification if count == 2 else partial(gp_classification, likelihood=Softmax)
-        self._train(X, labels.astype(np.int32), program, num_classes=count)
+        new._train(X, labels.astype(np.int32), program, num_classes=count)
+        new._softmax = self.program is None and count > 2
+        self.__dict__ = vars(new)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -318,7 +360,8 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         """
         check_is_fitted(self)
         count = len(self.classes_)
-        own = self.program is None and count > 2
+        # Pickles of earlier versions do not say.
+        own = getattr(self, "_softmax", self.program is None and count > 2)
         found = self._predicted(X, "f" if own else "y")
         if own:  # the same noise for each row, whatever its place
             noise = np.random.default_rng(0).standard_normal((1000, 1, count))

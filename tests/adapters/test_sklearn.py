@@ -1,6 +1,7 @@
 """Estimators of scikit-learn: its own checks, its tools, and its Gaussian processes on its data."""
 
 import pickle
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +24,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from gpzoo import GaussianProcess
+from gpzoo import GaussianProcess, kernels
+from gpzoo.adapters import sklearn as adapter
 from gpzoo.adapters.sklearn import GPZooClassifier, GPZooRegressor
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import gp_classification, positive, rbf
@@ -152,6 +154,98 @@ def test_several_outputs(waves):
     np.testing.assert_allclose(std[:, 1], std[:, 0] / 1e6, rtol=1e-6)
 
 
+@pytest.mark.slow_but(noises=[[1.0, 0.02]])
+@pytest.mark.parametrize("noises", [[0.02, 1.0], [1.0, 0.02], [0.02, 1.0, 0.3]], ids=str)
+def test_each_target_has_its_noise(noises):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (2, 150, 1))
+    y = np.stack([np.sin(X[..., 0] + d) for d in range(len(noises))], axis=-1)
+    y += np.sqrt(noises) * rng.standard_normal(y.shape)
+    mean, std = GPZooRegressor(num_inducing=8, random_state=0).fit(X[0], y[0]).predict(X[1], return_std=True)
+    held = np.mean(np.abs(y[1] - mean) < 1.645 * std, axis=0)
+    assert np.all((held > 0.8) & (held < 0.98)), held
+
+
+class Stop(BaseException):
+    """What stops a fit wherever it is, as Ctrl-C may."""
+
+
+def stopped_at(estimator, X, y, line):
+    """Whether ``fit`` was stopped, at this line of those of the adapter that it runs through."""
+    left, outer = iter(range(line)), sys.gettrace()
+
+    def at_line(frame, event, _):
+        if event == "line" and next(left, None) is None:
+            raise Stop
+        return at_line
+
+    sys.settrace(lambda frame, *_: at_line if frame.f_code.co_filename == adapter.__file__ else None)
+    try:
+        estimator.fit(X, y)
+    except Stop:
+        return True
+    finally:
+        sys.settrace(outer)
+    return False
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("kind", [GPZooRegressor, GPZooClassifier])
+def test_a_fit_that_stops_anywhere_leaves_an_estimator_whole(kind, fitted, monkeypatch):
+    monkeypatch.setattr(adapter, "fit", lambda *_, **__: object())
+    X, y, line = pd.DataFrame({"a": [0.0, 1, 2, 3], "b": [1.0, 0, 3, 2]}), np.array([3, 4, 3, 4]), 0
+    other, names = X.to_numpy()[:, [0, 1, 0]], np.array([1, 5, 1, 7])
+    estimator = kind(num_inducing=2)
+    if fitted:
+        estimator.fit(X, y)
+    before, whole = dict(vars(estimator)), vars(kind(num_inducing=2).fit(other, names))
+    while stopped_at(estimator, other, names, line) and vars(estimator) == before:
+        line += 1
+    assert line > 30 and vars(estimator).keys() == whole.keys()
+    found = whole.keys() - estimator.get_params().keys()
+    assert not any(name in before and getattr(estimator, name) is before[name] for name in found - {"_softmax"})
+
+
+@pytest.mark.parametrize("fails", [KeyboardInterrupt, RuntimeError, "rows", "values"])
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("kind", [GPZooRegressor, GPZooClassifier])
+def test_a_fit_that_fails_leaves_an_estimator_whole(kind, fitted, fails, monkeypatch):
+    X, y = np.arange(8.0).reshape(4, 2), np.array([1, 2, 1, 2])
+    estimator = kind(num_inducing=2)
+    monkeypatch.setattr(adapter, "fit", lambda *_, **__: object())
+    if fitted:
+        estimator.fit(X, y)
+    before = dict(vars(estimator))
+    if not isinstance(fails, str):
+
+        def failing(*_, **__):
+            raise fails
+
+        monkeypatch.setattr(adapter, "fit", failing)
+    X, y = X[:, :1], y + 1
+    X = np.where(X > 5, np.nan, X) if fails == "values" else X
+    with pytest.raises((KeyboardInterrupt, RuntimeError, ValueError)):
+        estimator.fit(X, y[:3] if fails == "rows" else y)
+    assert vars(estimator) == before
+
+
+def misnamed(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("targets", Gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("kind", [GPZooRegressor, GPZooClassifier])
+def test_what_predictions_could_not_find_is_refused_at_the_door(kind, waves, labels):
+    y = labels if kind is GPZooClassifier else waves[1]
+    with pytest.raises(ValueError, match="call its data site 'y', not 'targets'"):
+        kind(program=misnamed, num_inducing=4).fit(waves[0], y)
+    for kernel in (kernels.RBF(), kernels.Matern32, kernels.RBF() + kernels.White(0.1), 3):
+        for program in (None, robust):
+            with pytest.raises(TypeError, match="kernel must be a function of a site's name and the inputs"):
+                kind(kernel, program=program).fit(waves[0], y)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", [np.full(40, 3.0), np.linspace(0, 1, 40), np.arange(40) % 2])
 def test_targets_without_noise_and_columns_without_information(targets):
@@ -185,6 +279,9 @@ def test_programs_and_kernels_of_ones_own(waves):
         found = GPZooClassifier(kernel, program=softmax, num_inducing=10, num_steps=100, random_state=0)
         thirds = np.digitize(X["far"], [1.3e7, 1.7e7]) - 1
         assert found.fit(X, thirds).score(X, thirds) > 0.8 and list(found.classes_) == [-1, 0, 1]
+        probs = found.predict_proba(X)
+        found.set_params(program=None)  # which is for the next fit
+        np.testing.assert_array_equal(found.predict_proba(X), probs)
         assert found.trained_.params["f_lengthscale"].shape == ((2,) if kernel is None else ())
 
 

@@ -13,13 +13,16 @@ from numpyro.infer import SVI
 from numpyro.infer.inspect import get_model_relations
 
 from gpzoo.inducing.initialisers import blocks, kmeans, unique_patches
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit, load
 from gpzoo.models import (
     colour_patch_gp,
     convolutional_gp,
     convolutional_plus_rbf_gp,
+    deep_gp,
+    gaussian,
     gp_classification,
     gp_regression,
+    invariant_gp,
     multi_channel_gp,
     rbf,
     translation_insensitive_gp,
@@ -197,3 +200,48 @@ def test_regression_explains_the_boston_house_prices():
     found = result.predict(KEY, X_test)["y"]
     rmse = np.sqrt(np.mean((found.mean - data.y_test) ** 2))
     assert rmse < 0.5 * np.sqrt(np.mean((data.y_test - data.y_train.mean()) ** 2))
+
+
+def noisy(noises, n=150):
+    """Waves with noises of these variances, and as many rows to test."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (2, n, 1))
+    waves = np.stack([np.sin(X[..., 0] + d) for d in range(len(noises))], axis=-1)
+    return X, waves + np.sqrt(noises) * rng.standard_normal(waves.shape)
+
+
+@pytest.mark.slow_but(noises=[[1.0, 0.02]])
+@pytest.mark.parametrize("program", [gp_regression, deep_gp])
+@pytest.mark.parametrize("noises", [[0.02, 1.0], [1.0, 0.02], [0.02, 0.02, 1.0], [0.02, 1.0, 0.3]], ids=str)
+def test_each_of_several_outputs_has_its_noise(program, noises):
+    (X, new), (y, test) = noisy(noises)
+    program = partial(program, num_outputs=len(noises))
+    trained = fit(KEY, SVI(program, InducingGuide(program, kmeans(8)), adam(0.05), GaussianProcessELBO()), 400, X, y)
+    found = trained.predict(KEY, new)["y"]
+    held = np.mean(np.abs(test - found.mean) < 1.645 * np.sqrt(found.variance), axis=0)
+    assert np.all((held > 0.8) & (held < 0.98)), held
+
+
+@pytest.mark.parametrize("program", [gp_regression, deep_gp, partial(invariant_gp, view=None)])
+def test_a_file_of_one_noise_is_loaded_and_predicts(program, tmp_path):
+    X, y = INPUTS, np.stack([NUMBERS, -NUMBERS, NUMBERS], axis=1)
+    program = partial(program, num_outputs=3)
+    option = {"likelihood": partial(gaussian, shared_noise=True)} if program.func is deep_gp else {"shared_noise": True}
+    one = partial(program, **option)
+    trained = fit(KEY, SVI(one, InducingGuide(one, kmeans(4)), adam(0.05), GaussianProcessELBO()), 3, X, y)
+    assert trained.params["noise_variance"].shape == ()
+    trained.save(tmp_path / "model")
+    for each in (one, program):
+        found = load(tmp_path / "model", each).predict(KEY, X[:5])["y"]
+        np.testing.assert_array_equal(found.variance, trained.predict(KEY, X[:5])["y"].variance)
+
+
+def test_a_prior_of_one_noise_has_it_shared_and_none_of_another_number_passes():
+    for shape, wanted in (((), ()), ((3,), (3,)), ((2,), None)):
+        prior = dist.LogNormal(0.0, 1.0).expand(shape).to_event(len(shape))
+        lifted = handlers.seed(handlers.lift(gaussian, prior={"noise_variance": prior}), 0)
+        if wanted is None:
+            with pytest.raises(ValueError, match=r"'noise_variance' is \[3\]"):
+                lifted(np.zeros((2, 3)))
+        else:
+            assert lifted(np.zeros((2, 3))).noise_variance.shape == wanted
