@@ -282,6 +282,11 @@ def _draws(
 
 
 def _lacks_moments(moments: list[np.ndarray | None], draws: np.ndarray | None) -> bool:
-    """Whether moments are not finite by definition. Where they overflow, draws do too."""
+    """Whether moments are not finite by definition: where they overflow, or a parameter is no number, draws are neither.
+
+    Draws of counts are whole numbers in any case.
+    """
+    if draws is None or draws.dtype.kind != "f":
+        return False
     odd = [~np.isfinite(x) for x in moments if x is not None]
-    return draws is not None and bool(np.isfinite(draws[:, np.logical_or.reduce(odd)]).mean() > 0.5)
+    return bool(np.isfinite(draws[:, np.logical_or.reduce(odd)]).mean() > 0.5)
