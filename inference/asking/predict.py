@@ -282,9 +282,9 @@ def _draws(
 
 
 def _lacks_moments(moments: list[np.ndarray | None], draws: np.ndarray | None) -> bool:
-    """Whether moments are not finite by definition: where they overflow, or a parameter is no number, draws are neither.
+    """Whether moments are not finite by definition. Where they overflow, or a parameter is no number, draws are odd too.
 
-    Draws of counts are whole numbers in any case.
+    Draws of counts are whole numbers in any case, and tell nothing.
     """
     if draws is None or draws.dtype.kind != "f":
         return False
