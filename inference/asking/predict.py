@@ -28,6 +28,7 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.labelled import by_row_labels, columns_of, unlabelled
 from gpzoo.inference.programs.program import find_sites, look, parameters_of
 from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.sites import Sites
@@ -103,12 +104,15 @@ def predict(
     given = checks.parameters("params", {} if params is None else params)
     refuse_marginal(model)
     with as_they_stand():
+        new = unlabelled(model, new, columns_of(model, train_args or ()))
         args, kwargs = arguments(model, new, model_kwargs, new=True)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
         counts = {name: len(value) for name, value in samples.items()}
         checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
         values = {name: value[0] for name, value in samples.items()} | given
-        return predictions(Subject(model, None, given, args, kwargs, values=values), rng_key, options, samples)
+        subject = Subject(model, None, given, args, kwargs, values=values)
+        options = replace(options, test_data=by_row_labels(test_data, new, subject.site_rows))
+        return predictions(subject, rng_key, options, samples)
 
 
 @dataclass(frozen=True)
@@ -282,7 +286,7 @@ def _draws(
 
 
 def _lacks_moments(moments: list[np.ndarray | None], draws: np.ndarray | None) -> bool:
-    """Whether moments are not finite by definition. Where they overflow, or a parameter is no number, draws are odd too.
+    """Whether moments are not finite by definition. Where they overflow, or a parameter is no number, so are draws.
 
     Draws of counts are whole numbers in any case, and tell nothing.
     """
