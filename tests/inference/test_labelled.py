@@ -356,7 +356,11 @@ def test_a_site_at_other_rows_has_not_the_coordinates_of_the_data(others):
     Z = np.linspace(0, 1, 3 * others).reshape(-1, 3)
     guide = InducingGuide(program, kmeans(4))
     params = guide.init_params(KEY, GRID, FIELD.ravel(), model_kwargs={"Z": Z})
-    found = Trained(program, guide, params).predict(KEY, DATA, model_kwargs={"Z": Z})
+    model = Trained(program, guide, params)
+    exported = model.to_arviz(KEY, DATA, num_draws=2, model_kwargs={"Z": Z})["posterior"]
+    assert "latitude" in exported["f"].coords
+    assert "latitude" not in exported["g"].coords
+    found = model.predict(KEY, DATA, model_kwargs={"Z": Z})
     for name in ("f", "y"):
         assert found[name].mean.dims == tuple(COORDS)
     for name in ("g", "z"):
