@@ -59,11 +59,11 @@ def _regression(
 
     One noise is the default for pickles of earlier versions.
     """
-    prior, options = LogNormal(-4.0, 2.0), {"num_outputs": num_outputs, "num_data": num_data}
+    prior = LogNormal(-4.0, 2.0)
     if num_outputs is not None and not shared_noise:
         prior = prior.expand([num_outputs]).to_event(1)
     with handlers.lift(prior={"noise_variance": prior}):
-        gp_regression(X, y, kernel=kernel, shared_noise=shared_noise, **options)
+        gp_regression(X, y, kernel=kernel, num_outputs=num_outputs, shared_noise=shared_noise, num_data=num_data)
 
 
 def _key(random_state: Any) -> Array:
@@ -223,6 +223,9 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         feature_names_in_: their names, if they have some.
     """
 
+    _mean: Any
+    _scale: Any
+
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
         """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``: functions with one kernel, and a noise each.
 
@@ -325,6 +328,9 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         n_features_in_: columns of the inputs.
         feature_names_in_: their names, if they have some.
     """
+
+    classes_: np.ndarray
+    _softmax: bool
 
     def fit(self, X: Any, y: Any) -> GPZooClassifier:
         """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.

@@ -145,13 +145,16 @@ def test_columns_have_names_and_their_order(waves, regressor):
 
 
 @pytest.mark.slow
-def test_several_outputs(waves):
+def test_several_outputs_are_in_the_units_of_each(waves):
     X, y = waves
-    found = GPZooRegressor(num_inducing=20, num_steps=30, random_state=0).fit(X, np.stack([y, -y / 1e6], axis=1))
-    mean, std = found.predict(X, return_std=True)
-    assert mean.shape == std.shape == (60, 2) and found.sample_y(X, 4).shape == (60, 2, 4)
-    np.testing.assert_allclose(mean[:, 1], -mean[:, 0] / 1e6, rtol=1e-6)
-    np.testing.assert_allclose(std[:, 1], std[:, 0] / 1e6, rtol=1e-6)
+    Y, units, found = np.stack([y, X["near"] ** 2], axis=1), np.array([1e-6, 1e9]), []
+    for targets in (Y, 3 + units * Y):
+        estimator = GPZooRegressor(num_inducing=20, num_steps=30, random_state=0).fit(X, targets)
+        found.append(estimator.predict(X, return_std=True))
+    (mean, std), (mean_in_units, std_in_units) = found
+    assert mean.shape == std.shape == (60, 2) and estimator.sample_y(X, 4).shape == (60, 2, 4)
+    np.testing.assert_allclose(mean_in_units, 3 + units * mean, rtol=1e-6)
+    np.testing.assert_allclose(std_in_units, units * std, rtol=1e-6)
 
 
 @pytest.mark.slow_but(noises=[[1.0, 0.02]])
