@@ -29,8 +29,8 @@ ROUNDING = 0.2
 #: is singular in float32: with less jitter, recursions over a thousand points lose all accuracy.
 TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
-#: An absolute amount, one for each matrix or each block, or ``None`` for the relative default.
-Jitter: TypeAlias = float | Array | tuple[Any, ...] | None
+#: An absolute amount, one for each matrix, a tuple with one for each block, or ``None`` for the relative default.
+Jitter: TypeAlias = Any
 
 #: Rows below which a triangular matrix is inverted by one solve.
 SOLVED_WHOLE = 64
@@ -373,7 +373,7 @@ def times_inverse(
     graded: bool,
 ) -> Float[Array, "*#batch M K"]:
     """``L^-1 B`` by a product with the inverse; see :func:`cholesky_and_inverse` on ``graded``."""
-    if not graded or isinstance(L, BlockDiagonalMatrix):
+    if not graded or isinstance(L, BlockDiagonalMatrix) or isinstance(inverse, BlockDiagonalMatrix):
         return matmul(inverse, B)
     first = matmul(inverse[..., :SUBSTITUTED, :SUBSTITUTED], B[..., :SUBSTITUTED, :])
     rest = matmul(inverse, B - matmul(L[..., :SUBSTITUTED], first))

@@ -230,7 +230,8 @@ def dense_covariances(q, prior):
     outputs = prior.num_outputs or 1
     L = q.conditional.L
     if L is None:
-        K = linalg.add_jitter(Kuu(q.inducing, prior.kernel))
+        K = Kuu(q.inducing, prior.kernel)
+        K = linalg.add_jitter(K, linalg.TOEPLITZ_JITTER["float64"] * K[..., 0, 0])
     else:
         K = L.dense()
         K = K @ jnp.swapaxes(K, -1, -2)
