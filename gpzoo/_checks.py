@@ -501,11 +501,11 @@ def arguments(
     if kwargs.get("num_data") is not None and is_concrete(kwargs["num_data"]):
         positive_int("num_data", kwargs["num_data"])
     if lost:
-        warnings.warn(f"{'; '.join(lost)}.", PrecisionWarning, stacklevel=_outside())
+        warnings.warn(f"{'; '.join(lost)}.", PrecisionWarning, stacklevel=outside())
     return args, kwargs
 
 
-def _outside() -> int:
+def outside() -> int:
     """The ``stacklevel`` of the first frame outside this package."""
     frame, level = sys._getframe(1), 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:

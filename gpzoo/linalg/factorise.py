@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,8 +14,8 @@ from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Bool, Float
 
-from gpzoo._checks import first_of, is_concrete, refuse
-from gpzoo.errors import FactorisationError
+from gpzoo._checks import first_of, is_concrete, outside, refuse
+from gpzoo.errors import FactorisationError, PrecisionWarning
 from gpzoo.linalg.operators import BlockDiagonalMatrix, concatenate, diagonal, matmul
 
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
@@ -28,8 +29,8 @@ ROUNDING = 0.2
 #: is singular in float32: with less jitter, recursions over a thousand points lose all accuracy.
 TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
-#: An absolute amount, one for each matrix or each block, or ``None`` for the relative default.
-Jitter: TypeAlias = float | Array | tuple[Any, ...] | None
+#: An absolute amount, one for each matrix, a tuple with one for each block, or ``None`` for the relative default.
+Jitter: TypeAlias = Any
 
 #: Rows below which a triangular matrix is inverted by one solve.
 SOLVED_WHOLE = 64
@@ -76,13 +77,26 @@ def needed_jitter(
         least: that of the addend with the least variance.
         noise: what of the diagonal is noise.
 
+    Outside ``jit`` a :class:`~gpzoo.PrecisionWarning` says where rounding errors exceed the noise or, without any, a
+    hundredth of the least addend.
+
     Returns:
         The jitter of each matrix, which is not differentiated.
     """
     variances, least, noise = lax.stop_gradient((variances, least, noise))
     rounding = ROUNDING * float(jnp.finfo(variances.dtype).eps) * variances.shape[-1] * jnp.max(variances, axis=-1)
-    needed = jnp.maximum(relative_jitter(jnp.mean(least, axis=-1)), rounding)
-    return jnp.maximum(needed - jnp.min(noise, axis=-1), 0)
+    least, noise = jnp.mean(least, axis=-1), jnp.min(noise, axis=-1)
+    told = jnp.where(noise > 0, noise, least / 100)
+    if is_concrete(rounding) and bool(jnp.any(rounding > told)):
+        warnings.warn(
+            f"A covariance matrix of {variances.shape[-1]} rows with variances up to {float(jnp.max(variances)):.3g} "
+            f"has rounding errors of {float(jnp.max(rounding)):.1g} in {variances.dtype}, in which its noise or an "
+            "addend of its kernel is lost: compute in float64 (numpyro.enable_x64()), or centre inputs and data in "
+            "place of a diffuse kernel.",
+            PrecisionWarning,
+            stacklevel=outside(),
+        )
+    return jnp.maximum(jnp.maximum(relative_jitter(least), rounding) - noise, 0)
 
 
 def cholesky(
@@ -359,7 +373,7 @@ def times_inverse(
     graded: bool,
 ) -> Float[Array, "*#batch M K"]:
     """``L^-1 B`` by a product with the inverse; see :func:`cholesky_and_inverse` on ``graded``."""
-    if not graded or isinstance(L, BlockDiagonalMatrix):
+    if not graded or isinstance(L, BlockDiagonalMatrix) or isinstance(inverse, BlockDiagonalMatrix):
         return matmul(inverse, B)
     first = matmul(inverse[..., :SUBSTITUTED, :SUBSTITUTED], B[..., :SUBSTITUTED, :])
     rest = matmul(inverse, B - matmul(L[..., :SUBSTITUTED], first))

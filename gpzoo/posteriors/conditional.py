@@ -152,7 +152,9 @@ class Projection(Conditional):
         A, B = self._projections(X)
         return mean_at(B, m), form.squares(B), *self._left(X, A)
 
-    def _left(self, X: Float[Array, "..."], A: Float[Array, "*D M N"]) -> tuple[Float[Array, "... N"], ...]:
+    def _left(
+        self, X: Float[Array, "..."], A: Float[Array, "*D M N"]
+    ) -> tuple[Float[Array, "... N"], Float[Array, "... N"]]:
         """The variance that ``u`` leaves, and its lower limit."""
         kernel = self.prior.kernel
         kff = kernel.diag(X)

@@ -576,7 +576,7 @@ def _warn_not_finite(found: Found) -> None:
         warnings.warn(
             f"Some draws from the prior are not finite: those of {sorted(bad)}. The priors of hyperparameters allow "
             "values at which the program overflows, or a covariance has no factor.",
-            stacklevel=checks._outside(),
+            stacklevel=checks.outside(),
         )
 
 

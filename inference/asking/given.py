@@ -12,6 +12,7 @@ from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import linalg
+from gpzoo._checks import outside
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
@@ -74,7 +75,7 @@ def warn_if_lost(given: Mapping[str, Given]) -> None:
                 "Compute in float64 (numpyro.enable_x64()), or centre inputs and data where a diffuse kernel is to "
                 "take up their level.",
                 PrecisionWarning,
-                stacklevel=4,
+                stacklevel=outside(),
             )
 
 

@@ -143,7 +143,7 @@ def by_quadrature(params):
         Z, m, S = params[f"{name}_inducing"], params[f"{name}_mean"].ravel(), params[f"{name}_scale"].reshape(3, 3)
         variance, lengthscale = params[f"{name}_variance"], params[f"{name}_lengthscale"]
         k = lambda a, b: variance * jnp.exp(-jnp.square(a - b.T) / lengthscale**2 / 2)  # noqa: E731
-        L = jnp.linalg.cholesky(k(Z, Z) + (noise + 1e-6 * jax.lax.stop_gradient(variance + noise)) * jnp.eye(3))
+        L = jnp.linalg.cholesky(k(Z, Z) + jnp.maximum(noise, jax.lax.stop_gradient(1e-9 * variance)) * jnp.eye(3))
         A = jnp.linalg.solve(L, k(Z, h[:, None]))
         S = jnp.tril(S)
         kl = (jnp.sum(S**2) + m @ m - 3 - jnp.sum(jnp.log(jnp.diagonal(S) ** 2))) / 2

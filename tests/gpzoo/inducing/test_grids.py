@@ -226,12 +226,12 @@ def posterior(case, whiten, **options):
 
 
 def dense_covariances(q, prior):
-    """``Kuu`` with the jitter of the posterior, ``[D, M, M]``, and covariance of ``u`` from its own moments."""
+    """Kuu with the jitter of the posterior, ``[D, M, M]``, and covariance of ``u`` from its own moments."""
     outputs = prior.num_outputs or 1
     L = q.conditional.L
     if L is None:
         K = Kuu(q.inducing, prior.kernel)
-        K = linalg.add_jitter(K, linalg.TOEPLITZ_JITTER[K.dtype.name] * jnp.mean(linalg.diagonal(K), axis=-1))
+        K = linalg.add_jitter(K, linalg.TOEPLITZ_JITTER["float64"] * K[..., 0, 0])
     else:
         K = L.dense()
         K = K @ jnp.swapaxes(K, -1, -2)

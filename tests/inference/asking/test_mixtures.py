@@ -76,7 +76,7 @@ def test_samples_give_one_draw_each():
     moments = []
     for v, f in zip((0.5, 1.0, 2.0), np.asarray(samples["f"]), strict=True):
         K = rbf(*pairs(rows, rows), v, v)
-        mean, covariance = conditional(K[:20, :20] + 1e-6 * v * np.eye(20), K[:20, 20:], K[20:, 20:], f)
+        mean, covariance = conditional(K[:20, :20] + 1e-9 * v * np.eye(20), K[:20, 20:], K[20:, 20:], f)
         moments.append((mean, np.diag(covariance) + 0.1))
     mean, variance = np.moveaxis(np.array(moments), 1, 0)
     check_quantiles(found["y"].quantiles, mean, variance, rtol=1e-4)

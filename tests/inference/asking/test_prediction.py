@@ -177,7 +177,7 @@ def test_mcmc_conditions_on_draws(samples):
     draw = {name: value[3:4] for name, value in samples.items()}
     found = go(NEW, posterior_samples=draw, batch_size=4)
     hyperparameters = float(draw["variance"][0]), float(draw["lengthscale"][0])
-    mean, variance = exact_moments(*hyperparameters, 1e-6 * hyperparameters[0], np.asarray(draw["f"][0]))
+    mean, variance = exact_moments(*hyperparameters, 1e-9 * hyperparameters[0], np.asarray(draw["f"][0]))
     np.testing.assert_allclose(found["f"].mean, mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["f"].variance, variance, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found["y"].variance - found["f"].variance, np.full(7, draw["noise"][0]), rtol=1e-6)

@@ -337,6 +337,6 @@ def test_what_coincides_is_counted_by_block_and_output():
         and linalg.coinciding(linalg.BlockDiagonalMatrix(one, other)) == 3
     )
     # A chain is no crowd: each is near its neighbours, two steps are far.
-    chain = covariance(1.2e-3 * np.arange(6))
+    chain = covariance(3.8e-5 * np.arange(6))
     assert linalg.coinciding(chain) == 3 and linalg.coinciding(chain, jitter=1e-4) == 0
     assert linalg.coinciding(chain + 0.01 * jnp.eye(6)) == 0
