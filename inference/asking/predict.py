@@ -111,7 +111,7 @@ def predict(
         checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
         values = {name: value[0] for name, value in samples.items()} | given
         subject = Subject(model, None, given, args, kwargs, values=values)
-        options = replace(options, test_data=by_row_labels(test_data, new, subject.site_rows))
+        options = replace(options, test_data=by_row_labels(test_data, new, subject.follows))
         return predictions(subject, rng_key, options, samples)
 
 

@@ -248,7 +248,7 @@ class Trained:
         if labels is not None and isinstance(test_data, Mapping):
             test_data = {name: labels.by_rows(x) for name, x in test_data.items()}
         elif test_data is not None:
-            test_data = by_row_labels(test_data, new, subject.site_rows)
+            test_data = by_row_labels(test_data, new, subject.follows)
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
@@ -257,7 +257,7 @@ class Trained:
         found = predictions(subject, checks.rng_key(rng_key), options)
         if labels is None:
             return found
-        return {name: x.labelled(labels) if subject.site_rows.follows(name) else x for name, x in found.items()}
+        return {name: x.labelled(labels) if subject.follows(name) else x for name, x in found.items()}
 
     @entry_point
     def functions(

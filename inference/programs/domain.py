@@ -19,6 +19,7 @@ from numpyro.distributions.distribution import Unit
 from gpzoo import _checks as checks
 from gpzoo.inference.programs.runs import Trace, data_of, drawing, observed, unmasked
 from gpzoo.likelihoods import Expected, Likelihood
+from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 #: Values of every latent function, one after the other: data that have no density at any of them have none at all.
@@ -59,7 +60,10 @@ def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
 def _law(fn: Any) -> Any:
     """NumPyro's distribution of a data site, at the means where latent functions are marginals."""
     law = unmasked(fn)
-    return law.given_centre() if isinstance(law, Expected) else law
+    if not isinstance(law, Expected):
+        return law
+    # Parameters out of range are told here with their rows, and not by the likelihood.
+    return law.fn(law.f.mean if isinstance(law.f, GaussianMarginals) else law.f, *law.params)
 
 
 def _plain(law: Any) -> Any:
@@ -119,7 +123,9 @@ def refuse_impossible(
         at_all = lax.map(partial(eval_jaxpr, program, consts), jnp.asarray(SHIFTS))
         return [bad.all(0) for bad in at_all]
 
-    for name, bad in zip(names, map(np.asarray, bad_everywhere(traced.consts)), strict=True):
+    with jax.ensure_compile_time_eval():
+        found = [np.asarray(bad) for bad in bad_everywhere(traced.consts)]
+    for name, bad in zip(names, found, strict=True):
         if bad.any():
             raise _refusal(name, bad, trace[name], named_args, laws[name])
 

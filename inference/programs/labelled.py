@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gpzoo import _checks as checks
-from gpzoo.inference.programs.rows import SiteRows
 
 
 @dataclass(frozen=True)
@@ -137,13 +136,13 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     return tuple(found.get(at) for at in (first, *others)[: last + 1])
 
 
-def by_row_labels(data: Any, args: tuple, rows: SiteRows) -> Any:
+def by_row_labels(data: Any, args: tuple, follows: Callable[[str], bool]) -> Any:
     """Data by site, series and frames of pandas with their rows in the order of those of the arguments.
 
     Args:
         data: by name of the site.
         args: positional arguments.
-        rows: which sites follow the rows of the arguments; others are left as they are.
+        follows: whether a site has the rows of the arguments; others are left as they are.
 
     Raises:
         ValueError: for labels that one of the two has and the other has not.
@@ -151,7 +150,7 @@ def by_row_labels(data: Any, args: tuple, rows: SiteRows) -> Any:
     index = _first_index([(f"argument {i}", x) for i, x in enumerate(args)])
     if not isinstance(data, Mapping) or index is None:
         return data
-    return {name: _by_index(f"the data of {name!r}", x, index) if rows.follows(name) else x for name, x in data.items()}
+    return {name: _by_index(f"the data of {name!r}", x, index) if follows(name) else x for name, x in data.items()}
 
 
 def _index_of(x: Any) -> Any:

@@ -75,10 +75,6 @@ class SiteRows:
     sizes: Mapping[str, int] = field(default_factory=dict)
     count: int = 0
 
-    def follows(self, site: str) -> bool:
-        """Whether a site has one row for each row of the data, as far as that can be told."""
-        return self.layouts[site].count == 1 if site in self.layouts else site in self.untold
-
     def refuse_untold(self, names: Iterable[str], batch_size: int) -> None:
         """Refuse batches of sites whose rows cannot be told from those of the data.
 
