@@ -385,7 +385,10 @@ def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
             continue
         if site["is_observed"]:
             _check_observed(name, fn, site["value"])
-            terms[name, "log density"] = fn.log_prob(site["value"])
+            try:
+                terms[name, "log density"] = fn.log_prob(site["value"])
+            except checks.OutOfRange as error:
+                raise checks.OutOfRange(f"Site {name!r}: {error}") from error
         elif not isinstance(fn, GaussianProcess):
             terms[name, "prior"] = fn.log_prob(site["value"])
     return {key: jnp.asarray(term) for key, term in terms.items()}
