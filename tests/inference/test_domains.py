@@ -79,7 +79,7 @@ def test_rows_without_a_density_are_refused_by_name(name, drawn, prior, size, ba
     program, X = of(law, drawn=drawn, prior=prior), RNG.uniform(size=(size, 2))
     said = f"'y'.* {len(bad)} of {size} rows .* row {bad[0]}, y = {bad_y}, extra = {bad_extra}"
     if law is student and drawn:  # a parameter out of range that depends on no latent function
-        said = f"{said}|'y': df of StudentT must not be negative, got {bad_extra} at index .{bad[0]}"
+        said = f"{said}|df of StudentT must not be negative, got {bad_extra} at index .{bad[0]}"
     for door in doors(program, X, y, extra):
         with pytest.raises(ValueError, match=said):
             door()
