@@ -375,9 +375,23 @@ def times_inverse(
     """``L^-1 B`` by a product with the inverse; see :func:`cholesky_and_inverse` on ``graded``."""
     if not graded or isinstance(L, BlockDiagonalMatrix) or isinstance(inverse, BlockDiagonalMatrix):
         return matmul(inverse, B)
+    return _substituted(L, inverse, B)
+
+
+@jax.custom_jvp
+def _substituted(
+    L: Float[Array, "*#batch M M"], inverse: Float[Array, "*#batch M M"], B: Float[Array, "*#batch M K"]
+) -> Float[Array, "*#batch M K"]:
     first = matmul(inverse[..., :SUBSTITUTED, :SUBSTITUTED], B[..., :SUBSTITUTED, :])
     rest = matmul(inverse, B - matmul(L[..., :SUBSTITUTED], first))
     return rest + jnp.zeros_like(rest).at[..., : first.shape[-2], :].set(first)
+
+
+@_substituted.defjvp
+def _substituted_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    # That of the product: a derivative has no use for so many digits.
+    (_, inverse, B), (_, d_inverse, dB) = primals, tangents
+    return _substituted(*primals), matmul(d_inverse, B) + matmul(inverse, dB)
 
 
 def transposed_square(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
