@@ -227,6 +227,7 @@ def refused_by_both(program, *args, **kwargs):
     return now, bool(followed.across)
 
 
+@pytest.mark.slow
 def test_both_analyses_differ_where_operations_are_unknown_and_where_three_rows_do_not_show_it():
     X = np.linspace(-2, 2, 20)[:, None]
     maps = {name: make(np.random.default_rng(3), 20) for name, make in PLACES.items() if name != "lag"}

@@ -274,7 +274,7 @@ def table(index, dtype=np.float64):
     return X, pandas.Series(FIELD.ravel().astype(dtype), index=X.index, name="warmth")
 
 
-@pytest.mark.slow_but(index=["other numbers", "two levels"])
+@pytest.mark.slow_but(index=["two levels"])
 @pytest.mark.parametrize("index", INDEXES)
 def test_rows_of_pandas_go_by_their_labels(index):
     X, y = table(INDEXES[index])

@@ -709,7 +709,7 @@ INDUCED = {
 }
 
 
-@pytest.mark.slow_but(kind=["basis", "waves"])
+@pytest.mark.slow_but(kind=["basis"])
 @pytest.mark.parametrize("kind", INDUCED)
 def test_every_inducing_variable_predicts_and_exports_from_draws(kind, tmp_path):
     kernel, inputs, inducing = INDUCED[kind]
