@@ -145,10 +145,10 @@ def _value(given: Mapping[str, Any], rows: Array, site: dict[str, Any]) -> Any:
         value = value[rows]
     if value is not None:
         return given_value({site["name"]: value}, site)
-    if isinstance(fn, Likelihood):
+    if isinstance(fn, Likelihood) or (fn.support.is_discrete and not fn.has_enumerate_support):
         with drawing():
             like = jax.eval_shape(fn.sample, site["kwargs"]["rng_key"])
-        return jnp.ones(like.shape, like.dtype)
+        return jnp.ones(like.shape if isinstance(fn, Likelihood) else shape, like.dtype)
     if fn.support.is_discrete:
         return jnp.broadcast_to(jnp.asarray(fn.enumerate_support(expand=False)).ravel()[0], shape)
     return init_to_feasible(site)
