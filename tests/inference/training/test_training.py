@@ -161,7 +161,7 @@ def test_the_number_of_steps_does_not_retrace():
 
 
 @pytest.mark.slow
-def test_a_program_that_draws_runs_once_more():
+def test_a_program_that_draws_runs_twice_more():
     calls = []
 
     def counted(X, y=None):
@@ -169,8 +169,8 @@ def test_a_program_that_draws_runs_once_more():
         return deep(X, y)
 
     result = train(make(counted), 1, *sine(12))
-    # Whether a term depends on several rows of a draw is checked on numbers.
-    assert len(calls) == 5 and result.expectations == {"y": f"closed form given draws of h ({OF_DEEP})"}
+    # Whether a term depends on several rows of a draw is checked on numbers, once the shapes of draws are known.
+    assert len(calls) == 6 and result.expectations == {"y": f"closed form given draws of h ({OF_DEEP})"}
 
 
 # -- what is said --------------------------------------------------------------------------------------------------
