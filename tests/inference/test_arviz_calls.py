@@ -217,7 +217,7 @@ def sensitivity(data):
 @pytest.mark.parametrize("by", ["SVI", "NUTS"])
 def test_a_prior_against_the_data_is_seen(by):
     """At default names, which scale the priors of hyperparameters and nothing else; 0.05 is ArviZ's own limit."""
-    against = partial(gaussian, prior=dist.LogNormal(2.5, 0.2))
+    against = partial(gaussian, prior=dist.LogNormal(3.0, 0.3))
     if by == "SVI":
         data = by_svi(against, y).to_arviz(KEY, X, y, num_draws=1000)
     else:
