@@ -179,11 +179,6 @@ class Subject:
             self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values, at_all=seen)
         return self.compiled[key]
 
-    def follows(self, site: str) -> bool:
-        """Whether a site has one row for each row of the arguments, as far as that can be told."""
-        rows = self.site_rows
-        return rows.layouts[site].count == 1 if site in rows.layouts else site in rows.untold
-
     def site_rows_in_batches(self, batch_size: int) -> SiteRows:
         """:attr:`site_rows`, with the sites that differ from those of all rows in batches of this size."""
         key = ("places", batch_size, *self.shapes)

@@ -191,24 +191,15 @@ class Draws(GivenProgram):
             rows = {np.shape(value)[0] for value in values}
             of_plates = {name: s["args"][0] for name, s in found.model.items() if s["type"] == "plate"}
             sizes = {name: size for name, size in of_plates.items() if size in rows}
-        follows = {
-            frame.name: name in self.layouts for name, site in data.items() for frame in site["cond_indep_stack"]
-        }
         notes.seen.update(processes)
         notes.rows.update(sizes, {"row"})
-
-        def plate_of(name: str, value: Array, otherwise: str | None) -> str | None:
-            """That of as many rows whose data go by the rows of the arguments if the site does, and only then."""
-            own = (at for at, size in sizes.items() if size == value.shape[0])
-            return next((at for at in own if follows.get(at) in (None, name in self.layouts)), otherwise)
-
         for name, site in (found.guide | found.model).items():
             if not self._is_kept(name, site) and name not in data | processes:
                 continue
             fn, value = site.get("fn"), site["value"]
             axes = plates.get(name) or _axes(site)
             if site["type"] == "deterministic" and not axes and name in self.layouts:
-                axes = [plate_of(name, value, None)]
+                axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), None)]
             if isinstance(fn, ProcessAtInputs):
                 notes.processes.update({name} & self.latents)
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]
@@ -216,7 +207,8 @@ class Draws(GivenProgram):
                     likelihood = unmasked(other["fn"])
                     if isinstance(likelihood, Likelihood) and likelihood.f is value:
                         outputs = [f"{name}_{likelihood.column_axis}"] if outputs else []
-                axes = [plate_of(name, value, "row"), *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
+                row = next((plate for plate, size in sizes.items() if size == value.shape[0]), "row")
+                axes = [row, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
                 notes.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:
                 of = [n for n, s in (found.guide | found.model).items() if s["value"] is likelihood.f]

@@ -28,7 +28,6 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.labelled import by_row_labels, columns_of, unlabelled
 from gpzoo.inference.programs.program import find_sites, look, parameters_of
 from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.sites import Sites
@@ -104,15 +103,12 @@ def predict(
     given = checks.parameters("params", {} if params is None else params)
     refuse_marginal(model)
     with as_they_stand():
-        new = unlabelled(model, new, columns_of(model, train_args or ()))
         args, kwargs = arguments(model, new, model_kwargs, new=True)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
         counts = {name: len(value) for name, value in samples.items()}
         checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
         values = {name: value[0] for name, value in samples.items()} | given
-        subject = Subject(model, None, given, args, kwargs, values=values)
-        options = replace(options, test_data=by_row_labels(test_data, new, subject.follows))
-        return predictions(subject, rng_key, options, samples)
+        return predictions(Subject(model, None, given, args, kwargs, values=values), rng_key, options, samples)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.labelled import by_row_labels, columns_of, labels_of, unlabelled
+from gpzoo.inference.programs.labelled import columns_of, labels_of, unlabelled
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.training._sources import described_arguments
 
@@ -244,20 +244,14 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
+        labels, found = labels_of(self.model, new), self._subject(new, model_kwargs)
         if labels is not None and isinstance(test_data, Mapping):
             test_data = {name: labels.by_rows(x) for name, x in test_data.items()}
-        elif test_data is not None:
-            test_data = by_row_labels(test_data, new, subject.follows)
-        if isinstance(train_args, tuple):
-            train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
             train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
         )
-        found = predictions(subject, checks.rng_key(rng_key), options)
-        if labels is None:
-            return found
-        return {name: x.labelled(labels) if subject.follows(name) else x for name, x in found.items()}
+        found = predictions(found, checks.rng_key(rng_key), options)
+        return found if labels is None else {name: site.labelled(labels) for name, site in found.items()}
 
     @entry_point
     def functions(

@@ -90,8 +90,6 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     labels are words. A DataArray is meant so if its name is that of a later argument: else it is an array like any
     other.
 
-    Series and frames of pandas keep their rows together: those of later ones come in the order of the first.
-
     Args:
         program: for the names of its arguments.
         args: positional arguments.
@@ -99,15 +97,11 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
     Raises:
         ValueError: for a dimension without a coordinate, coordinates that are no numbers, data that lack a dimension,
-            other arguments beside a Dataset, labels of rows that another argument has not, and columns that are not
-            those of the training.
+            other arguments beside a Dataset, and columns that are not those of the training.
     """
     name, order = read_columns(described or {}) or ("", [])
     if (labels := labels_of(program, args)) is None:
-        named = _named(program, args)
-        first_index = _first_index(named)
-        named = [(at, _by_index(f"argument {at!r}", x, first_index)) for at, x in named]
-        return tuple(_in_order(x, order) if at == name else x for at, x in named)
+        return tuple(_in_order(x, order) if at == name else x for at, x in _named(program, args))
     import xarray
 
     data, (first, *others) = _dataset(program, args), _names(program)
@@ -134,51 +128,6 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
         found[first] = np.stack(list(columns.values()), axis=1)
     last = max(i for i, at in enumerate((first, *others)) if at in found)
     return tuple(found.get(at) for at in (first, *others)[: last + 1])
-
-
-def by_row_labels(data: Any, args: tuple, follows: Callable[[str], bool]) -> Any:
-    """Data by site, series and frames of pandas with their rows in the order of those of the arguments.
-
-    Args:
-        data: by name of the site.
-        args: positional arguments.
-        follows: whether a site has the rows of the arguments; others are left as they are.
-
-    Raises:
-        ValueError: for labels that one of the two has and the other has not.
-    """
-    index = _first_index([(f"argument {i}", x) for i, x in enumerate(args)])
-    if not isinstance(data, Mapping) or index is None:
-        return data
-    return {name: _by_index(f"the data of {name!r}", x, index) if follows(name) else x for name, x in data.items()}
-
-
-def _index_of(x: Any) -> Any:
-    """The index of rows of a series or a frame of pandas, ``None`` of anything else."""
-    index = getattr(x, "index", None)
-    return index if hasattr(x, "iloc") and hasattr(index, "get_indexer") else None
-
-
-def _first_index(named: list[tuple[str, Any]]) -> tuple[str, Any] | None:
-    """The first index of rows, and what has it."""
-    return next(((name, index) for name, x in named if (index := _index_of(x)) is not None), None)
-
-
-def _by_index(name: str, x: Any, first: tuple[str, Any] | None) -> Any:
-    """A series or a frame with its rows in the order of an index; anything else, or of another length, as it is."""
-    own = _index_of(x)
-    if own is None or first is None or own.equals(first[1]) or len(own) != len(first[1]):
-        return x
-    other, index = first
-    out = "Give both the same labels, or pass arrays, .to_numpy(), whose rows go by their places."
-    for one, labels, another, there in ((name, own, other, index), (other, index, name, own)):
-        lacking = list(labels[~labels.isin(there)])
-        checks.refuse(lacking, f"Rows {lacking[:3]} of {one} are not among the labels of {another}. {out}")
-    twice = list(own[own.duplicated()])
-    checks.refuse(
-        twice, f"Rows of {name} and of {other} are in another order, and labels such as {twice[:3]} occur twice. {out}"
-    )
-    return x.iloc[own.get_indexer(index)]
 
 
 def columns_of(program: Callable, args: tuple) -> dict[str, str]:

@@ -9,9 +9,9 @@ import pytest
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots, predict, report
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots, report
 from gpzoo.inference.programs.labelled import columns_of, unlabelled
-from gpzoo.kernels import RBF, White
+from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
 from tests.programs import KEY, adam
@@ -254,115 +254,3 @@ def test_what_would_be_misread_is_refused(case):
 @pytest.mark.slow
 def test_a_report_takes_a_dataset(of_grid, tmp_path):
     assert report(KEY, of_grid, DATA, path=tmp_path / "report.html").stat().st_size > 10_000
-
-
-# -- rows of pandas go by their labels ---------------------------------------------------------------------------------
-
-pandas = pytest.importorskip("pandas")
-
-INDEXES = {
-    "numbers": np.arange(24),
-    "other numbers": np.arange(24)[::-1] * 3,
-    "words": [f"row {i}" for i in range(24)],
-    "days": pandas.date_range("2026-01-01", periods=24),
-    "two levels": pandas.MultiIndex.from_product([["a", "b"], range(12)]),
-}
-
-
-def table(index, dtype=np.float64):
-    X = pandas.DataFrame(GRID.astype(dtype), index=index, columns=["latitude", "longitude", "time"])
-    return X, pandas.Series(FIELD.ravel().astype(dtype), index=X.index, name="warmth")
-
-
-@pytest.mark.slow_but(index=["two levels"])
-@pytest.mark.parametrize("index", INDEXES)
-def test_rows_of_pandas_go_by_their_labels(index):
-    X, y = table(INDEXES[index])
-    order = np.random.default_rng(len(index)).permutation(24)
-    plain, found = trained(climate, GRID, FIELD.ravel(), steps=3), trained(climate, X, y.iloc[order], steps=3)
-    np.testing.assert_array_equal(found.losses, plain.losses)
-    wanted = plain.predict(KEY, GRID, test_data={"y": FIELD.ravel()})["y"].log_density
-    for data in (y.iloc[order], y.to_frame().iloc[order, 0], y):
-        np.testing.assert_array_equal(found.predict(KEY, X, test_data={"y": data})["y"].log_density, wanted)
-    other = found.predict(KEY, X.iloc[order], test_data={"y": y})["y"].log_density
-    np.testing.assert_allclose(other, wanted[order], rtol=1e-8)
-    inputs, targets = unlabelled(climate, (X[X.columns[::-1]], y.iloc[order]), found.data)
-    np.testing.assert_array_equal(inputs, GRID)
-    np.testing.assert_array_equal(targets, FIELD.ravel())
-    exported = found.to_arviz(KEY, X, y.iloc[order], num_draws=2)
-    np.testing.assert_array_equal(exported["observed_data"]["y"], FIELD.ravel())
-    updated = found.condition(KEY, X, y.iloc[order], num_steps=2).params["f_mean"]
-    np.testing.assert_array_equal(updated, plain.condition(KEY, GRID, FIELD.ravel(), num_steps=2).params["f_mean"])
-
-
-def with_another_label(y):
-    return y.rename({y.index[3]: "another"} if y.index.dtype == object else {y.index[3]: 99})
-
-
-ODD_LABELS = {
-    "another label": (with_another_label, r"Rows \[.*\] of .* are not among the labels of"),
-    "no names of rows": (lambda y: y.reset_index(drop=True), r"are not among the labels of .*to_numpy\(\)"),
-    "a label twice": (lambda y: y.iloc[[0, 0, *range(2, 24)]], r"are not among the labels of"),
-}
-
-
-@pytest.mark.parametrize("case", ODD_LABELS)
-def test_labels_that_an_argument_lacks_are_refused(case):
-    change, message = ODD_LABELS[case]
-    X, y = table(INDEXES["words"])
-    with pytest.raises(ValueError, match=message):
-        trained(climate, X, change(y), steps=1)
-    model = trained(climate, X, y, steps=1)
-    with pytest.raises(ValueError, match=message):
-        model.predict(KEY, X, test_data={"y": change(y)})
-    with pytest.raises(ValueError, match=message):
-        model.condition(KEY, X, change(y))
-    np.testing.assert_array_equal(trained(climate, X, change(y).to_numpy(), steps=0).losses, [])  # by its places
-
-
-def test_labels_that_occur_twice_have_no_other_order():
-    X, y = table([0, 0, *range(2, 24)])
-    assert len(trained(climate, X, y, steps=1).losses) == 1
-    with pytest.raises(ValueError, match=r"labels such as \[0\] occur twice"):
-        trained(climate, X, y.iloc[::-1], steps=1)
-
-
-def test_columns_of_new_rows_are_those_of_training_without_a_guide_too():
-    def exact(X, warmth=None):
-        kernel = RBF(1.0, np.array([2.0, 0.5, 5.0])) + White(0.01)
-        numpyro.sample("y", GaussianProcess(kernel, X), obs=warmth)
-
-    X, y = table(INDEXES["words"])
-    wanted = predict(KEY, exact, GRID + 0.1, train_args=(GRID, FIELD.ravel()))["y"].mean
-    swapped = (X + 0.1)[["time", "longitude", "latitude"]]
-    found = predict(KEY, exact, swapped, train_args=(X, y.iloc[::-1]))["y"].mean
-    np.testing.assert_allclose(found, wanted, rtol=1e-8)
-    with pytest.raises(ValueError, match="columns"):
-        predict(KEY, exact, swapped.rename(columns={"time": "hour"}), train_args=(X, y))
-
-
-@pytest.mark.parametrize("others", [24, 5])
-def test_a_site_at_other_rows_has_not_the_coordinates_of_the_data(others):
-    """However many rows it has."""
-
-    def program(X, warmth=None, *, Z):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 2.0), X))
-        g = numpyro.sample("g", GaussianProcess(RBF(1.0, 2.0), Z))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Gaussian(f, 0.1), obs=warmth)
-        with numpyro.plate("others", len(Z)):
-            numpyro.sample("z", Gaussian(g, 0.1), obs=None if warmth is None else jnp.zeros(len(Z)))
-
-    Z = np.linspace(0, 1, 3 * others).reshape(-1, 3)
-    guide = InducingGuide(program, kmeans(4))
-    params = guide.init_params(KEY, GRID, FIELD.ravel(), model_kwargs={"Z": Z})
-    model = Trained(program, guide, params)
-    exported = model.to_arviz(KEY, DATA, num_draws=2, model_kwargs={"Z": Z})["posterior"]
-    assert "latitude" in exported["f"].coords
-    assert "latitude" not in exported["g"].coords
-    found = model.predict(KEY, DATA, model_kwargs={"Z": Z})
-    for name in ("f", "y"):
-        assert found[name].mean.dims == tuple(COORDS)
-    for name in ("g", "z"):
-        assert type(found[name].mean) is np.ndarray
-        assert found[name].mean.shape == (others,)
