@@ -88,6 +88,8 @@ def diagnose(
 def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
+    if train_args is not None:
+        train_args = arguments(trained.model, train_args, described=trained.data)[0]
     inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
     needs, places, units = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
@@ -163,7 +165,7 @@ def _of_posterior(
     effects: Diagnosis,
 ) -> tuple[Diagnosis, Diagnosis]:
     """What is said of ``q`` as a posterior given the data of training: of its hyperparameters, and of all its draws."""
-    reason, data = "", subject.args if train_args is None else arguments(subject.model, train_args)[0]
+    reason, data = "", subject.args if train_args is None else train_args
     if train_args is None and not of_training:
         reason = "it is about the training's data: pass train_args=(X, y)"
     elif rows not in (None, number_of_rows(data)):
