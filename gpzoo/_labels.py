@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ def index_of(x: Any) -> Any:
 
 def first_index(args: tuple) -> Any:
     """The labels of the first argument that has labels, after which the others go; ``None`` where none has."""
-    indexes = (index_of(x) for x in jax.tree.leaves(args))
+    indexes = (index_of(x) for x in jax.tree.leaves(args, is_leaf=_is_iterator))
     return next((index for index in indexes if index is not None), None)
 
 
@@ -46,7 +46,7 @@ def aligned(names: Sequence[str], args: tuple) -> tuple:
         at = places(own.tolist(), index.tolist(), name, whose, "rows", way_out)
         return x.iloc[at] if hasattr(x, "iloc") else x.isel({x.dims[0]: at})
 
-    return jax.tree_util.tree_map_with_path(leaf, args)
+    return jax.tree_util.tree_map_with_path(leaf, args, is_leaf=_is_iterator)
 
 
 def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, what: str, way_out: str) -> list[int]:
@@ -75,6 +75,11 @@ def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, wha
             f"can tell which is which. {way_out}"
         )
     return [at[label] for label in wanted]
+
+
+def _is_iterator(x: Any) -> bool:
+    """Whether JAX would warn of a leaf, which the gate refuses by the argument's name."""
+    return isinstance(x, Iterator)
 
 
 def _some(labels: list[Any]) -> str:

@@ -207,7 +207,8 @@ class Trained:
             rng_key: key of the draws.
             *new: the model's positional arguments at the new inputs, one row per input; or one xarray Dataset, whose
                 coordinates the result then has in place of rows. Columns go by their names where they have any.
-            test_data: observed values by site name, one for each row of the site, for ``log_density``.
+            test_data: observed values by site name, one for each row of the site, for ``log_density``; by their labels
+                where they and the inputs have any.
             num_draws: draws of the sites that must be drawn; programs without any need one pass.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
                 of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
