@@ -38,7 +38,8 @@ def aligned(names: Sequence[str], args: tuple) -> tuple:
 
     def leaf(path: Any, x: Any) -> Any:
         nonlocal whose
-        name, own = names[path[0].idx] + jax.tree_util.keystr(path[1:]), index_of(x)
+        position: int = path[0].idx
+        name, own = names[position] + jax.tree_util.keystr(path[1:]), index_of(x)
         whose = whose or (name if own is index else "")
         if own is None or own is index or own.equals(index):
             return x
