@@ -21,6 +21,7 @@ from jax import Array
 from jax.core import Tracer
 from numpyro import handlers
 
+from gpzoo._labels import aligned
 from gpzoo._numpyro import Messenger, handlers_around_mcmc
 from gpzoo.errors import PrecisionWarning
 
@@ -453,7 +454,8 @@ def arguments(
 ) -> tuple[tuple, dict[str, Any]]:
     """The arguments of a program: every array in them has passed :func:`data` under the program's name for it.
 
-    Positional arguments are data: arrays with one row per datum, or pytrees of such arrays. Of the keyword arguments
+    Positional arguments are data: arrays with one row per datum, or pytrees of such arrays; those with labels are put
+    in one order (:func:`gpzoo._labels.aligned`). Of the keyword arguments
     the arrays are, in which infinity may be a bound; others, lists of numbers among them, are the program's business,
     but for ``num_data``.
 
@@ -470,7 +472,8 @@ def arguments(
 
     Raises:
         TypeError: as :func:`data`, and for ``kwargs`` that are no mapping from names.
-        ValueError: as :func:`data`, and for a ``num_data`` that is no count.
+        ValueError: as :func:`data`, for labels of rows that arguments do not share, and for a ``num_data`` that is no
+            count.
     """
     kwargs = {} if kwargs is None else kwargs
     refuse(
@@ -488,7 +491,7 @@ def arguments(
                 f"{name} must be an array of {_WANTED}, got {x if none else ''}.",
                 TypeError,
             )
-        far = [] if new else lost
+        args, far = aligned(names, args), [] if new else lost
         args = tuple(_each(n, x, far, absent, positional=True) for n, x in zip(names, args, strict=True))
         if args and not new and jax.config.read("jax_enable_x64"):
             leaves = [x for x in jax.tree.leaves(args[0]) if getattr(x, "dtype", None) == np.float32]

@@ -28,7 +28,7 @@ from gpzoo.inference.programs.enumeration import is_enumerated, plate_depth
 from gpzoo.inference.programs.files import is_key
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.labelled import columns_of, coordinates_of_rows, read_columns, unlabelled
+from gpzoo.inference.programs.labelled import columns_of, columns_of_inputs, coordinates_of_rows
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import sampled
@@ -65,8 +65,8 @@ _Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
 class Exporting:
     """Options of :meth:`gpzoo.inference.Trained.to_arviz`.
 
-    Beside them ``described``, the data of the training, whose columns of inputs may have names, and ``of_rows``, what
-    names the rows of the ``"data"`` and ``"new"`` ones.
+    Beside them ``described``, the data of the training, whose columns may have names, ``inputs``, the name of the first
+    argument and those of its columns, and ``of_rows``, what names the rows of the ``"data"`` and ``"new"`` ones.
     """
 
     new_args: tuple[Argument, ...] | None = None
@@ -77,6 +77,7 @@ class Exporting:
     sample_stats: Mapping[str, ArrayLike] | None = None
     params: bool = False
     described: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, list[str]] = ("", [])
     of_rows: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class Exporting:
         described = columns_of(model, args) | dict(data)
         new = self.new_args if isinstance(self.new_args, tuple) else ()
         of_rows = {"data": coordinates_of_rows(model, args), "new": coordinates_of_rows(model, new)}
-        return replace(self, described=described, of_rows=of_rows)
+        return replace(self, described=described, inputs=columns_of_inputs(model, described), of_rows=of_rows)
 
 
 def exported(
@@ -263,7 +264,7 @@ def draws_to_arviz(
         NonFiniteError: naming any other site whose draws or densities are not finite.
     """
     options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats).labelled(model, args, {})
-    args, kwargs = arguments(model, unlabelled(model, args), model_kwargs)
+    args, kwargs = arguments(model, args, model_kwargs)
     rng_key, params = checks.rng_key(rng_key), checks.parameters("params", {} if params is None else params)
     samples = checks.named("posterior_samples", posterior_samples)
     refuse_marginal(model)
@@ -327,8 +328,9 @@ class Exported:
 
 def _container(each: Sequence[Exported], options: Exporting) -> Any:
     """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
-    if (columns := read_columns(options.described)) is not None:
-        each = [one.with_columns(f"{columns[0]}_column", columns[1]) for one in each]
+    name, columns = options.inputs
+    if columns:
+        each = [one.with_columns(f"{name}_column", columns) for one in each]
     first, *others = each
     groups = first.groups if not others else {name: _joint([one.groups[name] for one in each]) for name in first.groups}
     return container(groups, first.rows, first.labels, options.coords, options.dims, options.of_rows)
@@ -407,7 +409,8 @@ def _export(
         "constant_data": constant(fixed),
         "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
     }
-    kept = {f"{n}_observed": np.flatnonzero(mask) for n, mask in found["masks"].items() if mask.ndim == 1}
+    masks = {n: mask for n, mask in found["masks"].items() if mask.ndim == 1 and n in source.by_row}
+    kept = {f"{n}_observed": np.flatnonzero(mask) for n, mask in masks.items()}
     return Exported(groups, dict.fromkeys(notes.rows) | kept, labels)
 
 
@@ -532,8 +535,7 @@ def _at_new_inputs(subject: Subject, options: Exporting) -> Subject | None:
         return None
     refuse_no_tuple("new_args", "(X_new,)", options.new_args)
     given = subject.kwargs if options.new_kwargs is None else options.new_kwargs
-    args = unlabelled(subject.model, options.new_args, options.described)
-    args, kwargs = arguments(subject.model, args, given, new=True)
+    args, kwargs = arguments(subject.model, options.new_args, given, new=True, described=options.described)
     return replace(subject, args=args, kwargs=kwargs)
 
 

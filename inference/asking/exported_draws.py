@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
@@ -185,21 +184,18 @@ class Draws(GivenProgram):
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         notes = self.notes
         plates = {name: _axes(site) for name, site in data.items()}
-        sizes = {frame.name: frame.size for site in data.values() for frame in site["cond_indep_stack"]}
-        if not sizes:  # without data their plates tell
-            values = [s["value"] for s in sampled(found.model).values() if isinstance(s["fn"], ProcessAtInputs)]
-            rows = {np.shape(value)[0] for value in values}
-            of_plates = {name: s["args"][0] for name, s in found.model.items() if s["type"] == "plate"}
-            sizes = {name: size for name, size in of_plates.items() if size in rows}
+        by_row = [s for n, s in sampled(found.model).items() if n in self.by_row]
+        of_rows = [axes[0] for s in by_row if (axes := _axes(s)) and len(axes) == len(s["fn"].batch_shape)]
+        row = next(iter(of_rows), "row")
         notes.seen.update(processes)
-        notes.rows.update(sizes, {"row"})
+        notes.rows.update(of_rows, {"row"})
         for name, site in (found.guide | found.model).items():
             if not self._is_kept(name, site) and name not in data | processes:
                 continue
             fn, value = site.get("fn"), site["value"]
             axes = plates.get(name) or _axes(site)
-            if site["type"] == "deterministic" and not axes and name in self.layouts:
-                axes = [next((plate for plate, size in sizes.items() if size == value.shape[0]), None)]
+            if site["type"] == "deterministic" and not axes and name in self.by_row:
+                axes = [row]
             if isinstance(fn, ProcessAtInputs):
                 notes.processes.update({name} & self.latents)
                 outputs = [] if fn.num_outputs is None else [f"{name}_output"]
@@ -207,8 +203,8 @@ class Draws(GivenProgram):
                     likelihood = unmasked(other["fn"])
                     if isinstance(likelihood, Likelihood) and likelihood.f is value:
                         outputs = [f"{name}_{likelihood.column_axis}"] if outputs else []
-                row = next((plate for plate, size in sizes.items() if size == value.shape[0]), "row")
-                axes = [row, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
+                own = row if name in self.by_row else f"{name}_row"
+                axes = [own, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
                 notes.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:
                 of = [n for n, s in (found.guide | found.model).items() if s["value"] is likelihood.f]

@@ -63,6 +63,7 @@ def one_function(
     model_kwargs: Mapping[str, Any] | None,
     *,
     num_features: int,
+    described: Mapping[str, Any],
 ) -> Callable[..., dict[str, Array]]:
     """:meth:`gpzoo.inference.Trained.function`."""
     draw = checks.count("draw", draw)
@@ -70,7 +71,7 @@ def one_function(
     rng_key = checks.rng_key(rng_key)
 
     def function(*new: Argument) -> dict[str, Array]:
-        args, kwargs = arguments(guide.model, new, model_kwargs, new=True)
+        args, kwargs = arguments(guide.model, new, model_kwargs, new=True, described=described)
         with RUNNING:
             subject = Subject(guide.model, guide, guide.checked_params(params, args, kwargs), args, kwargs)
             rows = count_rows(subject, 1)

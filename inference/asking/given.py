@@ -90,6 +90,7 @@ class GivenProgram:
         layouts: how sites follow the rows of the data, by name.
         static: keyword arguments that are no arrays.
         untold: names of sites whose rows cannot be told from those of the data.
+        by_row: names of sites with one row for each row of the data.
     """
 
     model: Callable
@@ -98,13 +99,14 @@ class GivenProgram:
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     static: Mapping[str, Any] = field(default_factory=dict)
     untold: frozenset[str] = frozenset()
+    by_row: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, subject: Subject, **more: Any) -> Self:
         """The program of a subject; it holds none of its data and parameters."""
         known = {"model": subject.model, "guide": subject.guide, "static": subject.static}
         rows = subject.site_rows
-        return cls(**known, layouts=rows.layouts, untold=frozenset(rows.untold), **more)
+        return cls(**known, layouts=rows.layouts, untold=frozenset(rows.untold), by_row=rows.by_row, **more)
 
     def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
         """Sites that are conditioned on samples of ``u``."""

@@ -28,6 +28,7 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.labelled import columns_of, rows_of_test_data
 from gpzoo.inference.programs.program import find_sites, look, parameters_of
 from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.sites import Sites
@@ -102,8 +103,10 @@ def predict(
     posterior_samples = checks.named("posterior_samples", posterior_samples)
     given = checks.parameters("params", {} if params is None else params)
     refuse_marginal(model)
+    described = columns_of(model, options.train_args or ())
+    options = replace(options, test_data=rows_of_test_data(model, new, test_data, described))
     with as_they_stand():
-        args, kwargs = arguments(model, new, model_kwargs, new=True)
+        args, kwargs = arguments(model, new, model_kwargs, new=True, described=described)
         samples = {name: jnp.asarray(value) for name, value in posterior_samples.items()}
         counts = {name: len(value) for name, value in samples.items()}
         checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")

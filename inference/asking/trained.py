@@ -38,7 +38,7 @@ from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.labelled import columns_of, labels_of, unlabelled
+from gpzoo.inference.programs.labelled import columns_of, described_columns, labels_of, rows_of_test_data, unlabelled
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.training._sources import described_arguments
 
@@ -213,7 +213,8 @@ class Trained:
             rng_key: key of the draws.
             *new: the model's positional arguments at the new inputs, one row per input; or one xarray Dataset, whose
                 coordinates the result then has in place of rows. Columns go by their names where they have any.
-            test_data: observed values by site name, one for each row of the site, for ``log_density``.
+            test_data: observed values by site name, one for each row of the site, for ``log_density``; by their labels
+                where they and the inputs have any.
             num_draws: draws of the sites that must be drawn; programs without any need one pass.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
                 of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
@@ -244,14 +245,17 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        labels, found = labels_of(self.model, new), self._subject(new, model_kwargs)
-        if labels is not None and isinstance(test_data, Mapping):
-            test_data = {name: labels.by_rows(x) for name, x in test_data.items()}
+        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
+        test_data = rows_of_test_data(self.model, new, test_data, self.data)
+        if isinstance(train_args, tuple):
+            train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
             train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
         )
-        found = predictions(found, checks.rng_key(rng_key), options)
-        return found if labels is None else {name: site.labelled(labels) for name, site in found.items()}
+        found = predictions(subject, checks.rng_key(rng_key), options)
+        if labels is not None:
+            found |= {name: found[name].labelled(labels) for name in subject.site_rows.by_row & found.keys()}
+        return found
 
     @entry_point
     def functions(
@@ -303,7 +307,9 @@ class Trained:
         found = values_of_functions(
             subject, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
-        return found if labels is None else {name: labels.labelled(x, ("draw",)) for name, x in found.items()}
+        if labels is not None:
+            found |= {name: labels.labelled(found[name], ("draw",)) for name in subject.site_rows.by_row & found.keys()}
+        return found
 
     @traceable_entry_point
     def function(
@@ -328,7 +334,9 @@ class Trained:
             TypeError: as :meth:`functions`.
         """
         guide = self._usable_guide(seen=True)
-        return one_function(rng_key, guide, self.params, draw, model_kwargs, num_features=num_features)
+        return one_function(
+            rng_key, guide, self.params, draw, model_kwargs, num_features=num_features, described=self.data
+        )
 
     @traceable_entry_point
     def posterior(
@@ -395,7 +403,7 @@ class Trained:
                 :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
         """
-        guide, params = self._usable_guide(seen=True), self.params
+        guide, params, args = self._usable_guide(seen=True), self.params, unlabelled(self.model, args, self.data)
         sites = guide.sites
         others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
         checks.refuse(not sites.latents - sites.processes, others)
@@ -501,7 +509,8 @@ class Trained:
             )
             subject = replace(subject, args=args, kwargs=kwargs)
         found = updated(subject, rng_key, options)
-        return replace(self, **found._asdict(), state=None, backed_off={})
+        data = found.data | columns_of(self.model, new) | described_columns(self.data)
+        return replace(self, **found._asdict() | {"data": data}, state=None, backed_off={})
 
     @entry_point
     def to_arviz(
@@ -661,8 +670,7 @@ class Trained:
             seen: whether its guide must have seen data; else these are the data.
             new: whether targets may be left out.
         """
-        args = unlabelled(self.model, args, self.data)
-        args, kwargs = arguments(self.model, args, model_kwargs, new=new)
+        args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
         guide = self._usable_guide(args, kwargs, seen=seen)
         guide.sites_for(args, kwargs)
         return Subject(self.model, guide, guide.checked_params(self.params, args, kwargs), args, kwargs, self._compiled)

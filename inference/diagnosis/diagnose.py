@@ -97,6 +97,8 @@ def diagnose(
 def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
+    if train_args is not None:
+        train_args = arguments(trained.model, train_args, described=trained.data)[0]
     inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
     needs, places, units, sums = _of_data(subject, numbers)
     measured = measure(named_key(rng_key, "measure"), subject)
@@ -171,7 +173,7 @@ def _of_data(
 
 def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, of_training: bool) -> tuple[tuple, str]:
     """Positional arguments that may be those of training, and why they are not; an empty reason if they are."""
-    data = subject.args if train_args is None else arguments(subject.model, train_args)[0]
+    data = subject.args if train_args is None else train_args
     if train_args is None and not of_training:
         return data, "it is about the training's data: pass train_args=(X, y)"
     if rows not in (None, number_of_rows(data)):

@@ -17,7 +17,7 @@ from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._looks import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.labelled import read_columns
+from gpzoo.inference.programs.labelled import columns_of_inputs
 from gpzoo.inference.programs.runs import Runs, unmasked
 from gpzoo.processes.process import GaussianProcess
 
@@ -84,7 +84,7 @@ def lengthscales(
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     rows = {column: i for i, column in enumerate(columns)}
-    known = (read_columns(trained.data) or ("", []))[1] if names is None else names
+    known = columns_of_inputs(trained.model, trained.data)[1] if names is None else names
     words = {c: str(known[c]) if len(known) == len(numbered) else f"column {c}" for c in numbered}
     words[_ALL] = "every column"
     ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))

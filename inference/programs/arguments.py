@@ -23,17 +23,23 @@ from gpzoo.processes.process import GaussianProcess
 
 
 def arguments(
-    program: Callable, args: tuple, kwargs: Mapping[str, Any] | None = None, *, new: bool = False
+    program: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    new: bool = False,
+    described: Mapping[str, Any] | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
     """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data that it leaves out may be NaN.
 
-    A Dataset in place of all positional arguments becomes arrays by row, see :func:`unlabelled`.
+    A Dataset in place of all positional arguments becomes arrays by row, and columns go by the names that are
+    ``described``, see :func:`unlabelled`.
 
     Raises:
         TypeError, ValueError: see there.
     """
     absent: checks.Absent = []
-    args, kwargs = checks.arguments(program, unlabelled(program, args), kwargs, new=new, absent=absent)
+    args, kwargs = checks.arguments(program, unlabelled(program, args, described), kwargs, new=new, absent=absent)
     refuse_absent(program, args, kwargs, absent)
     return args, kwargs
 

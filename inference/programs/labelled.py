@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpzoo import _checks as checks
+from gpzoo._labels import aligned, first_index, places
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,31 @@ class Labels:
     def labelled(self, x: Any, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Any:
         """An array of all rows, ``[*before, N, *after]``, as ``xarray.DataArray`` with the dimensions in place of rows.
 
-        Sites with other rows stay as they are, and so does ``None``.
+        ``None`` stays as it is.
         """
         import xarray
 
-        at = len(before)
-        if x is None or np.ndim(x) <= at or np.shape(x)[at] != math.prod(self.dims.values()):
+        if x is None:
             return x
-        shape = np.shape(x)
+        at, shape = len(before), np.shape(x)
         more = tuple(f"axis_{i}" for i in range(np.ndim(x) - at - 1 - len(after)))
         values = np.reshape(x, (*shape[:at], *self.dims.values(), *shape[at + 1 :]))
         return xarray.DataArray(values, self.coords, (*before, *self.dims, *more, *after))
 
-    def by_rows(self, x: Any) -> Any:
-        """A DataArray with these dimensions by row, ``[N, ...]``, by its labels; others as they are."""
+    def by_rows(self, name: str, x: Any) -> Any:
+        """A DataArray, or a Series, with these dimensions by row, ``[N, ...]``, by its labels; others as they are.
+
+        Raises:
+            ValueError: for labels that are not those of the rows, by the argument's name.
+        """
+        if hasattr(x, "iloc") and set(x.index.names) == set(self.dims):
+            x = x.to_xarray()
         if not set(self.dims) <= set(map(str, getattr(x, "dims", ()))):
             return x
-        x = x.sel({dim: self.coords[dim] for dim in self.dims if dim in x.coords and dim in self.coords})
+        for dim in self.dims:
+            if dim in x.indexes and dim in self.coords:
+                own, wanted = x.indexes[dim].tolist(), self.coords[dim].to_index().tolist()
+                x = x.isel({dim: places(own, wanted, name, "the Dataset", f"labels of {dim!r}", _SAME)})
         x = x.transpose(*self.dims, ...).values
         return x.reshape(-1, *x.shape[len(self.dims) :])
 
@@ -66,18 +74,36 @@ def labels_of(program: Callable, args: tuple) -> Labels | None:
 
 
 def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]:
-    """What names every row, ``[N]``: the coordinates of a Dataset, or the index of a frame that has one of its own."""
+    """What names every row, ``[N]``: the coordinates of a Dataset, or the labels that put arguments in one order.
+
+    An index that only counts names nothing.
+    """
     if (labels := labels_of(program, args)) is not None:
         return dict(labels.columns)
+    index = first_index(args)
+    if index is None or type(index).__name__ == "RangeIndex":
+        return {}
     found: dict[str, np.ndarray] = {}
-    rows = len(args[0]) if args and hasattr(args[0], "__len__") else 0
-    for index in (x.index for x in args if hasattr(x, "index") and hasattr(x.index, "get_level_values")):
-        if type(index).__name__ == "RangeIndex" or len(index) != rows:  # rows were not named
-            continue
-        for level, name in enumerate(index.names):
-            values = np.asarray(index.get_level_values(level))
-            found[str(name or "index")] = values.astype(str) if values.dtype == object else values
+    for level, name in enumerate(index.names):
+        values = np.asarray(index.get_level_values(level))
+        found[str(name or "index")] = values.astype(str) if values.dtype == object else values
     return found
+
+
+def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Mapping[str, Any]) -> Any:
+    """Test data by site, put in the order of the rows of new arguments, and of the columns of an argument of that name.
+
+    Raises:
+        ValueError: for labels that are not the same.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    orders, names = _orders(described), [f"test_data[{site!r}]" for site in values]
+    of = [_in_order(x, orders.get(site, []), name) for name, (site, x) in zip(names, values.items(), strict=True)]
+    if (labels := labels_of(program, new)) is not None:
+        return {site: labels.by_rows(*each) for site, each in zip(values, zip(names, of, strict=True), strict=True)}
+    every = aligned([*checks.positional(program, len(new))[0], *names], (*new, *of))
+    return dict(zip(values, every[len(new) :], strict=True))
 
 
 def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:
@@ -93,18 +119,19 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     Args:
         program: for the names of its arguments.
         args: positional arguments.
-        described: the data of a training, whose columns of inputs must be there in that order.
+        described: the data of a training, whose columns are put in that order.
 
     Raises:
         ValueError: for a dimension without a coordinate, coordinates that are no numbers, data that lack a dimension,
-            other arguments beside a Dataset, and columns that are not those of the training.
+            other arguments beside a Dataset, and columns that are not those of the training, by their names.
     """
-    name, order = read_columns(described or {}) or ("", [])
+    orders = _orders(described or {})
     if (labels := labels_of(program, args)) is None:
-        return tuple(_in_order(x, order) if at == name else x for at, x in _named(program, args))
+        return tuple(_in_order(x, orders.get(name, []), name) for name, x in _named(program, args))
     import xarray
 
     data, (first, *others) = _dataset(program, args), _names(program)
+    order = orders.get(first, [])
     like = xarray.DataArray(np.zeros(tuple(labels.dims.values())), dims=tuple(labels.dims))
     stacked, found = first not in data.variables, {}
     taken = [at for at in (first, *others) if at in (data.data_vars if stacked else data.variables)]
@@ -112,8 +139,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     for at in taken:
         if own and at == first:
             table = data[at].transpose(*labels.dims, own)
-            by_name = dict(zip(_labels_of_columns(data, own), table.values.T, strict=False))
-            found[at] = table.values if not by_name else np.stack(list(_in_order(by_name, order).values()), axis=1)
+            found[at] = _in_order(table, order if _labels_of_columns(data, own) else [], first).values
             continue
         lacking = [dim for dim in labels.dims if dim not in data[at].dims]
         checks.refuse(
@@ -122,7 +148,9 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
         )
         found[at] = data[at].broadcast_like(like).transpose(*labels.dims).values.ravel()
     if stacked:
-        columns = _in_order(labels.columns, order) if name == first else labels.columns
+        names = list(labels.columns)
+        in_order = places(names, order, first, "the training", "columns", _SAME) if order else range(len(names))
+        columns = {names[i]: labels.columns[names[i]] for i in in_order}
         odd = {at: str(x.dtype) for at, x in columns.items() if x.dtype.kind not in "fiub"}
         checks.refuse(odd, f"Coordinates must be numbers, such as the days since the first date; got {odd}.")
         found[first] = np.stack(list(columns.values()), axis=1)
@@ -131,42 +159,55 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
 
 def columns_of(program: Callable, args: tuple) -> dict[str, str]:
-    """Names of the columns of a program's inputs, its first argument, as a trained model describes its data."""
+    """Names of the columns of a program's arguments, where they have any, as a trained model describes its data."""
     if (labels := labels_of(program, args)) is not None:
         data, (first, *_) = _dataset(program, args), _names(program)
         own = _dimension_of_columns(data, _names(program))
-        names = list(labels.columns) if first not in data.variables else _labels_of_columns(data, own)
-        found = {first: names} if names else {}
+        found = {first: list(labels.columns) if first not in data.variables else _labels_of_columns(data, own)}
     else:
-        found = {name: list(map(str, x.columns)) for name, x in _named(program, args)[:1] if _is_frame(x)}
-    return {f"argument {name} columns": json.dumps(columns) for name, columns in found.items()}
+        found = {name: list(map(str, _columns(x))) for name, x in _named(program, args)}
+    return {f"argument {name} columns": json.dumps(columns) for name, columns in found.items() if columns}
 
 
-def read_columns(described: Mapping[str, Any]) -> tuple[str, list[str]] | None:
-    """The argument whose columns have names, and these; of :func:`columns_of`."""
-    found = ((name, x) for name, x in described.items() if name.startswith("argument ") and name.endswith(" columns"))
-    return next(((name[9:-8], json.loads(x)) for name, x in found), None)
+def described_columns(described: Mapping[str, Any]) -> dict[str, str]:
+    """What :func:`columns_of` said, among all that describes data."""
+    return {name: x for name, x in described.items() if name.startswith("argument ") and name.endswith(" columns")}
+
+
+def columns_of_inputs(program: Callable, described: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The name of a program's first argument, and those of its columns, if they have any."""
+    name = next(iter(_names(program)), "")
+    return name, _orders(described).get(name, [])
+
+
+def _orders(described: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Names of columns by argument."""
+    return {name[9:-8]: json.loads(x) for name, x in described_columns(described).items()}
 
 
 def _named(program: Callable, args: tuple) -> list[tuple[str, Any]]:
     return list(zip(checks.positional(program, len(args))[0], args, strict=True))
 
 
-def _is_frame(x: Any) -> bool:
-    return hasattr(x, "columns") and hasattr(x, "dtypes")
+def _columns(x: Any) -> list[Any]:
+    """The labels of the columns of a frame, or of the second dimension of a DataArray."""
+    if hasattr(x, "columns") and hasattr(x, "dtypes"):
+        return list(x.columns)
+    return list(x.indexes.get(x.dims[1], ())) if hasattr(x, "isel") and getattr(x, "ndim", 0) == 2 else []
 
 
-def _in_order(x: Any, order: list[str]) -> Any:
-    """A frame, or columns by name, in the order of the training's; anything else as it is."""
-    if not order or not (_is_frame(x) or isinstance(x, Mapping)):
+#: What to do about columns that are not those of the training.
+_SAME = "Pass the same ones."
+
+
+def _in_order(x: Any, order: list[str], name: str) -> Any:
+    """An array with names of columns in the order of the training's; anything else as it is."""
+    labels = _columns(x)
+    own = list(map(str, labels))
+    if not order or not labels or own == order:
         return x
-    labels = list(x if isinstance(x, Mapping) else x.columns)
-    if (own := list(map(str, labels))) == order:
-        return x
-    checks.refuse(sorted(own) != sorted(order), f"The inputs have the columns {own}, and those of training {order}.")
-    if isinstance(x, Mapping):
-        return {name: x[name] for name in order}
-    return x[[labels[own.index(name)] for name in order]]
+    at = places(own, order, name, "the training", "columns", _SAME)
+    return x.isel({x.dims[1]: at}) if hasattr(x, "isel") else x[[labels[i] for i in at]]
 
 
 def _names(program: Callable) -> list[str]:

@@ -66,6 +66,7 @@ class SiteRows:
         across: what needs rows of several rows of the data together, by the name of the GP site.
         sizes: lengths of the first axes of sites at all rows of the data, by name.
         count: number of rows of the data; 0 where arguments have different ones.
+        by_row: names of the sites with one row for each row of the data, in its order, in batches or not.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class SiteRows:
     across: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     count: int = 0
+    by_row: frozenset[str] = frozenset()
 
     def refuse_untold(self, names: Iterable[str], batch_size: int) -> None:
         """Refuse batches of sites whose rows cannot be told from those of the data.
@@ -134,6 +136,7 @@ def rows_of(
         looked = _Looked(parts_of, args, few := count, joint)
     layouts: dict[str, Layout] = {}
     untold: dict[str, str] = {}
+    by_row: set[str] = set()
     seen = {site: x.shape for site, x in looked.values.items()}
     grown: Mapping[str, tuple[int, ...]] = {}
     other = count if few < count else max(count - 1, 3 - count)
@@ -149,8 +152,10 @@ def rows_of(
             untold[site] = found
         elif found is not None and site not in untold:
             layouts[site] = found
+        if isinstance(found, Layout) and found.count == 1:
+            by_row.add(site)
     sizes = {site: shape[0] for site, shape in (seen if few == count else grown).items() if shape}
-    return SiteRows(layouts, untold, *looked.uses(), sizes, count)
+    return SiteRows(layouts, untold, *looked.uses(), sizes, count, frozenset(by_row))
 
 
 def number_of_rows(args: tuple) -> int:

@@ -17,7 +17,7 @@ from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.labelled import read_columns
+from gpzoo.inference.programs.labelled import columns_of_inputs
 from gpzoo.inference.programs.program import Look, named
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.processes.marginals import GaussianMarginals
@@ -125,7 +125,7 @@ def parameters_of(key: Array, trained: Trained, subject: Subject, seen: Look) ->
         low, middle, high = (shown(float(x)) for x in ends)
         value = middle if ends[0] == ends[2] else f"{middle} ({low} to {high})"
         rows.append((name, str(list(draws.shape[1:])), value, described(unmasked(seen.trace[name]["fn"]))))
-    _, columns = read_columns(trained.data) or ("", [])
+    _, columns = columns_of_inputs(trained.model, trained.data)
     variational, hidden = guide.variational_parameters(), {f"{n}_{part}" for n in others for part in ("loc", "scale")}
     limits = {name: site for name, site in seen.trace.items() if site["type"] == "param"}
     own = [name for name in trained.params if name not in variational | hidden]

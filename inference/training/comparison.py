@@ -29,6 +29,7 @@ from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.inference.training.fit import fit
 
 
@@ -224,7 +225,10 @@ def compare(
         checks.positive_number("learning_rate", learning_rate)
     programs = [x.model if isinstance(x, SVI) else x[0] for x in candidates.values()]
     data, kwargs = _data_of(programs, ("X", "y"), (X, y), model_kwargs)
-    tests = None if X_test is None else _data_of(programs, ("X_test", "y_test"), (X_test, y_test), kwargs, new=True)[0]
+    tests = None
+    if X_test is not None:
+        test = unlabelled(programs[0], (X_test, y_test), columns_of(programs[0], (X, y)))
+        tests = _data_of(programs, ("X_test", "y_test"), test, kwargs, new=True)[0]
     trainings = {}
     for name, candidate in candidates.items():
         guide = candidate.guide if isinstance(candidate, SVI) else InducingGuide(*candidate)

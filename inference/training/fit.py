@@ -105,9 +105,10 @@ def fit(
             Keys ``[K]`` for ``K`` trainings.
         svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
         num_steps: updates in total, those of a resumed training included, and no fewer than it has.
-        *data: the model's positional arguments; arrays among them have one row per datum. Or one table, whose groups
-            are the arguments; or one xarray Dataset, whose variables and coordinates are, by name (the first argument,
-            if it has no such name, is the coordinates of all dimensions).
+        *data: the model's positional arguments; arrays among them have one row per datum, and those with labels (of
+            pandas, or a DataArray) are put in the order of the first that has any. Or one table, whose groups are the
+            arguments; or one xarray Dataset, whose variables and coordinates are, by name (the first argument, if it
+            has no such name, is the coordinates of all dimensions).
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
         model_kwargs: the model's keyword arguments, by name, passed whole. Where the model has an argument
@@ -151,10 +152,10 @@ def fit(
     Raises:
         TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
             key, an objective without ``loss``, or arguments of the model outside ``model_kwargs``.
-        ValueError: for rows or members that disagree in number, a plate of another size than there are rows, options
-            out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays, labels), ``init_params``
-            of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a program that the objective
-            cannot train
+        ValueError: for rows or members that disagree in number, rows whose labels differ, a plate of another size than
+            there are rows, options out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays,
+            labels), ``init_params`` of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a
+            program that the objective cannot train
             (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal;
             for minibatches with that objective, or with :func:`~gpzoo.inference.lbfgs`, whose line search follows one
             function; for a ``mesh`` of several axes, with several keys or with that objective, one whose devices do not

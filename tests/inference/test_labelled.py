@@ -9,8 +9,20 @@ import pytest
 from numpyro.infer import SVI
 
 from gpzoo import GaussianProcess, kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load, plots, report
-from gpzoo.inference.programs.labelled import columns_of, unlabelled
+from gpzoo.inference import (
+    GaussianProcessELBO,
+    InducingGuide,
+    Trained,
+    compare,
+    diagnose,
+    fit,
+    load,
+    plots,
+    predict,
+    report,
+)
+from gpzoo.inference.programs.arguments import arguments
+from gpzoo.inference.programs.labelled import columns_of, columns_of_inputs, unlabelled
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
@@ -41,9 +53,12 @@ def by_name(time, latitude, longitude, warmth=None):
     climate(jnp.stack([latitude, longitude, time], axis=1), warmth)
 
 
-def trained(program, *data, steps=30):
-    svi = SVI(program, InducingGuide(program, kmeans(6)), adam(0.05), GaussianProcessELBO())
-    return fit(KEY, svi, steps, *data, progress=False)
+def svi_of(program):
+    return SVI(program, InducingGuide(program, kmeans(6)), adam(0.05), GaussianProcessELBO())
+
+
+def trained(program, *data, steps=30, **options):
+    return fit(KEY, svi_of(program), steps, *data, **options, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +195,7 @@ def test_columns_go_by_their_names(of_grid):
     found = of_grid.predict(KEY, other)["f"].mean
     assert found.dims == ("time", "longitude", "latitude")
     np.testing.assert_allclose(found.transpose(*COORDS), of_grid.predict(KEY, DATA)["f"].mean)
-    with pytest.raises(ValueError, match=r"columns .*'height'.*, and those of training .*'time'"):
+    with pytest.raises(ValueError, match="X alone has height, and the training alone has time"):
         of_grid.predict(KEY, other.rename(time="height"))
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": GRID[:, 0], "b": GRID[:, 1], "c": GRID[:, 2]})
@@ -189,8 +204,8 @@ def test_columns_go_by_their_names(of_grid):
     np.testing.assert_array_equal(again, model.predict(KEY, frame)["f"].mean)
     with pytest.raises(ValueError, match="columns"):
         model.predict(KEY, frame.rename(columns={"a": "A"}))
-    # Names are those of the inputs: columns of targets are no inputs.
-    assert not columns_of(gp_regression, (GRID, frame))
+    # Columns of targets are no inputs.
+    assert columns_of_inputs(gp_regression, columns_of(gp_regression, (GRID, frame))) == ("X", [])
 
 
 def of_regions(year, code, deaths=None):
@@ -254,3 +269,191 @@ def test_what_would_be_misread_is_refused(case):
 @pytest.mark.slow
 def test_a_report_takes_a_dataset(of_grid, tmp_path):
     assert report(KEY, of_grid, DATA, path=tmp_path / "report.html").stat().st_size > 10_000
+
+
+# -- labels of pandas and of DataArrays --------------------------------------------------------------------------------
+
+ROWS, COLUMNS = 12, ["age", "dose", "year"]
+INDEXES = {
+    "words": lambda pandas: [f"patient {i}" for i in range(ROWS)],
+    "dates": lambda pandas: pandas.date_range("2020-01-01", periods=ROWS),
+    "numbers": lambda pandas: np.arange(ROWS)[::-1] * 3,
+    "counted": lambda pandas: pandas.RangeIndex(ROWS),
+    "levels": lambda pandas: pandas.MultiIndex.from_product([range(3), list("abcd")], names=["ward", "bed"]),
+}
+
+
+def table(index="words", dtype=float):
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(GRID[:ROWS], INDEXES[index](pandas), COLUMNS).astype(dtype)
+    return X, X["age"] - 2 * X["dose"] + X["year"]
+
+
+def mixed(x):
+    return x.sample(frac=1, random_state=1)
+
+
+def as_array(x):
+    dims = ("row", "column")[: x.ndim]
+    return xarray.DataArray(x.to_numpy(), dict(zip(dims, x.axes, strict=False)), dims)
+
+
+@pytest.mark.parametrize("form", [lambda x: x, as_array], ids=["pandas", "xarray"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("index", INDEXES)
+def test_rows_go_by_their_labels(index, dtype, form):
+    """In the order of the first argument that has labels, wherever the others are; others go by position."""
+    X, y = table(index, dtype)
+    for first, second in ((X, mixed(y)), (mixed(X), y), (mixed(X), y[::-1])):
+        for given in (form(second), {"of": [form(second)]}):
+            (inputs, found), _ = arguments(gp_regression, (form(first), given))
+            np.testing.assert_array_equal(inputs, first)
+            np.testing.assert_array_equal(found["of"][0] if isinstance(given, dict) else found, y[first.index])
+            assert inputs.dtype == dtype
+    np.testing.assert_array_equal(arguments(gp_regression, (X.to_numpy(), mixed(y)))[0][1], mixed(y))
+
+
+@pytest.fixture(scope="module")
+def of_table():
+    return trained(gp_regression, *table(), steps=3)
+
+
+def exported(found):
+    return np.stack([found["log_likelihood"]["y"].values, found["posterior_predictive"]["y"].values])
+
+
+def exact(X, y=None):
+    numpyro.sample("y", GaussianProcess(RBF(1.0, np.array([1.0, 2.0, 4.0])), X), obs=y)
+
+
+#: Calls with inputs and data, each of which gives numbers by row, or numbers of all of them.
+PLACES = {
+    "fit": lambda model, X, y: trained(gp_regression, X, y, steps=3).losses,
+    "test_data": lambda model, X, y: model.predict(KEY, X, test_data={"y": y})["y"].log_density,
+    "condition": lambda model, X, y: model.condition(KEY, X, y, num_steps=2).params["f_mean"],
+    "to_arviz": lambda model, X, y: exported(model.to_arviz(KEY, X, y, num_draws=3)),
+    "diagnose": lambda model, X, y: diagnose(KEY, model, X, y).arrays["y_log_density"],
+    "functions": lambda model, X, y: model.functions(KEY, X, num_draws=2)["f"],
+    "function": lambda model, X, y: model.function(KEY)(X)["f"],
+    "exact": lambda model, X, y: (
+        predict(KEY, exact, X, train_args=(table()[0], mixed(table()[1])), test_data={"y": y}, params={})[
+            "y"
+        ].log_density
+    ),
+    "train_args": lambda model, X, y: predict(KEY, exact, table()[0], train_args=(X, y), params={})["y"].mean,
+    "compare": lambda model, X, y: (
+        compare(KEY, {"one": svi_of(gp_regression)}, *table(), X, y, num_steps=2, progress=False)["one"].nlpp
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("place", PLACES)
+def test_labels_are_put_in_order_everywhere(of_table, place):
+    (X, y), call = table(), PLACES[place]
+    found = call(of_table, X, y)
+    np.testing.assert_array_equal(call(of_table, X, mixed(y)), found)
+    if place not in ("fit", "train_args"):  # whose columns say the order
+        np.testing.assert_array_equal(call(of_table, X[["year", "age", "dose"]], y), found)
+        with pytest.raises(ValueError, match="X alone has weight, and the training alone has age"):
+            call(of_table, X.rename(columns={"age": "weight"}), y)
+        with pytest.raises(ValueError, match="the training alone has dose"):
+            call(of_table, X[["year", "age"]], y)
+    if "function" not in place:
+        with pytest.raises(ValueError, match=r"alone has patient 33, and .* alone has patient 3\."):
+            call(of_table, X, y.rename({"patient 3": "patient 33"}))
+
+
+def test_labels_of_an_export_are_those_of_its_rows(of_table):
+    pytest.importorskip("arviz")
+    X, y = table()
+    found = of_table.to_arviz(KEY, X, mixed(y), num_draws=3)
+    np.testing.assert_array_equal(found["observed_data"]["y"], y)
+    np.testing.assert_array_equal(found["observed_data"]["y"]["index"], y.index)
+
+
+def test_columns_of_targets_go_by_their_names():
+    X, _ = table()
+    model = trained(wide, X, Y := X[["age", "dose"]], steps=3)
+    for swapped in (Y[["dose", "age"]], mixed(Y[["dose", "age"]])):
+        found = [model.predict(KEY, X, test_data={"y": y})["y"].log_density for y in (Y, swapped)]
+        np.testing.assert_array_equal(*found)
+        found = [model.condition(KEY, X, y, num_steps=2).params["f_mean"] for y in (Y, swapped)]
+        np.testing.assert_array_equal(*found)
+    updated = model.condition(KEY, X, Y, num_steps=2)
+    swapped = X[["year", "age", "dose"]]
+    np.testing.assert_array_equal(updated.predict(KEY, swapped)["f"].mean, updated.predict(KEY, X)["f"].mean)
+
+
+def wide(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, np.array([1.0, 2.0, 4.0])), X, num_outputs=2))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+def test_labels_that_are_not_unique_are_refused_in_another_order():
+    X, y = table()
+    twice = {"patient 1": "patient 0"}
+    X, y = X.rename(twice), y.rename(twice)
+    np.testing.assert_array_equal(arguments(gp_regression, (X, y))[0][1], y)
+    for other in (mixed(y), y.rename({"patient 0": "patient 1"}), table()[1]):
+        with pytest.raises(ValueError, match="rows of y"):
+            arguments(gp_regression, (X, other))
+    frame, order = X.set_axis(["age", "age", "year"], axis=1), {"argument X columns": '["age", "age", "year"]'}
+    np.testing.assert_array_equal(arguments(gp_regression, (frame,), described=order)[0][0], frame)
+    with pytest.raises(ValueError, match=r"columns of X .* not unique"):
+        arguments(gp_regression, (frame.iloc[:, ::-1],), described=order)
+
+
+def test_test_data_of_a_dataset_have_its_labels(of_grid):
+    series = DATA["warmth"].to_series()
+    want = of_grid.predict(KEY, DATA, test_data={"y": FIELD.ravel()})["y"].log_density
+    found = of_grid.predict(KEY, DATA, test_data={"y": mixed(series)})["y"].log_density
+    np.testing.assert_array_equal(found, want)
+    for other in (DATA["warmth"][1:], DATA["warmth"].assign_coords(time=[0.0, 7.0])):
+        with pytest.raises(ValueError, match="alone has"):
+            of_grid.predict(KEY, DATA, test_data={"y": other})
+
+
+# -- whose rows a site has ---------------------------------------------------------------------------------------------
+
+
+def of_two(X, y=None, Z=None, z=None):
+    """The second function stands at rows of its own, of any number."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), Z))
+    with numpyro.plate("anchors", len(Z)):
+        numpyro.sample("z", Gaussian(g, 0.1), obs=z)
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("rows", [ROWS - 5, ROWS, ROWS + 1])
+def test_a_site_at_other_rows_has_no_labels(rows):
+    """However many they are."""
+    days = np.arange(float(ROWS))
+    data, Z = xarray.Dataset({"y": ("day", np.sin(days))}, {"day": days}), np.linspace(0, 1, rows)[:, None]
+    known = {"Z": Z, "z": Z[:, 0]}
+    model = trained(of_two, data, steps=2, model_kwargs=known)
+    of_sites = model.predict(KEY, data, model_kwargs=known, keep_draws=True, quantiles=(0.5,))
+    functions = model.functions(KEY, data, num_draws=2, model_kwargs=known)
+    assert of_sites["f"].mean.dims == of_sites["y"].mean.dims == ("day",) and functions["f"].dims == ("draw", "day")
+    assert not any(hasattr(x, "dims") for x in (*of_sites["g"], *of_sites["z"], functions["g"]))
+    found = model.to_arviz(KEY, data, num_draws=2, new_args=(data[["day"]],), model_kwargs=known)
+    for group in ("posterior", "observed_data", "prior", "predictions"):
+        for site in set(found[group].data_vars) & {"f", "y", "g", "z"}:
+            assert ("day" in found[group][site].coords) == (site in "fy"), (group, site)
+
+
+def test_rows_of_a_program_of_one_size_keep_their_labels():
+    """Such a program is not asked how it grows."""
+
+    def fixed(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", ROWS):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    days = np.arange(float(ROWS))
+    data = xarray.Dataset({"y": ("day", np.sin(days))}, {"day": days})
+    found = trained(fixed, data, steps=2).predict(KEY, data)
+    assert found["f"].mean.dims == found["y"].mean.dims == ("day",)

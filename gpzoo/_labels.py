@@ -1,0 +1,88 @@
+"""Labels of rows and columns of pandas and xarray, by which arguments are put in one order, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+#: Labels that a message names.
+_NAMED = 5
+
+
+def index_of(x: Any) -> Any:
+    """The labels of the rows of a frame, a Series or a DataArray, as an index of pandas; ``None`` where it has none."""
+    if hasattr(x, "iloc"):
+        return x.index
+    return x.indexes.get(x.dims[0]) if hasattr(x, "isel") and getattr(x, "ndim", 0) else None
+
+
+def first_index(args: tuple) -> Any:
+    """The labels of the first argument that has labels, after which the others go; ``None`` where none has."""
+    indexes = (index_of(x) for x in jax.tree.leaves(args, is_leaf=_is_iterator))
+    return next((index for index in indexes if index is not None), None)
+
+
+def aligned(names: Sequence[str], args: tuple) -> tuple:
+    """Arguments of one call with their rows in the order of the first one that has labels.
+
+    What has no labels goes by position.
+
+    Raises:
+        ValueError: as :func:`places`.
+    """
+    index, whose = first_index(args), ""
+    if index is None:
+        return args
+
+    def leaf(path: Any, x: Any) -> Any:
+        nonlocal whose
+        position: int = path[0].idx
+        name, own = names[position] + jax.tree_util.keystr(path[1:]), index_of(x)
+        whose = whose or (name if own is index else "")
+        if own is None or own is index or own.equals(index):
+            return x
+        way_out = f"Rows go by their labels; to take them by position, pass {name}.to_numpy()."
+        at = places(own.tolist(), index.tolist(), name, whose, "rows", way_out)
+        return x.iloc[at] if hasattr(x, "iloc") else x.isel({x.dims[0]: at})
+
+    return jax.tree_util.tree_map_with_path(leaf, args, is_leaf=_is_iterator)
+
+
+def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, what: str, way_out: str) -> list[int]:
+    """Where each of the wanted labels stands among an argument's own.
+
+    Args:
+        own: labels of the argument.
+        wanted: those of what it goes with, in the order that is wanted.
+        name: of the argument.
+        whose: name of what it goes with.
+        what: rows or columns.
+        way_out: what to do instead.
+
+    Raises:
+        ValueError: for a label that only one of them has, and for labels in another order that are not unique.
+    """
+    at, others = {label: i for i, label in enumerate(own)}, set(wanted)
+    more = [label for label in at if label not in others]
+    lacking = [label for label in dict.fromkeys(wanted) if label not in at]
+    if more or lacking:
+        sides = [f"{of} alone has {_some(labels)}" for of, labels in ((name, more), (whose, lacking)) if labels]
+        raise ValueError(f"The {what} of {name} are not those of {whose}: {', and '.join(sides)}. {way_out}")
+    if len(at) < len(own) or len(at) < len(wanted):
+        raise ValueError(
+            f"The {what} of {name} and of {whose} have labels that are not unique, in different orders, so that nobody "
+            f"can tell which is which. {way_out}"
+        )
+    return [at[label] for label in wanted]
+
+
+def _is_iterator(x: Any) -> bool:
+    """Whether JAX would warn of a leaf, which the gate refuses by the argument's name."""
+    return isinstance(x, Iterator)
+
+
+def _some(labels: list[Any]) -> str:
+    named = ", ".join(str(label) for label in labels[:_NAMED])
+    return named + (f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else "")
