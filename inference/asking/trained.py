@@ -118,7 +118,7 @@ class Trained:
 
         Programs that one of the two compiles serve both.
         """
-        return Trained(self.model, self.guide, params, _compiled=self._compiled)
+        return Trained(self.model, self.guide, params, data=described_columns(self.data), _compiled=self._compiled)
 
     @classmethod
     @entry_point

@@ -63,7 +63,7 @@ class OtherLatents:
         # NumPyro's guides keep what they see at their first call, which must therefore be numbers.
         if all(map(is_concrete, jax.tree.leaves(args))):
             self.check(*args)
-        args, kwargs = jax.tree.map(concrete, (args, kwargs))
+        args, kwargs = concrete((args, kwargs))
         with jax.ensure_compile_time_eval(), handlers.block(), handlers.seed(rng_seed=0):
             priors = handlers.trace(alone(model, names, with_data := set())).get_trace(*args, **kwargs)
             found = handlers.trace(self.guide).get_trace(*args, **kwargs)

@@ -47,7 +47,7 @@ def sites_by_place(
         batch_size: number of rows of a batch; with that of all rows, their order alone changes.
     """
     with jax.ensure_compile_time_eval():
-        return _by_place(model, *jax.tree.map(concrete, (args, dict(kwargs), dict(values or {}))), batch_size)
+        return _by_place(model, *concrete((args, dict(kwargs), dict(values or {}))), batch_size)
 
 
 def refuse_in_minibatches(
@@ -69,7 +69,7 @@ def refuse_in_minibatches(
         return
     try:
         found = sites_by_place(model, args, kwargs, values, count - (not order_alone))
-    except Exception:  # a program of one number of rows; what else is wrong, the training says
+    except (TypeError, ValueError):  # a program of one number of rows, such as a plate of a fixed size
         return
     for name, reason in found.items():
         raise ValueError(

@@ -412,7 +412,7 @@ def rows_of_sites(
     these shapes at all rows, where the program has been looked at there. The program is looked at in ``rows.py``, its
     operations in ``following.py``, and numbers that go by the place of a row in ``places.py``.
     """
-    args, given = jax.tree.map(concrete, (args, dict(kwargs)))
+    args, given = concrete((args, dict(kwargs)))
 
     def parts(args: tuple) -> Iterator[Part]:
         of = _unit_value if not shapes else partial(_unit_value, estimated=False)
@@ -447,7 +447,7 @@ def dependence_on_rows(
         values: known values of parameters and of latent sites that are not GPs, by name.
     """
     with jax.ensure_compile_time_eval():
-        given = jax.tree.map(concrete, (args, dict(kwargs), dict(values or {})))
+        given = concrete((args, dict(kwargs), dict(values or {})))
         arrays, static = split_arrays(given[1])
     given, num_rows = (given[0], arrays, given[2]), number_of_rows(args)
     if found.enumerated:
@@ -514,14 +514,21 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
         raise ValueError(f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}{hint}.")
 
 
-def concrete(x: Any) -> Any:
-    """Random numbers in place of a tracer, whose values do not change the dependence on rows."""
-    if not isinstance(x, Tracer):
-        return x
+def concrete(arguments: Any) -> Any:
+    """Arguments with numbers in place of tracers: no two arrays alike, and masks that leave nothing out."""
     rng = np.random.default_rng(0)
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
-    return np.zeros(x.shape, x.dtype)
+
+    def known(x: Any) -> Any:
+        if not isinstance(x, Tracer):
+            return x
+        if x.dtype == bool:
+            return np.ones(x.shape, bool)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
+        # Labels, and places in tables, of which there are two at least.
+        return rng.integers(0, 2, x.shape).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x
+
+    return jax.tree.map(known, arguments)
 
 
 def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:

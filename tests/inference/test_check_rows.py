@@ -339,3 +339,27 @@ def test_sites_at_other_rows_may_be_picked_by_a_datum_one_row_each():
     assert dependence_on_rows(
         program, (X, X[:, 0]), given | {"several": True}, guide.sites, frozenset()
     ).across.keys() == {"g"}
+
+
+COMBINED = {
+    "a lag": lambda f, mask, one, other: f - jnp.roll(f, 3),
+    "rows by arguments": lambda f, mask, one, other: f[one] - f[other],
+    "masked means": lambda f, mask, one, other: f - jnp.where(mask, f, 0).mean(),
+}
+
+
+@pytest.mark.parametrize("kind", COMBINED)
+@pytest.mark.parametrize("rows", [5, 12])
+def test_rows_are_told_apart_where_arguments_are_traced(kind, rows):
+    """Of which masks and places nothing is known: numbers stand in for them."""
+
+    def program(X, y=None, mask=None, one=None, other=None):
+        f = draws(numpyro.sample("f", GaussianProcess(kernels.RBF(), X)))
+        with numpyro.plate("data", len(X)), numpyro.handlers.mask(mask=mask):
+            numpyro.sample("y", gaussian(COMBINED[kind](f, mask, one, other), 0.1), obs=y)
+
+    X = np.linspace(0, 1, rows)[:, None]
+    guide = InducingGuide(program, InducingPoints(X[:1]))
+    given = X, X[:, 0], X[:, 0] < 2, np.arange(rows), np.arange(rows)[::-1].copy()
+    with pytest.raises(ValueError, match="several rows of GP site 'f'"):
+        jax.jit(lambda *given: guide.init_params(KEY, *given))(*given)

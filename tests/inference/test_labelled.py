@@ -330,6 +330,9 @@ def exact(X, y=None):
 PLACES = {
     "fit": lambda model, X, y: trained(gp_regression, X, y, steps=3).losses,
     "test_data": lambda model, X, y: model.predict(KEY, X, test_data={"y": y})["y"].log_density,
+    "with_params": lambda model, X, y: (
+        model.with_params(model.params).predict(KEY, X, test_data={"y": y})["y"].log_density
+    ),
     "condition": lambda model, X, y: model.condition(KEY, X, y, num_steps=2).params["f_mean"],
     "to_arviz": lambda model, X, y: exported(model.to_arviz(KEY, X, y, num_draws=3)),
     "diagnose": lambda model, X, y: diagnose(KEY, model, X, y).arrays["y_log_density"],
@@ -428,6 +431,7 @@ def of_two(X, y=None, Z=None, z=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow_but(rows=[ROWS])
 @pytest.mark.parametrize("rows", [ROWS - 5, ROWS, ROWS + 1])
 def test_a_site_at_other_rows_has_no_labels(rows):
     """However many they are."""

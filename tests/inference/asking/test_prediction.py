@@ -488,7 +488,7 @@ def with_known(X, s, y=None, *, make):
         numpyro.sample("y", make(f, s), obs=y)
 
 
-@pytest.mark.slow_but(row=[4], case=["noise", "exposure"])
+@pytest.mark.slow_but(row=[4], case=["exposure"])
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
 def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
