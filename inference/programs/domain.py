@@ -44,7 +44,7 @@ def _asked(fn: Any) -> bool:
 def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
     law, value = _law(fn), jnp.asarray(value)
     if isinstance(unmasked(fn), Expected):
-        value = unmasked(fn).checked(value)  # without what is missing
+        value = _of_entries(fn).checked(value)  # without what is missing
     with drawing():
         terms, inside = law.log_prob(value), law.support(value)
         possible = jnp.isfinite(terms)
@@ -55,6 +55,15 @@ def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
         for good in _good_parameters(law):
             possible &= _by_term(good, terms.shape)
     return observed(fn, value) & ~possible
+
+
+def _of_entries(fn: Any) -> Any:
+    """The likelihood of the entries that a mask leaves in."""
+    while isinstance(fn, MaskedDistribution):
+        if getattr(fn, "entries", None) is not None:
+            return fn.of_entries()
+        fn = fn.base_dist
+    return fn
 
 
 def _law(fn: Any) -> Any:

@@ -450,17 +450,22 @@ def dependence_on_rows(
         given = concrete((args, dict(kwargs), dict(values or {})))
         arrays, static = split_arrays(given[1])
     given, num_rows = (given[0], arrays, given[2]), number_of_rows(args)
-    if found.enumerated:
-        model = summed_out(model, found.plate_depth)
     sites: dict[str, Drawn] = {}
+    scored = model
 
     def program(given: tuple, of_process: Callable[[str, GaussianProcess], Any]) -> Trace:
         args, arrays, values = given
-        return _run(model, args, arrays | static, values, of_process).model
+        return _run(scored, args, arrays | static, values, of_process).model
 
     def unit(name: str, fn: GaussianProcess) -> Any:
         sites[name] = Drawn(fn.event_shape, fn.X.dtype, name not in joint)
         return _unit_value(name, fn, None)
+
+    def first(given: tuple) -> None:
+        nonlocal scored
+        latents = {name for name, site in sampled(program(given, unit)).items() if not site["is_observed"]}
+        if found.enumerated and latents <= found.latents | found.enumerated:  # with data, there is something to sum
+            scored = summed_out(model, found.plate_depth)
 
     def terms(within: Mapping[str, Layout], given: tuple, drawn: Mapping[str, Array]) -> dict[str, Array]:
         numbers: dict[str, Array] = {}
@@ -484,7 +489,7 @@ def dependence_on_rows(
         return numbers
 
     with jax.ensure_compile_time_eval():
-        jax.eval_shape(lambda given: program(given, unit) and None, given)
+        jax.eval_shape(first, given)
         used = {name: site for name, site in sites.items() if name in found.drawn or name in joint}
         return row_dependence(lambda within: partial(jax.jit(partial(terms, within)), given), used, num_rows)
 
