@@ -39,7 +39,7 @@ compiles it for all. A question about all rows at once, whose answer stays on th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -50,10 +50,10 @@ from jaxtyping import Integer, PRNGKeyArray
 
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.batches import rows_of_sites
 from gpzoo.inference.programs.finite import all_finite, refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
-from gpzoo.inference.programs.places import sites_by_place
-from gpzoo.inference.programs.program import Look, look, rows_of_sites
+from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 
 #: Arrays by group and site.
@@ -170,22 +170,17 @@ class Subject:
         self.compiled["sites", *self.shapes] = found.shapes
         return found
 
-    @cached_property
+    @property
     def site_rows(self) -> SiteRows:
         """How the program's sites follow the rows of its arguments; kept for other arguments of these shapes."""
-        key = ("rows", *self.shapes)
-        if key not in self.compiled:
-            seen = self.compiled.get(("sites", *self.shapes))
-            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, self.values, at_all=seen)
-        return self.compiled[key]
+        return self.site_rows_in_batches(None)
 
-    def site_rows_in_batches(self, batch_size: int) -> SiteRows:
-        """:attr:`site_rows`, with the sites that differ from those of all rows in batches of this size."""
-        key = ("places", batch_size, *self.shapes)
+    def site_rows_in_batches(self, batch_size: int | None) -> SiteRows:
+        """How they follow the rows in batches of this size."""
+        key = ("rows", batch_size, *self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
-            found = sites_by_place(self.model, self.args, self.kwargs, values, batch_size)
-            self.compiled[key] = replace(self.site_rows, untold=found | dict(self.site_rows.untold))
+            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, values, batch_size)
         return self.compiled[key]
 
     def at(self, **others: Any) -> At:
@@ -314,8 +309,10 @@ def ask(
     Raises:
         ValueError: in several batches, naming a site whose rows cannot be told from those of the inputs.
     """
-    layouts, num_rows = subject.site_rows.layouts, max(subject.site_rows.count, 1)
+    num_rows = max(number_of_rows(subject.args), 1)
     size = min(batch_size, num_rows)
+    follow = subject.site_rows_in_batches(size if size < num_rows else None)
+    layouts = follow.layouts
     program = subject.compiled_for(question, layouts)
     which = "of rows" if question.apart and size < num_rows else "all"
     parts: list[Found] = []
@@ -331,14 +328,13 @@ def ask(
         except Exception as error:
             if size < num_rows:  # it may be a program of one number of rows
                 try:
-                    subject.site_rows.refuse_untold(subject.site_rows.untold, size)
+                    follow.refuse_untold(follow.untold, size)
                 except ValueError as refusal:
                     raise refusal from error
             raise
         if size < num_rows and not number:
             names = {name for sites in found.values() for name in sites} | program.fixed
-            subject.site_rows.refuse_untold(names, size)  # before the program runs on other numbers of rows
-            subject.site_rows_in_batches(size).refuse_untold(names, size)
+            follow.refuse_untold(names, size)
             if which != "all" and program.fixed:
                 fixed = program(draws, at, "fixed")
                 found = {group: sites | fixed[group] for group, sites in found.items()}

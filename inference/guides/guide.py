@@ -26,12 +26,12 @@ from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
+from gpzoo.inference.programs.check_rows import dependence_on_rows
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals, Missing
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import (
     Look,
-    dependence_on_rows,
     descriptions_of,
     find_sites,
     look,

@@ -16,8 +16,8 @@ from numpyro.infer.autoguide import AutoGuide
 from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.enumeration import is_enumerated
-from gpzoo.inference.programs.program import concrete
 from gpzoo.inference.programs.runs import Trace, plates_of, sampled
+from gpzoo.inference.programs.standins import concrete
 from gpzoo.likelihoods import Likelihood
 
 #: Kinds of sites that are hidden from a program of some latent sites, unless they are among these.

@@ -21,8 +21,8 @@ from numpyro.distributions import biject_to, constraints
 from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Messenger
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.programs.program import _unit_value, parts_of
 from gpzoo.inference.programs.runs import Trace, given_value, run, unmasked
+from gpzoo.inference.programs.standins import parts_of, unit_value
 from gpzoo.processes.process import GaussianProcess
 
 #: The arrays of a site by part, such as its mean, each with its place in it.
@@ -150,7 +150,7 @@ def _run(model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mappin
         if not isinstance(fn, GaussianProcess):
             return None
         number += 1  # no two sites are the same numbers
-        return _unit_value(site["name"], fn, None) + jnp.asarray(number, fn.X.dtype)
+        return unit_value(site["name"], fn, None) + jnp.asarray(number, fn.X.dtype)
 
     values = jax.tree.map(lambda x: x, dict(values))  # networks write into the state that they are handed
     return run(random.key(0), args, kwargs, model=model, values=value_of, complete=False).model

@@ -16,8 +16,9 @@ from numpyro.distributions import MaskedDistribution
 from gpzoo import _checks as checks
 from gpzoo._numpyro import mask_of
 from gpzoo.inference.programs.labelled import unlabelled
-from gpzoo.inference.programs.program import parts_of, reached, run_of_marginals
+from gpzoo.inference.programs.program import reached
 from gpzoo.inference.programs.runs import sampled, unmasked
+from gpzoo.inference.programs.standins import parts_of, run_of_marginals
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.process import GaussianProcess
 

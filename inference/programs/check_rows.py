@@ -9,6 +9,7 @@ every two rows are apart at one bit at least: about ``log2(N)`` times three runs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gpzoo.inference.programs.rows import Layout
+from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.enumeration import summed_out
+from gpzoo.inference.programs.rows import Layout, number_of_rows
+from gpzoo.inference.programs.runs import Trace, sampled, unmasked
+from gpzoo.inference.programs.sites import Sites
+from gpzoo.inference.programs.standins import concrete, run_with, unit_value
 from gpzoo.processes.process import GaussianProcess, rows_first
 
 #: Rows are replaced at least so often: what depends on a branch may need several values to show.
@@ -55,6 +61,74 @@ class RowDependence(NamedTuple):
 
 #: Numbers by name, each of which is one term, as a function of the drawn values by site.
 Terms = Callable[[dict[str, Any]], Mapping[str, Array]]
+
+
+def dependence_on_rows(
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    found: Sites,
+    joint: frozenset[str],
+    values: Mapping[str, Any] | None = None,
+) -> RowDependence:
+    """How the program's terms at these arguments depend on the rows of the GP sites that it draws.
+
+    Terms are log densities of data, priors of other latent sites, and the inputs, mean and kernel of GP sites.
+
+    Args:
+        model: the program.
+        args: its positional arguments, data included.
+        kwargs: its keyword arguments.
+        found: the program's sites.
+        joint: names of the GP sites that are drawn jointly.
+        values: known values of parameters and of latent sites that are not GPs, by name.
+    """
+    with jax.ensure_compile_time_eval():
+        given = concrete((args, dict(kwargs), dict(values or {})))
+        arrays, static = split_arrays(given[1])
+    given, num_rows = (given[0], arrays, given[2]), number_of_rows(args)
+    sites: dict[str, Drawn] = {}
+    scored = model
+
+    def program(given: tuple, of_process: Callable[[str, GaussianProcess], Any]) -> Trace:
+        args, arrays, values = given
+        return run_with(of_process, scored, args, arrays | static, values).model
+
+    def unit(name: str, fn: GaussianProcess) -> Any:
+        sites[name] = Drawn(fn.event_shape, fn.X.dtype, name not in joint)
+        return unit_value(name, fn)
+
+    def first(given: tuple) -> None:
+        nonlocal scored
+        latents = {name for name, site in sampled(program(given, unit)).items() if not site["is_observed"]}
+        if found.enumerated and latents <= found.latents | found.enumerated:  # with data, there is something to sum
+            scored = summed_out(model, found.plate_depth)
+
+    def terms(within: Mapping[str, Layout], given: tuple, drawn: Mapping[str, Array]) -> dict[str, Array]:
+        numbers: dict[str, Array] = {}
+
+        def value(name: str, fn: GaussianProcess) -> Any:
+            parts = parts_by_row(fn)
+            numbers.update({f"the {part} of {name}": x for part, x in parts.items()})
+            start = response(parts, fn.in_row, sites[name], within.get(name), num_rows)
+            numbers[f"the prior of {name}"] = start
+            return start + (drawn[name] if name in drawn else unit_value(name, fn))
+
+        for name, site in sampled(program(given, value)).items():
+            fn = unmasked(site["fn"])
+            if site["is_observed"] and isinstance(fn, GaussianProcess):
+                whole = Drawn(fn.event_shape, fn.X.dtype, apart=False)
+                numbers[f"the log density of {name}"] = response(parts_by_row(fn), fn.in_row, whole, None, num_rows)
+            elif site["is_observed"]:
+                numbers[f"the log density of {name}"] = jnp.asarray(site["fn"].log_prob(site["value"]))
+            elif not isinstance(fn, GaussianProcess):
+                numbers[f"the prior of {name}"] = law_by_row(fn)
+        return numbers
+
+    with jax.ensure_compile_time_eval():
+        jax.eval_shape(first, given)
+        used = {name: site for name, site in sites.items() if name in found.drawn or name in joint}
+        return row_dependence(lambda within: partial(jax.jit(partial(terms, within)), given), used, num_rows)
 
 
 def row_dependence(

@@ -1,8 +1,8 @@
-"""What does a guide need to know of a program? Its latent sites, and how it uses their values."""
+"""The look at a program before its guide runs: its latent sites, and how it uses their values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,21 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from jax.core import Tracer
-from jaxtyping import PRNGKeyArray
 from numpyro.distributions import ExpandedDistribution, Independent, MaskedDistribution
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
-from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.check_rows import Drawn, RowDependence, law_by_row, parts_by_row, response, row_dependence
+from gpzoo.inference.programs.check_rows import RowDependence, dependence_on_rows
 from gpzoo.inference.programs.domain import impossible_rows, needed_part, refuse_impossible
 from gpzoo.inference.programs.enumeration import check_mark, plate_depth, summed_out
-from gpzoo.inference.programs.rows import Layout, Part, SiteRows, number_of_rows, rows_of
-from gpzoo.inference.programs.runs import Runs, Trace, data_of, given_value, run, sampled, shapes_of, unmasked
+from gpzoo.inference.programs.runs import Runs, Trace, data_of, sampled, shapes_of, unmasked
 from gpzoo.inference.programs.sites import Sites
+from gpzoo.inference.programs.standins import arrays_of, parts_of, run_with, unit_value
 from gpzoo.likelihoods import Expected, Likelihood
-from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -55,7 +52,7 @@ class Look:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the values of sample and deterministic sites, by name."""
-        return {name: np.shape(value) for name, value in _values(self.trace)}
+        return {name: np.shape(value) for name, value in arrays_of(self.trace).items()}
 
 
 def look(
@@ -88,10 +85,10 @@ def look(
 
         def value_of(name: str, fn: GaussianProcess) -> Any:
             moved = shift.astype(fn.X.dtype)
-            return moved + jnp.ones(fn.event_shape, fn.X.dtype) if arrays else _unit_value(name, fn, log, mean=moved)
+            return moved + jnp.ones(fn.event_shape, fn.X.dtype) if arrays else unit_value(name, fn, log, mean=moved)
 
         key = random.fold_in(random.key(0), shift.astype(int))
-        runs = _run(model, args, kwargs, values, value_of, key)
+        runs = run_with(value_of, model, args, kwargs, values, key)
         latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
         means = {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}
         return means, _terms(runs.model), _laws(runs.model), impossible_rows(runs.model) if first else {}
@@ -336,53 +333,13 @@ def _refuse_across(found: RowDependence) -> None:
         )
 
 
-def _unit_value(
-    name: str, fn: GaussianProcess, log: DrawLog | None, estimated: bool = True, mean: Array | float = 0.0
-) -> Any:
-    """Marginals of variance one, or numbers where the site is always drawn."""
-    means = jnp.full(fn.event_shape, mean, fn.X.dtype)
-    ones, sites = jnp.ones_like(means), frozenset({name})
-    if fn.in_row is not None:
-        if log is not None:
-            log.asked(sites)
-        return means
-    if fn.samples_views and estimated:
-        return EstimatedMarginals(means, ones, sites=sites)
-    return GaussianMarginals(means, ones, random.key(0), sites=sites, log=log)
-
-
-def parts_of(fn: GaussianProcess) -> dict[str, Any]:
-    """The arrays that a GP site's prior is made of, by name."""
-    parts = {"inputs": fn.rows_of_inputs, "mean": fn.loc}
-    parts |= {f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))}
-    return {part: value for part, value in parts.items() if value is not None}
-
-
-def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
-    """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
-    return _run(model, args, dict(kwargs), None, lambda name, fn: _unit_value(name, fn, None)).model
-
-
-def _values(trace: Trace) -> Iterator[tuple[str, Any]]:
-    """The arrays that sites have for values; of marginals their means."""
-    for name, site in trace.items():
-        value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
-        if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
-            yield name, value
-
-
-def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
-    """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel.
-
-    Without ``data`` there are no log densities.
-    """
+def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
+    """All terms that a draw can enter, by site and part: log densities, and a GP site's inputs, mean and kernel."""
     terms: dict[tuple[str, str], Any] = {}
     for name, site in sampled(trace).items():
         fn = site["fn"]
         if isinstance(fn, GaussianProcess):
             terms |= {(name, part): value for part, value in parts_of(fn).items()}
-        if not data:
-            continue
         if site["is_observed"]:
             _check_observed(name, fn, site["value"])
             try:
@@ -392,106 +349,6 @@ def _terms(trace: Trace, data: bool = True) -> dict[tuple[str, str], Array]:
         elif not isinstance(fn, GaussianProcess):
             terms[name, "prior"] = fn.log_prob(site["value"])
     return {key: jnp.asarray(term) for key, term in terms.items()}
-
-
-def rows_of_sites(
-    model: Callable,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    values: Mapping[str, Any] | None = None,
-    joint: frozenset[str] = frozenset(),
-    *,
-    shapes: bool = True,
-    at_all: Mapping[str, tuple[int, ...]] | None = None,
-) -> SiteRows:
-    """Which rows of the program's sites go with which rows of its positional arguments?
-
-    At its set-up a guide asks for what is needed together, without ``shapes``: densities of data are then among the
-    terms, and ``within`` and ``across`` are complete. Whatever is asked of a trained model asks how sites come in
-    batches, with ``shapes``: data may be absent, and ``layouts``, ``untold`` and ``sizes`` are complete; ``at_all`` has
-    these shapes at all rows, where the program has been looked at there. The program is looked at in ``rows.py``, its
-    operations in ``following.py``, and numbers that go by the place of a row in ``places.py``.
-    """
-    args, given = concrete((args, dict(kwargs)))
-
-    def parts(args: tuple) -> Iterator[Part]:
-        of = _unit_value if not shapes else partial(_unit_value, estimated=False)
-        trace = _run(model, args, given, values, lambda name, fn: of(name, fn, None)).model
-        for name, value in _values(trace):
-            yield Part(name, "value", value)
-        for (name, what), term in _terms(trace, data=not shapes).items():
-            fn, inputs = trace[name]["fn"], what == "inputs"
-            yield Part(name, what, term, inputs and fn.kernel.has_outputs(fn.X), 2 if inputs and fn.in_row else 1)
-
-    return rows_of(parts, args, joint=joint, shapes=shapes, at_all=at_all)
-
-
-def dependence_on_rows(
-    model: Callable,
-    args: tuple,
-    kwargs: Mapping[str, Any],
-    found: Sites,
-    joint: frozenset[str],
-    values: Mapping[str, Any] | None = None,
-) -> RowDependence:
-    """How the program's terms at these arguments depend on the rows of the GP sites that it draws.
-
-    Terms are log densities of data, priors of other latent sites, and the inputs, mean and kernel of GP sites.
-
-    Args:
-        model: the program.
-        args: its positional arguments, data included.
-        kwargs: its keyword arguments.
-        found: the program's sites.
-        joint: names of the GP sites that are drawn jointly.
-        values: known values of parameters and of latent sites that are not GPs, by name.
-    """
-    with jax.ensure_compile_time_eval():
-        given = concrete((args, dict(kwargs), dict(values or {})))
-        arrays, static = split_arrays(given[1])
-    given, num_rows = (given[0], arrays, given[2]), number_of_rows(args)
-    sites: dict[str, Drawn] = {}
-    scored = model
-
-    def program(given: tuple, of_process: Callable[[str, GaussianProcess], Any]) -> Trace:
-        args, arrays, values = given
-        return _run(scored, args, arrays | static, values, of_process).model
-
-    def unit(name: str, fn: GaussianProcess) -> Any:
-        sites[name] = Drawn(fn.event_shape, fn.X.dtype, name not in joint)
-        return _unit_value(name, fn, None)
-
-    def first(given: tuple) -> None:
-        nonlocal scored
-        latents = {name for name, site in sampled(program(given, unit)).items() if not site["is_observed"]}
-        if found.enumerated and latents <= found.latents | found.enumerated:  # with data, there is something to sum
-            scored = summed_out(model, found.plate_depth)
-
-    def terms(within: Mapping[str, Layout], given: tuple, drawn: Mapping[str, Array]) -> dict[str, Array]:
-        numbers: dict[str, Array] = {}
-
-        def value(name: str, fn: GaussianProcess) -> Any:
-            parts = parts_by_row(fn)
-            numbers.update({f"the {part} of {name}": x for part, x in parts.items()})
-            start = response(parts, fn.in_row, sites[name], within.get(name), num_rows)
-            numbers[f"the prior of {name}"] = start
-            return start + (drawn[name] if name in drawn else _unit_value(name, fn, None))
-
-        for name, site in sampled(program(given, value)).items():
-            fn = unmasked(site["fn"])
-            if site["is_observed"] and isinstance(fn, GaussianProcess):
-                whole = Drawn(fn.event_shape, fn.X.dtype, apart=False)
-                numbers[f"the log density of {name}"] = response(parts_by_row(fn), fn.in_row, whole, None, num_rows)
-            elif site["is_observed"]:
-                numbers[f"the log density of {name}"] = jnp.asarray(site["fn"].log_prob(site["value"]))
-            elif not isinstance(fn, GaussianProcess):
-                numbers[f"the prior of {name}"] = law_by_row(fn)
-        return numbers
-
-    with jax.ensure_compile_time_eval():
-        jax.eval_shape(first, given)
-        used = {name: site for name, site in sites.items() if name in found.drawn or name in joint}
-        return row_dependence(lambda within: partial(jax.jit(partial(terms, within)), given), used, num_rows)
 
 
 def _check_observed(name: str, fn: Any, value: Any) -> None:
@@ -519,29 +376,12 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
         raise ValueError(f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}{hint}.")
 
 
-def concrete(arguments: Any) -> Any:
-    """Arguments with numbers in place of tracers: no two arrays alike, and masks that leave nothing out."""
-    rng = np.random.default_rng(0)
-
-    def known(x: Any) -> Any:
-        if not isinstance(x, Tracer):
-            return x
-        if x.dtype == bool:
-            return np.ones(x.shape, bool)
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
-        # Labels, and places in tables, of which there are two at least.
-        return rng.integers(0, 2, x.shape).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x
-
-    return jax.tree.map(known, arguments)
-
-
 def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
     """The program's own parameters with these arguments; see :class:`Sites`."""
     found: dict[str, Any] = {}
 
     def once() -> None:
-        runs = _run(model, args, kwargs, None, lambda name, fn: _unit_value(name, fn, None))
+        runs = run_with(unit_value, model, args, kwargs)
         found.update(_parameters(runs))
 
     jax.eval_shape(once)
@@ -551,21 +391,3 @@ def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:
 def _parameters(runs: Runs) -> dict[str, Any]:
     own = {name: site["value"] for name, site in runs.model.items() if site["type"] in ("param", "mutable")}
     return {name: shapes_of(value) if name in runs.loose else None for name, value in own.items()}
-
-
-def _run(
-    model: Callable,
-    args: tuple,
-    kwargs: dict,
-    values: Mapping[str, Any] | None,
-    of_process: Callable[[str, GaussianProcess], Any],
-    key: PRNGKeyArray | None = None,
-) -> Runs:
-    """A run with given values, and the value ``of_process(name, fn)`` for each latent GP site."""
-
-    def value_of(site: dict[str, Any]) -> Any:
-        if site["type"] == "sample" and site["value"] is None and isinstance(site["fn"], GaussianProcess):
-            return of_process(site["name"], site["fn"])
-        return given_value(values or {}, site)
-
-    return run(random.key(0) if key is None else key, args, kwargs, model=model, values=value_of, complete=False)

@@ -16,9 +16,9 @@ from numpyro.primitives import mutable
 from gpzoo.errors import FactorisationError
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs.batches import refuse_in_minibatches
 from gpzoo.inference.programs.gp_sites import representing
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.places import refuse_in_minibatches
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
 from gpzoo.inference.training._sources import Resident, Streamed

@@ -1,4 +1,4 @@
-"""Rows are followed through programs: sites on other inputs than the batch, patches, tasks, and what needs several."""
+"""Rows of sites: on other inputs than the batch, patches, tasks, in batches of any size; and what needs several."""
 
 import jax
 import jax.numpy as jnp
@@ -10,118 +10,13 @@ from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
-from gpzoo.inference.programs.following import Follow
+from gpzoo.inference.programs.batches import _same, rows_of_sites
 from gpzoo.inference.programs.gp_sites import DrawnWithin
-from gpzoo.inference.programs.places import _same
-from gpzoo.inference.programs.program import rows_of_sites
-from gpzoo.inference.programs.rows import Layout, _numbered
+from gpzoo.inference.programs.rows import Layout
 from gpzoo.models import gaussian
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
-X3 = RNG.standard_normal((3, 4))
-
-
-# -- through one function ----------------------------------------------------------------------------------------------
-
-
-def _network(x):
-    h = jax.nn.gelu(x @ jnp.full((4, 3), 0.3))
-    return jax.nn.softmax(h) + jax.nn.relu(h) / jnp.linalg.norm(h, axis=1, keepdims=True)
-
-
-def _convolution(x):
-    images = jnp.reshape(x, (3, 2, 2, 1))
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(images, jnp.ones((2, 2, 1, 2)), (1, 1), "SAME", dimension_numbers=numbers)
-
-
-def _pooled(x):
-    images = jnp.reshape(x, (3, 2, 2, 1))
-    return jax.lax.reduce_window(images, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-
-
-def _recurrent(x):
-    return jax.lax.scan(lambda h, column: (jnp.tanh(h + column), h), jnp.zeros(3), x.T)[1]
-
-
-def _long(x):
-    columns = jnp.tile(x, (1, 10)).T
-    return jax.lax.scan(lambda h, column: (jnp.tanh(h + column), h), jnp.zeros(3), columns)[0]
-
-
-def _newton(x):
-    return jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, (s[1] + 2 / s[1]) / 2), (0, jnp.abs(x) + 1))[1]
-
-
-def _until_all(x):
-    return jax.lax.while_loop(lambda s: s.sum() < 40, lambda s: s + 1, x)
-
-
-def _until_each(x):
-    halved = lambda s: jax.lax.while_loop(lambda s: jnp.abs(s).max() > 0.1, lambda s: s / 2, s)  # noqa: E731
-    return jax.vmap(halved)(x)
-
-
-def _solved(x):
-    K = jnp.eye(4) + x[:, :, None] * x[:, None, :]
-    return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(K), x[:, :, None], lower=True)
-
-
-FUNCTIONS = {
-    "network": _network,
-    "convolution": _convolution,
-    "pooled": _pooled,
-    "recurrent": _recurrent,
-    "a long loop": _long,
-    "newton": _newton,
-    "until each": _until_each,
-    "solved": _solved,
-    "patches": lambda x: jnp.stack([x[:, i : i + 2] for i in range(3)], 1).reshape(-1, 2),
-    "apart": lambda x: jnp.concatenate([x[:, :2], x[:, 2:]]),
-    "transposed": lambda x: jnp.einsum("nd,ed->en", x, jnp.ones((5, 4))),
-    "chosen": lambda x: x[np.array([2, 0, 1, 1])],
-    "by label": lambda x: x[jnp.arange(3), jnp.array([0, 3, 1])],
-    "by its own label": lambda x: jnp.arange(12.0).reshape(3, 4)[jnp.argmax(x, axis=1)],
-    "each alone": lambda x: jax.lax.map(lambda row: jnp.sort(row)[::-1].cumsum(), x),
-    "mapped": jax.vmap(lambda row: jnp.where(row > 0, row, 0).max() + jnp.roll(row, 1)),
-    "one hot": lambda x: jnp.zeros((3, 4)).at[:, 1].add(x[:, 0]),
-    "solved by LU": jax.vmap(lambda row: jnp.linalg.solve(jnp.eye(4) + jnp.outer(row, row), row)),
-    "between points": lambda x: jnp.interp(x, jnp.linspace(-2, 2, 5), jnp.linspace(0, 1, 5) ** 2),
-    "split": lambda x: sum(jnp.split(x, 2, axis=1)),
-    "padded": lambda x: jnp.pad(x, ((0, 0), (1, 2)))[:, 1:-1],
-    "special": lambda x: jax.scipy.special.gammaln(jnp.abs(x) + 1) + jax.scipy.special.erf(x) + jnp.nan_to_num(x),
-    "rematerialised": jax.checkpoint(_network),
-    "chosen branch": lambda x: jax.lax.cond(True, jnp.sin, jnp.cos, x),
-    # These depend on several rows.
-    "centred": lambda x: x - x.mean(0),
-    "largest": lambda x: jnp.max(x),
-    "sorted": lambda x: jnp.sort(x, axis=0),
-    "running": lambda x: jnp.cumsum(x, axis=0),
-    "moving": lambda x: x[:-1] + x[1:],
-    "covariance": lambda x: x @ x.T,
-    "by the values": lambda x: x[jnp.argsort(x[:, 0])],
-    "until all": _until_all,
-    "a transform": lambda x: jnp.abs(jnp.fft.fft(x, axis=0)),
-}
-ACROSS = list(FUNCTIONS)[-9:]
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_row_that_an_entry_depends_on_is_missed(name):
-    function = FUNCTIONS[name]
-    trace = jax.make_jaxpr(function)(X3)
-    follow = Follow(trace, [_numbered(X3.shape)[None]], [lambda: X3], 1)
-    found = follow(trace.jaxpr.outvars[0])[0]
-    value = np.asarray(function(X3))
-    first, last = found[0], -found[1]
-    for row in range(3):
-        for change in RNG.standard_normal((5, 4)):
-            other = np.asarray(function(jnp.asarray(X3).at[row].set(2 * change)))
-            changed = ~np.isclose(value, other, rtol=1e-12, atol=1e-12)
-            assert not (changed & ((row < first) | (row > last))).any()
-    # Where one row suffices, no more are thought of.
-    assert (first >= last).all() == (name not in ACROSS)
 
 
 # -- through programs --------------------------------------------------------------------------------------------------
@@ -300,9 +195,9 @@ def first_three(X, y=None):
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (reversed_rows, r"its rows are those of rows \[2, 1, 0\]"),
-        (centred, "its row 0 depends on the rows 0 to 2 of the data together"),
-        (first_three, r"it has shape \[3\] at any number of rows, and depends on them"),
+        (reversed_rows, "the same row at another place"),
+        (centred, "the same row at another place"),
+        (first_three, "the same row at another place"),
     ],
 )
 def test_batches_that_cannot_be_told_are_refused_by_name(program, reason):
@@ -386,7 +281,7 @@ def test_a_program_of_one_number_of_rows_is_refused_by_name_in_batches():
         with numpyro.plate("rows", 9):
             numpyro.sample("y", gaussian(f, 0.1), obs=y)
 
-    with pytest.raises(ValueError, match="Site 'f' does not come in batches of 2 rows: the program does not run on 8"):
+    with pytest.raises(ValueError, match="Plate 'rows' has the size 9, and the arguments have 2 rows"):
         predicted(fixed, 2)
 
 
@@ -538,11 +433,14 @@ def test_options_under_which_rows_are_needed_together_are_refused_by_a_guide_tha
         ).all()
 
 
-def test_rows_are_told_without_computing_anything():
-    found = rows_of_sites(three_tasks, (X,), {"inputs": INPUTS, "targets": (None, None)})
+@pytest.mark.parametrize("batch_size", [None, 1, 4])
+def test_rows_are_told_by_the_program_and_not_by_their_number(batch_size):
+    found = rows_of_sites(three_tasks, (X,), {"inputs": INPUTS, "targets": (None, None)}, batch_size=batch_size)
     assert found.layouts == {"f0": Layout(), "y0": Layout()}
+    assert not found.untold
     assert found.sizes == {"f0": 9, "y0": 9, "f1": 5, "y1": 5, "f2": 9, "y2": 9}
-    assert rows_of_sites(apart, (PATCHES,), {}).layouts["f"] == Layout(2, strided=True)
+    for program, layout in (apart, Layout(2, strided=True)), (patches, Layout(2)):
+        assert rows_of_sites(program, (PATCHES,), {}, batch_size=batch_size).layouts["f"] == layout
 
 
 @pytest.mark.slow

@@ -1,0 +1,316 @@
+"""The rows of a program in batches: layouts by shapes, and the check that no row goes by its place or by their number.
+
+Shapes at two numbers of rows tell which sites have rows. They do not tell ``X - X.mean(0)``, ``jnp.arange(len(X))``, a
+sorted column or a draw of the shape of ``X`` by a key of the program's own, which in batches are others than for all
+rows at once. So the program runs on all rows, or on many of them, and on as many of these as a batch has in another
+order. The value of a GP site is a function of its inputs and its mean there, so that it follows the rows. What differs,
+and not for another random key too, goes by place. Rounding is measured: another run has the smallest change in each of
+its numbers, and what differs by no more than some of that is rounding.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from numpyro.infer import init_to_feasible
+
+from gpzoo.inference.programs.check_rows import parts_by_row
+from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows, rows_by_shape
+from gpzoo.inference.programs.runs import drawing, given_value, run, unmasked
+from gpzoo.inference.programs.standins import arrays_of, concrete, parts_of
+from gpzoo.likelihoods import Likelihood
+from gpzoo.processes.process import GaussianProcess
+
+#: Most numbers in the arguments of the larger run, unless a batch has more.
+_MOST = 2**17
+
+#: Changes are rounding up to so many times what the smallest change in the run's numbers makes: products over many
+#: columns round each of their sums.
+_ROUNDING = 16
+
+
+def rows_of_sites(
+    model: Callable,
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    values: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> SiteRows:
+    """How the program's sites follow the rows of its positional arguments.
+
+    Args:
+        model: the program.
+        args: positional arguments at all rows; with as many rows, they have one for each datum.
+        kwargs: keyword arguments.
+        values: of sites and parameters, where some are given.
+        batch_size: rows of a batch; with all rows (``None``) their order alone changes.
+    """
+    with jax.ensure_compile_time_eval():
+        given = concrete((args, dict(kwargs), dict(values or {})))
+        count = number_of_rows(args)
+        if count:
+            return _compared(model, *given, min(batch_size or count, count)).rows()
+        found = _shapes(partial(_numbers, model, given[1]), given[0], given[2], np.arange(0)).values
+        return SiteRows(sizes={site: len(x) for site, x in found.items() if x.ndim})
+
+
+def refuse_in_minibatches(
+    model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any], *, order_alone: bool
+) -> None:
+    """Refuse a program in which a row of a minibatch goes by its place among the others, or by their number.
+
+    Args:
+        model: the program.
+        args: positional arguments, those of a minibatch.
+        kwargs: keyword arguments.
+        values: of parameters and mutable state.
+        order_alone: whether the number of rows may matter, and what the others are, as in batch norm.
+
+    Raises:
+        ValueError: naming the site.
+    """
+    if (count := number_of_rows(args)) < 2:
+        return
+    try:
+        with jax.ensure_compile_time_eval():
+            given = concrete((args, dict(kwargs), dict(values)))
+            reasons = _compared(model, *given, count - (not order_alone)).reasons()
+    except (TypeError, ValueError):  # a program of one number of rows, such as a plate of a fixed size
+        return
+    for name, reason in reasons.items():
+        raise ValueError(
+            f"Site {name!r} does not come in minibatches: {reason}. Train on all rows at once (batch_size=None), or "
+            "pass what goes by the place of a row as an argument with a row of its own for each datum."
+        )
+
+
+class _Numbers(NamedTuple):
+    """The numbers of a run.
+
+    Attributes:
+        laws: those that the law of a site is made of, or its value, by name of the site and by what they are.
+        values: of sites, by name.
+    """
+
+    laws: dict[str, dict[str, Array]]
+    values: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Runs on rows of the data, and on some of these in another order.
+
+    Attributes:
+        whole: numbers of the first run.
+        part: of the second one.
+        again: of the second one with another random key.
+        nearly: of the second one with the smallest change in all that it is given.
+        size: the number of rows of the first run.
+        few: the places in the first run of the rows of the second one.
+        count: number of all rows.
+        at_other: shapes at another number of rows.
+        other: that number; 0 if the program runs on no other.
+        why: it does not.
+    """
+
+    whole: _Numbers
+    part: _Numbers
+    again: _Numbers
+    nearly: _Numbers
+    size: int
+    few: np.ndarray
+    count: int
+    at_other: _Numbers
+    other: int
+    why: str
+
+    def reasons(self) -> dict[str, str]:
+        """Why sites change with the place or the number of the rows, and those after them, by name."""
+        found: dict[str, str] = {}
+        for site, laws in self.part.laws.items():
+            for what in laws:
+                if site not in found and self._stays(site, what) and not self._follows(site, what):
+                    found[site] = (
+                        f"the same row at another place, or among another number of rows, gives other numbers in "
+                        f"{what.rstrip(' 0123456789')} of {site!r}"
+                    )
+            if found and site not in found:
+                found[site] = next(iter(found.values()))
+        return found
+
+    def rows(self) -> SiteRows:
+        """How the sites follow the rows."""
+        at_all, at_other = (
+            {site: x.shape for site, x in numbers.values.items()} for numbers in (self.whole, self.at_other)
+        )
+        found = rows_by_shape(at_all, self.size, at_other, self.other)
+        layouts = {}
+        for site, layout in found.layouts.items():
+            apart = any(not self._follows(site, what, (False,)) for what in self.part.laws.get(site, ()))
+            layouts[site] = layout._replace(strided=layout.count > 1 and apart)
+        sizes = dict(found.sizes) | {site: layout.count * self.count for site, layout in layouts.items()}
+        untold = self.reasons() | dict(found.untold)
+        by_row = frozenset(site for site, layout in layouts.items() if layout.count == 1 and site not in untold)
+        if self.why:
+            untold = dict.fromkeys(at_all, f"the program does not run on other numbers of rows ({self.why:.200})")
+        return SiteRows(layouts, untold, sizes, self.count, by_row)
+
+    def _stays(self, site: str, what: str) -> bool:
+        """Whether numbers are the same for another random key."""
+        part, again, nearly = (x.laws[site][what] for x in (self.part, self.again, self.nearly))
+        return _same(again, part, nearly)
+
+    def _follows(self, site: str, what: str, ways: tuple[bool, ...] = (False, True)) -> bool:
+        """Whether numbers go with the rows: next to each other (``False``), or as far apart as there are rows."""
+        whole, part, nearly, other = (x.laws[site][what] for x in (self.whole, self.part, self.nearly, self.at_other))
+        taken = (_at_rows(whole, other.shape, self.other, self.few, self.size, way) for way in ways)
+        return any(_same(x, part, nearly) for x in taken)
+
+
+def _compared(
+    model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[str, Any], batch_size: int
+) -> _Compared:
+    numbers = jax.jit(partial(_numbers, model, kwargs))
+    count = number_of_rows(args)
+    ordered = batch_size == count
+    most = _MOST * count // max(sum(np.size(x) for x in jax.tree.leaves(args)), 1)
+    size = min(count, max(most // (1 if ordered else batch_size), 1) * (1 if ordered else batch_size))
+    some = np.arange(size)
+    # From everywhere: what goes by place may be the same at all of the first rows, such as an array of sorted groups.
+    few = np.linspace(size - 1, 0, batch_size if batch_size < size else min(size, 3)).astype(int)
+    if ordered:
+        few = np.random.default_rng(0).permutation(size)
+    at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
+    # Of one type in all runs, each of which would be traced anew.
+    given = jax.tree.map(lambda x: np.asarray(x) if jnp.issubdtype(jnp.result_type(x), jnp.number) else x, given)
+    whole = numbers(at(some), given, some, random.key(0))
+    part, again = (numbers(at(few), given, few, random.key(i)) for i in (0, 1))
+    nearly = numbers(*jax.tree.map(_nearly, (at(few), given)), few, random.key(0))
+    at_other, other, why = part, len(few), ""
+    if ordered:  # which axes are rows, another number of them tells
+        other = size - 1 or 2
+        try:
+            at_other = _shapes(numbers, at(np.arange(other) % size), given, np.arange(other))
+        except Exception as error:
+            other, why = 0, (str(error).splitlines() or [type(error).__name__])[0]
+            at_other = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(np.where(np.equal(x.shape, size), 0, x.shape), x.dtype), whole
+            )
+    return _Compared(whole, part, again, nearly, size, few, count, at_other, other, why)
+
+
+def _numbers(
+    model: Callable, kwargs: dict[str, Any], args: tuple, given: dict[str, Any], rows: Array, key: Array
+) -> _Numbers:
+    # A copy: networks write their state into the dictionary that they are handed.
+    given = jax.tree.map(lambda x: x, given)
+    trace = run(key, args, kwargs, model=model, values=lambda site: _value(given, rows, site), complete=False).model
+    laws = OrderedDict((name, OrderedDict(_laws_of(site))) for name, site in trace.items())  # as they stand
+    return _Numbers(laws, arrays_of(trace))
+
+
+def _without(size: int, x: Array) -> jax.ShapeDtypeStruct:
+    """The shape of an array whose axes of this size have no entry."""
+    return jax.ShapeDtypeStruct(tuple(0 if n == size else n for n in x.shape), x.dtype)
+
+
+def _shapes(numbers: Callable, args: tuple, given: dict[str, Any], rows: np.ndarray) -> _Numbers:
+    return jax.eval_shape(numbers, args, given, rows, random.key(0))
+
+
+def _value(given: Mapping[str, Any], rows: Array, site: dict[str, Any]) -> Any:
+    """A value that follows the rows: of a GP site a function of its inputs, of others one number for all rows.
+
+    Given values have the ``rows`` of the run where they have all of them.
+    """
+    if site["type"] != "sample":
+        return given_value(given, site)
+    if site["value"] is not None:
+        return None
+    fn: Any = unmasked(site["fn"])
+    if isinstance(fn, GaussianProcess):
+        return jnp.broadcast_to(jnp.sin(3 * sum(parts_by_row(fn).values())), fn.event_shape)
+    shape, value = tuple(site["fn"].shape()), given.get(site["name"])
+    if value is not None and np.ndim(value) and len(value) > shape[0] == len(rows):
+        value = value[rows]
+    if value is not None:
+        return given_value({site["name"]: value}, site)
+    if isinstance(fn, Likelihood) or (fn.support.is_discrete and not fn.has_enumerate_support):
+        with drawing():
+            like = jax.eval_shape(fn.sample, site["kwargs"]["rng_key"])
+        return jnp.ones(like.shape if isinstance(fn, Likelihood) else shape, like.dtype)
+    if fn.support.is_discrete:
+        return jnp.broadcast_to(jnp.asarray(fn.enumerate_support(expand=False)).ravel()[0], shape)
+    return init_to_feasible(site)
+
+
+def _laws_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
+    """The numbers that a site's law is made of, or its value, and what they are, numbered."""
+    if site["type"] == "deterministic":
+        found = [("the value", site["value"])]
+    elif site["type"] != "sample" or site["infer"].get("is_auxiliary"):
+        return
+    elif isinstance(fn := unmasked(site["fn"]), GaussianProcess):
+        found = [(f"the {what}", x) for what, x in parts_of(fn).items()]
+    else:
+        found = [(f"a parameter {i}", x) for i, x in enumerate(jax.tree.leaves(fn))]
+    if site["type"] == "sample" and site["is_observed"]:
+        found.append(("the data", site["value"]))
+    for what, x in found:
+        if isinstance(x, Array | np.ndarray) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            yield what, jnp.asarray(x)
+
+
+def _at_rows(
+    x: Array, other: tuple[int, ...], fewer: int, few: np.ndarray, size: int, strided: bool
+) -> np.ndarray | None:
+    """The rows ``few`` of ``size`` along every axis that differs from ``other``; ``None`` if none are there.
+
+    Args:
+        x: at all rows.
+        other: its shape at ``fewer`` rows.
+        fewer: see ``other``.
+        few: numbers of rows.
+        size: of all rows.
+        strided: see :class:`Layout`.
+    """
+    found = np.asarray(x)
+    if found.ndim != len(other):
+        return None
+    for axis, (whole, part) in enumerate(zip(found.shape, other, strict=True)):
+        if whole != part:
+            each = whole // size
+            if whole != each * size or part != each * fewer:
+                return None
+            found = found.take(Layout(each, strided).rows(few, size), axis)
+    return found
+
+
+def _nearly(x: Any) -> Any:
+    """Numbers changed by their precision, up and down."""
+    if not isinstance(x, np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    signs = np.random.default_rng(0).choice([-1, 1], np.shape(x))
+    return x * (1 + signs * jnp.finfo(x.dtype).eps).astype(x.dtype)
+
+
+def _same(x: Any, y: Any, nearly: Any) -> bool:
+    """Whether two arrays are equal up to rounding, which changes ``y`` to ``nearly``."""
+    if x is None or np.shape(x) != np.shape(y):
+        return False
+    x, y, nearly = map(np.asarray, (x, y, nearly))
+    if not np.issubdtype(x.dtype, np.floating):
+        return np.array_equal(x, y)
+    finite = np.isfinite(y) & np.isfinite(nearly)
+    rounding = np.where(finite, np.abs(nearly - y) + np.finfo(x.dtype).eps * np.abs(y), 0)
+    # A large column does not hide what goes by place in a small one.
+    column = rounding.max(axis=tuple(range(max(x.ndim - 1, 1)))[: x.ndim], initial=0)
+    return np.allclose(x, y, rtol=0, atol=_ROUNDING * column, equal_nan=True)
