@@ -3,6 +3,7 @@
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
+# make planted  plant forty defects, one after the other, each of which the quick tests must find: most of an hour
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports and the site in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
 # make bench   ours beside GPflow, GPyTorch, GPJax and others; each is in an environment of its own, or not run:
@@ -24,7 +25,7 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, asking/test_functions.py asking/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test test-all part lowest stress lint size demo browser docs bench clean
+.PHONY: test test-all part lowest stress planted lint size demo browser docs bench clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --junitxml build/tests.xml
@@ -49,6 +50,9 @@ $(LOWEST)/installed: pyproject.toml
 stress: $(STAMP)
 	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest --timeout 0 -s tests/robustness
 	GPZOO_STRESS=1 $(VENV)/bin/python -m pytest --timeout 0 -s -m stress
+
+planted: $(STAMP)
+	$(VENV)/bin/python tests/robustness/planted.py
 
 TYPING := build/typing/gpzoo
 
