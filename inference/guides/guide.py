@@ -66,6 +66,11 @@ class InducingGuide(LikeAutoGuides):
     program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere else it
     is a joint draw over the inputs.
 
+    The contract of a program: positional arguments have one row per datum. A GP site is marginal, or drawn row by row,
+    unless ``joint`` names it; several inputs of a row are ``GaussianProcess(..., per_row=True)``. In batches, row ``n``
+    of every output may depend on row ``n`` of the arguments, on keyword arguments and on latent variables without rows,
+    and on nothing else.
+
     Example:
         >>> import jax, numpy as np
         >>> from gpzoo import kmeans
