@@ -1,4 +1,4 @@
-"""Which arguments may a program have? What the gate lets through, and NaN only as data that a program leaves out."""
+"""Arguments of a program: what the gate lets through, and NaN only as data that a program leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which arguments of a program are arrays, passed to what is compiled of it, and which are part of it?"""
+"""Arguments that are arrays, passed to what is compiled of a program; the others are part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are files written in one step, and how are named arrays kept in one, every byte under a hash?
+"""Files that are written in one step, and named arrays in one, every byte under a hash.
 
 The first line is the sha256 of the second. The second line is the description in JSON, with type, shape and sha256 of
 each array; the bytes of the arrays follow. Nothing in a file is interpreted before its hash is checked, and no more is

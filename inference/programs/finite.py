@@ -1,4 +1,4 @@
-"""Are all results finite? Entry points check theirs before they return them."""
+"""The check that all results are finite, by which entry points return no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does an xarray Dataset become the arguments of a program, and how do results get its coordinates back?"""
+"""Arguments with labels: a Dataset becomes the arguments of a program, and results get its coordinates back."""
 
 from __future__ import annotations
 
