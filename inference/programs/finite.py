@@ -1,4 +1,4 @@
-"""The check that all results are finite, by which entry points return no others."""
+"""The check that results are finite: entry points return no others."""
 
 from __future__ import annotations
 

@@ -329,8 +329,8 @@ def _refuse_across(found: RowDependence) -> None:
     for name, term in sorted(found.across.items()):
         raise ValueError(
             f"In this program {term}, but in training a GP site is drawn row by row. Draw it jointly, "
-            f"InducingGuide(..., joint={{{name!r}}}), or, if these are several inputs of one row of the data, write them "
-            "as GaussianProcess(kernel, X, per_row=True) with X of shape [N, P, ...]."
+            f"InducingGuide(..., joint={{{name!r}}}), or, if these are several inputs of one row of the data, write "
+            "them as GaussianProcess(kernel, X, per_row=True) with X of shape [N, P, ...]."
         )
 
 
