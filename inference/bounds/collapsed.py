@@ -100,7 +100,7 @@ class CollapsedELBO(GaussianProcessELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
-        refuse_other_program(model, guide, args, kwargs, param_map)
+        refuse_other_program(model, guide)
         program = _Terms(rng_key, param_map, model, guide, args, kwargs)
         data = program.expansion(at_once=self.at_once)
         best = _best(program.posterior, data)

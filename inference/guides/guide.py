@@ -117,8 +117,6 @@ class InducingGuide(LikeAutoGuides):
     _known: tuple[Any, ...] = ()
     #: Whether the guide was set up with the program, or a file's sites were found to be those of the program.
     _compared_sites = False
-    #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
-    compared: tuple[Callable, Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.
