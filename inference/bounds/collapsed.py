@@ -330,8 +330,8 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
     _refuse((len(sites.processes) != 1, count, "Make it one."))
     (site,) = sites.processes
     guide.form_at(site)  # a guide without a q(u) of its own refuses
-    lines, others = " and ".join(sites.lines.get(site, ())), sites.latents - sites.processes
-    why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
+    others = sites.latents - sites.processes
+    why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program draws it"
     _refuse(
         (
             site in sites.drawn | guide.joint,

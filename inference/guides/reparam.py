@@ -38,7 +38,7 @@ from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 _LOG_2PI = 1.8378770664093453
@@ -357,7 +357,7 @@ class _NoDraws(DrawLog):
         """See :meth:`DrawLog.asked`."""
         names = ", ".join(map(repr, sorted(sites)))
         raise TypeError(
-            f"The program draws GP site {names} ({line_of_program()}), by draws(f) or as the inputs of another GP, but "
+            f"The program draws GP site {names}, by draws(f) or as the inputs of another GP, but "
             "under MCMC a site with inducing variables is marginals: give inducing variables to other sites only, "
             "whitened(program, {site: ...}), or take the likelihood Expected(fn, f)."
         )
