@@ -129,6 +129,7 @@ class marginal(whitened):
 
     def postprocess_message(self, msg: Any) -> None:
         """Remembers data, on which those of later sites are conditioned."""
+        super().postprocess_message(msg)
         if msg["type"] != "sample" or isinstance(msg["value"], GaussianMarginals) or stands_as_it_is():
             return
         fn = unmasked(msg["fn"])  # Predictive masks all sites
