@@ -1,17 +1,17 @@
-"""Every name of NumPyro that we lean on without a promise of its authors, gathered so that a change shows here.
+"""Names of NumPyro that we lean on without a promise of its authors, gathered so that a change shows here.
 
-NumPyro's stack of handlers is read in four places: a guide answers a site outside the handlers that the program itself
-has set, and so does a whitened site; a program asks whether MCMC runs it; our handlers are told from the user's.
+NumPyro's stack of handlers is read, and never changed, in two places: a program asks whether MCMC runs it, and one
+without GP sites whether a handler around it has a value for one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpyro
-from numpyro.infer import elbo
 
 try:
     from numpyro.infer.util import _unconstrain_params
@@ -30,14 +30,13 @@ __all__ = [
     "Handler",
     "Messenger",
     "Optimizer",
+    "OwnSites",
     "enumerated_axes",
     "given_outside",
     "handlers_around_mcmc",
     "in_chain",
     "markov_factors",
     "mask_of",
-    "outside",
-    "sites_in_order",
     "value_and_grad",
 ]
 
@@ -60,16 +59,66 @@ class Handler(Messenger):
         return self
 
 
-@contextmanager
-def outside(handler: Messenger) -> Iterator[None]:
-    """Only the handlers outside this one see what happens here, neither it nor those inside."""
-    depth = _PYRO_STACK.index(handler)
-    inner = _PYRO_STACK[depth:]
-    del _PYRO_STACK[depth:]
-    try:
-        yield
-    finally:
-        _PYRO_STACK.extend(inner)
+class OwnSites(Handler):
+    """Sites that a handler adds while it answers one: handlers outside it see them as they were written.
+
+    What is between, such as a plate or a ``scope`` of the program, changes names, scales and values on the way out, and
+    values on the way back; this undoes it. The handler enters it around the code with its sites, and calls
+    :meth:`restored` and :meth:`answered` when messages pass.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._on_the_way: list[_OnTheWay] = []
+
+    def __enter__(self) -> Self:
+        self._on_the_way = []
+        return super().__enter__()
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Keep a message as it was written, before any other handler has changed it."""
+        written = {key: copy(value) if key in _CHANGED_IN_PLACE else value for key, value in msg.items()}
+        self._on_the_way.append(_OnTheWay(msg, written))
+
+    def restored(self, msg: dict[str, Any]) -> bool:
+        """Whether a message is of a site that was added, which is then as it was written."""
+        if not self._on_the_way or self._on_the_way[-1].message is not msg:
+            return False
+        msg.clear()
+        msg.update(self._on_the_way[-1].written)
+        return True
+
+    def answered(self, msg: dict[str, Any]) -> None:
+        """Keep the value that the handlers outside have given, before those between change it."""
+        if self._on_the_way and self._on_the_way[-1].message is msg:
+            self._on_the_way[-1].answer = (msg["value"],)
+
+    def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Give the value back.
+
+        Raises:
+            ValueError: if a handler between has hidden the site.
+        """
+        answer = self._on_the_way.pop().answer
+        if not answer:
+            raise ValueError(
+                f"Site {msg.get('name')!r} does not get out of the program, where handlers.block hides it: have "
+                "handlers.block name what it hides, hide=[...], or take it out of the program."
+            )
+        (msg["value"],) = answer
+
+
+#: Parts of a message that handlers change in place.
+_CHANGED_IN_PLACE = "kwargs", "infer", "cond_indep_stack"
+
+
+@dataclass
+class _OnTheWay:
+    """A message on its way through the handlers, as it was written, and the value that it has got, if any."""
+
+    message: dict[str, Any]
+    written: dict[str, Any]
+    answer: tuple[Any, ...] = ()
 
 
 def given_outside(handler: Messenger, name: str) -> bool:
@@ -82,31 +131,6 @@ def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:
     """The handlers outside and inside those by which MCMC runs a program; ``None`` where it does not run one."""
     depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
     return None if depth is None else (_PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :])
-
-
-class _InOrder(set):
-    """A set that is gone through in the order of the texts of what it holds."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(sorted(super().__iter__(), key=str))
-
-    def union(self, *others: Any) -> _InOrder:
-        return _InOrder(set.union(self, *others))
-
-
-@contextmanager
-def sites_in_order() -> Iterator[None]:
-    """NumPyro's objectives go through sets of sites by name, and not in the order of hashes that differ by process.
-
-    ``Trace_ELBO`` sums over such a set. The order of its terms decides how the sum is rounded, and is a part of the
-    traced program, by which a checkpoint knows its training.
-    """
-    names: Any = vars(elbo)
-    names["set"] = _InOrder  # found before Python's own
-    try:
-        yield
-    finally:
-        names.pop("set", None)
 
 
 def in_chain(site: Mapping[str, Any]) -> bool:

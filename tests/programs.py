@@ -88,19 +88,9 @@ def bayesian_regression(X, y=None, *, num_data=None):
 def deep(X, y=None, *, num_data=None):
     """Two layers: the inner site is drawn, the outer one is marginals."""
     h = numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X, mean=X, num_outputs=X.shape[1]))
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, positive("lengthscale", 1.0)), h))  # draws h
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, positive("lengthscale", 1.0)), h))
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
-
-
-def line_with(text, path=__file__):
-    """``file:line`` of the first line of a file that holds a text, as messages name lines of programs."""
-    lines = Path(path).read_text().splitlines()
-    return f"{Path(path).name}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
-
-
-#: Of the line of :func:`deep` that draws its inner site.
-OF_DEEP = line_with("# draws h")
 
 
 def poisson(f):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
@@ -20,7 +19,7 @@ from gpzoo.processes.affine import AffineMap
 
 
 class DrawLog:
-    """Notes the GP sites that a program draws with the lines that did it, or refuses.
+    """Notes the GP sites that a program draws, or refuses.
 
     Args:
         refuse: whether to raise instead.
@@ -28,49 +27,18 @@ class DrawLog:
 
     def __init__(self, refuse: bool = False) -> None:
         self.refuse = refuse
-        #: Lines of the program, each ``file:line``, by the site that they drew.
-        self.lines: dict[str, tuple[str, ...]] = {}
+        #: Names of the sites that were drawn.
+        self.sites: set[str] = set()
 
     def asked(self, sites: frozenset[str]) -> None:
         """Called whenever a draw of marginals of ``sites`` is taken."""
-        line = line_of_program()
         if self.refuse:
             raise RuntimeError(
-                f"The program draws {_named(sites)} ({line}), which it did not do when its guide was set up, so that "
-                "the value is marginals here. A program must draw the same sites whatever its arguments are: take "
-                "draws(f) in every call, build a new guide for this one, or name the site in InducingGuide(joint=...)."
+                f"The program draws {_named(sites)}, which it did not do when its guide was set up, so that the value "
+                "is marginals here. A program must draw the same sites whatever its arguments are: take draws(f) in "
+                "every call, build a new guide for this one, or name the site in InducingGuide(joint=...)."
             )
-        for site in sites:
-            known = self.lines.get(site, ())
-            self.lines[site] = known if line in known else (*known, line)
-
-
-#: Modules between a program and a draw that it takes; the models of the zoo are programs themselves.
-_BETWEEN = "gpzoo", "jax", "jaxlib", "jaxtyping", "beartype", "numpy", "numpyro", "functools", "contextlib"
-_PROGRAMS = "gpzoo.models.", "gpzoo.reproductions."
-
-
-def line_of_program() -> str:
-    """Where the program is now, ``file:line``: the innermost code that belongs to no library it is run by."""
-    return _place()[0]
-
-
-def _place() -> tuple[str, bool]:
-    """:func:`line_of_program`, and whether it is a distribution of NumPyro that asks."""
-    frame: Any = sys._getframe(1)
-    nearest = ""
-    while frame.f_back is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name.startswith(_PROGRAMS) or name.partition(".")[0] not in _BETWEEN:
-            break
-        if name.startswith(("gpzoo", "numpyro")) and name != __name__:
-            nearest = nearest or name
-        frame = frame.f_back
-    of_numpyro = nearest.startswith("numpyro.distributions")
-    file = frame.f_code.co_filename
-    if "ipykernel" in file or file.startswith("<"):
-        return f"line {frame.f_lineno} of a cell", of_numpyro
-    return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{frame.f_lineno}", of_numpyro
+        self.sites |= sites
 
 
 def draws(f: ArrayLike | GaussianMarginals) -> Any:
@@ -267,7 +235,7 @@ class GaussianMarginals(Fields):
         """
         if any(isinstance(part, AffineMap) for part in self.parts):
             raise TypeError(
-                f"The variance of {_named(self.sites)} ({line_of_program()}) is known once the data are, and here the "
+                f"The variance of {_named(self.sites)} is known once the data are, and here the "
                 "site is integrated out. Terms of it, such as numpyro.factor, are for InducingGuide with fit."
             )
         if self.loading is None:
@@ -317,10 +285,8 @@ class GaussianMarginals(Fields):
 
     def _refuse(self, what: str, way: str = "") -> NoReturn:
         """Refuse an operation that needs the numbers of a draw."""
-        line, of_numpyro = _place()
-        what = "A distribution of NumPyro" if of_numpyro else what
         raise TypeError(
-            f"{what} ({line}) has no exact result for the marginals of {_named(self.sites)}, which are "
+            f"{what} has no exact result for the marginals of {_named(self.sites)}, which are "
             f"its value here. {way}To compute with a random draw write draws(f), from gpzoo import draws, as in "
             "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, "
             "and likelihoods such as likelihoods.Gaussian(f, noise_variance) and likelihoods.Expected(fn, f) take the "
@@ -502,7 +468,7 @@ class GaussianMarginals(Fields):
         given, count = np.asarray(columns), self.shape[1]
         if given.dtype != bool and (missing := given[(given < -count) | (given >= count)]).size:
             raise IndexError(
-                f"f[:, {missing.flat[0]}] ({line_of_program()}): the marginals of {_named(self.sites)} have {count} "
+                f"f[:, {missing.flat[0]}]: the marginals of {_named(self.sites)} have {count} "
                 f"column{'s' if count > 1 else ''} here."
             )
 
@@ -586,7 +552,7 @@ class EstimatedMarginals(GaussianMarginals):
         )
 
     def _refuse(self, what: str, way: str = "") -> NoReturn:
-        self._refuse_estimates(f"used in {what} ({line_of_program()})")
+        self._refuse_estimates(f"used in {what}")
 
 
 class _NoArray:
@@ -602,10 +568,10 @@ class _NoArray:
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_marginals":  # not set yet, in a copy
             raise AttributeError(name)
-        self._marginals._refuse("A function of JAX")
+        self._marginals._refuse("A function of JAX, or a distribution of NumPyro,")
 
     def __repr__(self) -> str:
-        self._marginals._refuse("A function of JAX")
+        self._marginals._refuse("A function of JAX, or a distribution of NumPyro,")
 
 
 def _named(sites: frozenset[str]) -> str:
@@ -651,7 +617,8 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 #: Python's other operators, with words for them.
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
-_OTHERS |= {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
+_COMPARED = {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
+_OTHERS |= {name: f"{what}, as distributions of NumPyro ask of arguments," for name, what in _COMPARED.items()}
 _OTHERS |= {"bool": "A condition on f", "iter": "A loop over f", "contains": "c in f"}
 _OTHERS |= {"float": "float(f)", "int": "int(f)"}
 for _name, _what in _OTHERS.items():

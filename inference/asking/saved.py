@@ -139,8 +139,7 @@ def _of_sites(sites: Sites) -> dict[str, Any]:
         for name, parts in sites.parameters.items()
     }
     within = {name: list(layout) for name, layout in sites.within.items()}
-    lines = {name: list(found) for name, found in sites.lines.items()}
-    drawn = {"plate_depth": sites.plate_depth, "within": within, "lines": lines}
+    drawn = {"plate_depth": sites.plate_depth, "within": within}
     return named | {"parameters": shapes, "constraints": limits, "descriptions": dict(sites.descriptions)} | drawn
 
 
@@ -340,7 +339,7 @@ def _require(*true: Any) -> None:
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     # Files of earlier versions lack these.
-    absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "lines": {}, "descriptions": {}}
+    absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "descriptions": {}}
     described = absent | dict(described)
     named = {name: frozenset(described[name]) for name in _NAMED}
     limits, depth = described["constraints"], int(described["plate_depth"])
@@ -349,9 +348,8 @@ def _sites(described: Mapping[str, Any]) -> Sites:
         for name, parts in described["parameters"].items()
     }
     within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described["within"].items()}
-    lines = {name: tuple(found) for name, found in described["lines"].items()}
     said = dict(described["descriptions"])
-    words = (*named.values(), limits, limits.values(), *lines.values(), said, said.values())
+    words = (*named.values(), limits, limits.values(), said, said.values())
     _require(
         *(isinstance(x, str) for group in words for x in group),
         named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"],
@@ -360,11 +358,10 @@ def _sites(described: Mapping[str, Any]) -> Sites:
         set(limits.values()) <= set(constraints.__all__),
         within.keys() <= named["drawn"],
         *(layout.count > 0 for layout in within.values()),
-        lines.keys() <= named["processes"],
         said.keys() <= named["names"],
     )
     known: dict[str, Any] = {"constraints": {name: getattr(constraints, x) for name, x in limits.items()}}
-    return Sites(**named, **known, parameters=shapes, plate_depth=depth, within=within, lines=lines, descriptions=said)
+    return Sites(**named, **known, parameters=shapes, plate_depth=depth, within=within, descriptions=said)
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:

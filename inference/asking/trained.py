@@ -622,14 +622,10 @@ class Trained:
         """
         _saved.save(files.checked_path("path", path, "a file"), self)
 
-    def _usable_guide(
-        self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
-    ) -> InducingGuide:
+    def _usable_guide(self, *, seen: bool = False) -> InducingGuide:
         """The guide, if questions can be asked of it.
 
         Args:
-            args: checked arguments of the program, at which that of another guide is refused.
-            kwargs: its keyword arguments.
             seen: whether the guide must have seen data.
         """
         kind = type(self.guide).__name__
@@ -646,8 +642,7 @@ class Trained:
             "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
         )
         checks.refuse(seen and self.guide.sites is None, unseen)
-        if args and self.model is not self.guide.model:
-            refuse_other_program(self.model, self.guide, args, kwargs or {}, self.params)
+        refuse_other_program(self.model, self.guide)
         return self.guide
 
     def _refuse_several(self) -> None:
@@ -671,7 +666,7 @@ class Trained:
             new: whether targets may be left out.
         """
         args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
-        guide = self._usable_guide(args, kwargs, seen=seen)
+        guide = self._usable_guide(seen=seen)
         guide.sites_for(args, kwargs)
         return Subject(self.model, guide, guide.checked_params(self.params, args, kwargs), args, kwargs, self._compiled)
 

@@ -100,7 +100,7 @@ class CollapsedELBO(GaussianProcessELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
-        refuse_other_program(model, guide, args, kwargs, param_map)
+        refuse_other_program(model, guide)
         program = _Terms(rng_key, param_map, model, guide, args, kwargs)
         data = program.expansion(at_once=self.at_once)
         best = _best(program.posterior, data)
@@ -330,8 +330,8 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
     _refuse((len(sites.processes) != 1, count, "Make it one."))
     (site,) = sites.processes
     guide.form_at(site)  # a guide without a q(u) of its own refuses
-    lines, others = " and ".join(sites.lines.get(site, ())), sites.latents - sites.processes
-    why = "InducingGuide(joint=...) draws it" if site in guide.joint else f"the program draws it ({lines})"
+    others = sites.latents - sites.processes
+    why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program draws it"
     _refuse(
         (
             site in sites.drawn | guide.joint,

@@ -107,7 +107,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative ELBO, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
-        refuse_other_program(model, guide, args, kwargs, param_map)
+        refuse_other_program(model, guide)
         record: dict[str, dict[str, Any]] = {}
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:

@@ -26,7 +26,7 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.runs import ParameterNames, check_value, refuse_mapped, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
-from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -129,6 +129,7 @@ class marginal(whitened):
 
     def postprocess_message(self, msg: Any) -> None:
         """Remembers data, on which those of later sites are conditioned."""
+        super().postprocess_message(msg)
         if msg["type"] != "sample" or isinstance(msg["value"], GaussianMarginals) or stands_as_it_is():
             return
         fn = unmasked(msg["fn"])  # Predictive masks all sites
@@ -399,7 +400,7 @@ class _NoDraws(DrawLog):
         """See :meth:`DrawLog.asked`."""
         names = ", ".join(map(repr, sorted(sites)))
         raise TypeError(
-            f"The program draws GP site {names} ({line_of_program()}), by draws(f) or as the inputs of another GP, "
+            f"The program draws GP site {names}, by draws(f) or as the inputs of another GP, "
             f"{_NOT_HERE} A likelihood of f may be Expected(fn, f)."
         )
 

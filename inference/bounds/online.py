@@ -107,7 +107,7 @@ class OnlineELBO(GaussianProcessELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
-        refuse_other_program(model, self.guide, args, kwargs, self.params)
+        refuse_other_program(model, self.guide)
         trace = run(rng_key, args, kwargs, guide=self.guide, values=self.params, representation=AtPriorMean()).guide
         own, same, earlier = dict(param_map), jnp.array(True), {}
         for site in sorted(self.guide.sites.processes):

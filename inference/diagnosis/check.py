@@ -81,7 +81,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         return Findings([finding("refused", None, "data", site=absent[0])])
     lost = [w.message for w in caught if issubclass(w.category, PrecisionWarning)]
     findings = [finding("lost in float32", None, said=text) for text in lost] + of_arguments(program, args, seen)
-    findings += [finding("drawn", site, lines=" and ".join(lines)) for site, lines in looked.lines.items()]
+    findings += [finding("drawn", site) for site in seen if site in looked.arrays]
     return Findings(findings + of_sums(looked.sums))
 
 

@@ -112,7 +112,7 @@ class InducingGuide(LikeAutoGuides):
 
     Raises:
         TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables; at
-            the first call, if the program uses a GP site's marginals as an array, naming the site and the line.
+            the first call, if the program uses a GP site's marginals as an array, naming the site.
         ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
             site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
             or a term that depends on a site at several rows of the data.
@@ -122,8 +122,6 @@ class InducingGuide(LikeAutoGuides):
     _known: tuple[Any, ...] = ()
     #: Whether the guide was set up with the program, or a file's sites were found to be those of the program.
     _compared_sites = False
-    #: Another object than ``model`` that was found to be the same program, and this guide in its handlers.
-    compared: tuple[Callable, Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide; takes the model's arguments.

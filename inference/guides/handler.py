@@ -18,7 +18,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.primitives import default_process_message
 
-from gpzoo._numpyro import Handler, in_chain, outside
+from gpzoo._numpyro import Handler, OwnSites, in_chain
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.options import Options, for_site
@@ -75,9 +75,12 @@ class PosteriorHandler(Handler):
         self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
         self.taken: Trace = {}
         self.initial: Trace | None = None
+        self.own = OwnSites()
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Answer a site, and take the rows of a plate that a guide of other sites has taken before."""
+        if self.own.restored(msg):
+            return
         if msg["type"] == "plate":
             if msg["name"] in self.taken:
                 msg["value"] = self.taken[msg["name"]]["value"]
@@ -88,6 +91,7 @@ class PosteriorHandler(Handler):
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         """Remember the plates of the program."""
+        self.own.answered(msg)
         if msg["type"] == "plate":
             self.plates[msg["name"]] = msg
 
@@ -96,8 +100,9 @@ class PosteriorHandler(Handler):
         msg["stop"] = True
         if msg["is_observed"] or name not in sites.latents:
             if msg["value"] is None:
-                with outside(self), drawing():
+                with self.own:
                     msg["kwargs"]["rng_key"] = numpyro.prng_key()
+                with drawing():
                     default_process_message(msg)
             return
         if msg["value"] is not None and not in_chain(msg):
@@ -106,9 +111,8 @@ class PosteriorHandler(Handler):
                 "and the guide has a posterior of it. To fix the value make it data, "
                 f"handlers.condition(program, data={{{name!r}: value}})."
             )
-        with outside(self):
-            with nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):
-                value = self._process(name, msg) if name in sites.processes else self._other(name, msg)
+        with self.own, nullcontext() if msg["scale"] is None else handlers.scale(scale=msg["scale"]):
+            value = self._process(name, msg) if name in sites.processes else self._other(name, msg)
         self.values[name] = msg["value"] = value
 
     # -- GP sites ----------------------------------------------------------------------------------------------------

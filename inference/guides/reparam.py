@@ -26,7 +26,7 @@ from numpyro.infer.reparam import Reparam
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo._numpyro import outside
+from gpzoo._numpyro import OwnSites
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import Initialiser, start
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
@@ -38,7 +38,7 @@ from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.marginals import DrawLog, GaussianMarginals, line_of_program
+from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
 _LOG_2PI = 1.8378770664093453
@@ -192,6 +192,7 @@ class whitened(handlers.reparam):
         named, others = (inducing, None) if isinstance(inducing, Mapping) else ({}, inducing)
         self._named, self._others = {name: WhitenReparam(of) for name, of in named.items()}, WhitenReparam(others)
         self._seen: set[str] = set()
+        self._own = OwnSites()
         super().__init__(fn, config=lambda site: self._named.get(site["name"], self._others))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -212,13 +213,19 @@ class whitened(handlers.reparam):
 
     def process_message(self, msg: Any) -> None:
         """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""
+        if self._own.restored(msg):
+            return
         if msg["type"] != "sample" or not isinstance(msg["fn"], GaussianProcess) or msg["value"] is not None:
             return
         self._seen.add(msg["name"])
-        with outside(self):
+        with self._own:
             super().process_message(msg)
         if isinstance(msg["value"], GaussianMarginals):
             msg["stop"] = True  # the handlers outside record numbers, and marginals are none
+
+    def postprocess_message(self, msg: Any) -> None:
+        """See :meth:`process_message`."""
+        self._own.answered(msg)
 
 
 # -- prediction --------------------------------------------------------------------------------------------------------
@@ -357,7 +364,7 @@ class _NoDraws(DrawLog):
         """See :meth:`DrawLog.asked`."""
         names = ", ".join(map(repr, sorted(sites)))
         raise TypeError(
-            f"The program draws GP site {names} ({line_of_program()}), by draws(f) or as the inputs of another GP, but "
+            f"The program draws GP site {names}, by draws(f) or as the inputs of another GP, but "
             "under MCMC a site with inducing variables is marginals: give inducing variables to other sites only, "
             "whitened(program, {site: ...}), or take the likelihood Expected(fn, f)."
         )

@@ -33,21 +33,16 @@ class Look:
     Attributes:
         trace: the sites by name; their values are tracers, which only have shapes.
         parameters: see :class:`Sites`.
-        lines: the lines that draw a GP site, by the names of the sites that the program uses as arrays.
+        arrays: names of the GP sites whose value the program uses as an array.
         needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
         sums: for each data site whose distribution has a sum of several GP sites, their names.
     """
 
     trace: Trace
     parameters: Mapping[str, Any]
-    lines: Mapping[str, tuple[str, ...]]
+    arrays: frozenset[str]
     needs: Mapping[str, frozenset[str]]
     sums: Mapping[str, frozenset[str]]
-
-    @property
-    def arrays(self) -> frozenset[str]:
-        """Names of the GP sites whose value the program uses as an array."""
-        return frozenset(self.lines)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -114,7 +109,7 @@ def look(
     for (site, _), end in zip(sorted(laws), of_laws, strict=True):
         if added := summed(program.jaxpr.replace(outvars=[end]), values):
             sums[site] = sums.get(site, frozenset()) | added
-    return Look(runs.model, _parameters(runs), log.lines, needs, sums)
+    return Look(runs.model, _parameters(runs), frozenset(log.sites), needs, sums)
 
 
 def reached(
@@ -218,10 +213,7 @@ def find_sites(
     }
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names_of(found), seen.parameters, limits
-    lines = {site: (*seen.lines.get(site, ()), "InducingGuide(joint=...)") for site in joint & processes}
-    sites = Sites(
-        *known, frozenset(enumerated), depth, lines={**seen.lines, **lines}, descriptions=descriptions_of(found)
-    )
+    sites = Sites(*known, frozenset(enumerated), depth, descriptions=descriptions_of(found))
     if not shapes:
         return sites
     dependence = dependence_on_rows(model, args, kwargs, sites, joint, values)

@@ -28,7 +28,6 @@ class Sites:
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
         within: which inputs are those of a row, for drawn GP sites that are needed at several of these together.
-        lines: of the program, or the guide's ``joint``, that draw a GP site, by its name.
         descriptions: of sample sites, by name, see :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """
 
@@ -42,7 +41,6 @@ class Sites:
     enumerated: frozenset[str] = frozenset()
     plate_depth: int = 0
     within: Mapping[str, Layout] = field(default_factory=dict)
-    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def drawn_as(self, site: str) -> Layout | None:

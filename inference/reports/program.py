@@ -38,8 +38,8 @@ def sites_of(program: Callable, seen: Look) -> Section:
             continue
         shape = list(np.shape(site["value"])) if hasattr(site["value"], "shape") else None
         kind, what = _kind(site)
-        if name in seen.lines:
-            kind += f", drawn ({' and '.join(seen.lines[name])})"
+        if name in seen.arrays:
+            kind += ", drawn"
         if site["type"] == "sample":
             shape = list(site["fn"].shape())
         frames = [(frame.name, frame.size, sizes.get(frame.name)) for frame in site.get("cond_indep_stack") or ()]

@@ -19,7 +19,6 @@ from numpyro.infer.svi import SVIState
 from numpyro.infer.util import transform_fn
 
 from gpzoo import _devices, _platform
-from gpzoo._numpyro import sites_in_order
 from gpzoo.inference.training._sources import Resident, Streamed
 from gpzoo.inference.training.members import Members, member_of
 from gpzoo.inference.training.seen_step import Watch
@@ -31,8 +30,7 @@ def one_step(svi: SVI, static: dict[str, Any], source: Resident | Streamed) -> C
     def step(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Float[Array, ""]]:
         batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
         # Under a mesh; else both are what they were.
-        with sites_in_order():
-            state, loss = svi.update(state, *_devices.split(batch), **arrays, **static)
+        state, loss = svi.update(state, *_devices.split(batch), **arrays, **static)
         return _devices.everywhere(state), loss
 
     return step

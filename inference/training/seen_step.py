@@ -41,15 +41,12 @@ class Watch(Handler):
             self.guide.setdefault(msg["name"], _is_drawn(msg, self.joint))
 
 
-def expectations(
-    step: Watch, needs: Mapping[str, frozenset[str]], lines: Mapping[str, tuple[str, ...]]
-) -> dict[str, str]:
+def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """How each data site's expectation is computed, by name.
 
     Args:
         step: a step that was watched.
         needs: as in a look at the program.
-        lines: the lines that draw GP sites, by site.
     """
     found: dict[str, str] = {}
     for name, site in step.data.items():
@@ -59,8 +56,7 @@ def expectations(
         given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
         if given:
             integrates = exact or answers(fn).is_marginal
-            said = [f"{other} ({' and '.join(lines[other])})" if other in lines else other for other in given]
-            found[name] += f"{' given draws' if integrates else ''} of {', '.join(said)}"
+            found[name] += f"{' given draws' if integrates else ''} of {', '.join(given)}"
     return found
 
 

@@ -73,7 +73,7 @@ class InitialStates:
             self.needs = looked.needs
         # On all rows at once the program may not fit in memory, such as a network on images.
         guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
-        refuse_other_program(svi.model, guide, first, kwargs | svi.static_kwargs)
+        refuse_other_program(svi.model, guide)
         seen = whole if guide.looks_at_inputs(given) else first
         try:
             sites = guide.starting_sites(key, seen, kwargs, given, "init_params")

@@ -13,7 +13,6 @@ from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo.inference.asking.trained import Trained
-from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.inference.training._sources import Resident, Streamed, described
@@ -89,8 +88,7 @@ class Training:
         self.steps = Steps(svi, members, source, self.arrays, self.array_axes, self.static, self.state)
         check_scales(self.steps.seen, source.size, source.num_rows)
         refuse_no_parameters(svi.optim.get_params(states[0].optim_state))
-        lines = svi.guide.sites.lines if isinstance(svi.guide, InducingGuide) else {}
-        self.expectations = expectations(self.steps.seen, start.needs, lines)
+        self.expectations = expectations(self.steps.seen, start.needs)
 
     def arrays_of(self, k: int) -> dict[str, Any]:
         """Keyword arguments of a member that are arrays, for programs that the host calls."""

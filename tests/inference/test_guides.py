@@ -80,9 +80,7 @@ def test_a_path_not_taken_at_set_up_is_refused():
 
     guide = InducingGuide(fickle, kmeans(3))
     params = trained(fickle, guide, X, y)
-    with pytest.raises(
-        RuntimeError, match=r"site 'f' \(test_guides.py:\d+\), which it did not do when its guide was set up"
-    ):
+    with pytest.raises(RuntimeError, match=r"site 'f', which it did not do when its guide was set up"):
         bound(fickle, guide, params, X, y, draw=True)
 
 
@@ -264,7 +262,7 @@ def test_different_scales_raise():
     guide = InducingGuide(regression, kmeans(3))
     params = trained(regression, guide, X, y)
     with pytest.raises(ValueError, match=r"scale 1\.0 in the guide and 0\.5 in the model"):
-        bound(handlers.scale(regression, 0.5), guide, params, X, y)
+        bound(handlers.scale(regression, 0.5), lambda *args, **kwargs: guide(*args, **kwargs), params, X, y)
     both = InducingGuide(handlers.scale(regression, 0.5), kmeans(3))
     halved = bound(handlers.scale(regression, 0.5), both, params, X, y)
     np.testing.assert_allclose(halved, float(bound(regression, guide, params, X, y)) / 2, rtol=1e-10)

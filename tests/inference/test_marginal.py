@@ -801,7 +801,7 @@ def of_draws(program, draws, *args, **options):
 VALUES = {"lengthscale": 0.8, "noise": 0.1}
 REFUSED = {
     "minibatches": (lambda: density(marginal(minibatch), X, y), ValueError, "Data site 'y' has a part of the rows"),
-    "draws": (lambda: density(marginal(drawn), X, COUNTS), TypeError, r"draws GP site 'f' \(test_marginal.py:\d+\)"),
+    "draws": (lambda: density(marginal(drawn), X, COUNTS), TypeError, r"draws GP site 'f'"),
     "a distribution of NumPyro": (lambda: density(marginal(undrawn), X, y), TypeError, "likelihoods.Gaussian"),
     "deep": (
         lambda: density(marginal(partial(deep_gp, layers=linear_layers(X, (2,)))), X, y),
@@ -991,5 +991,5 @@ def test_terms_of_variances_of_sites_that_are_integrated_out_are_refused(of, ind
         numpyro.factor("z", -jnp.sum(of(f).variance))
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
-    with pytest.raises(TypeError, match=r"The variance of GP site 'f' \(test_marginal.py:\d+\) .* integrated out"):
+    with pytest.raises(TypeError, match=r"The variance of GP site 'f' .* integrated out"):
         log_density(marginal(program, inducing), (X, X[:, 0]), {}, {})

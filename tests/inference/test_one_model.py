@@ -23,7 +23,7 @@ from gpzoo.inference.reports.report import environment
 from gpzoo.kernels import RBF, Matern32
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, linear_layers
-from tests.programs import KEY, adam, bound, line_with, randomised, sine, terms
+from tests.programs import KEY, adam, bound, randomised, sine, terms
 
 X, Y = sine(7)
 Z = InducingPoints(np.asarray(X[::3]))
@@ -149,7 +149,7 @@ def test_sums_and_dots_are_the_same_in_any_order():
 def one_drawn(X, y=None, *, swapped=False):
     g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), X))
     h = numpyro.sample("h", GaussianProcess(RBF(0.5, 0.3), X))
-    numpyro.deterministic("rate", jnp.exp(draws(g)))  # the draw of g
+    numpyro.deterministic("rate", jnp.exp(draws(g)))
     with numpyro.plate("data", len(X)):
         numpyro.sample("y", Gaussian(h + g if swapped else g + h, 0.1), obs=y)
 
@@ -162,8 +162,7 @@ def test_a_drawn_site_and_another_add_in_either_order():
         guide = InducingGuide(program, Z)
         params = randomised(guide.init_params(KEY, X, Y))
         found.append(float(bound(program, guide, params, X, Y)))
-        line = line_with("# the draw of g", __file__)
-        assert untrained(program, guide, X, Y) == {"y": f"closed form given draws of g ({line})"}
+        assert untrained(program, guide, X, Y) == {"y": "closed form given draws of g"}
     np.testing.assert_allclose(*found, rtol=1e-12)
 
 
@@ -262,37 +261,36 @@ def test_a_sum_of_kernels_is_a_sum_of_sites():
 def drawn(X, y=None):
     f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
     with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(draws(f))), obs=y)  # the draw of f
+        numpyro.sample("y", dist.Poisson(jnp.exp(draws(f))), obs=y)
 
 
 COUNTS = jnp.arange(len(X)) % 3
 
 
 @pytest.mark.slow
-def test_a_draw_is_seen_with_its_line(tmp_path):
-    line = line_with("# the draw of f", __file__)
+def test_a_draw_is_seen(tmp_path):
     guide = InducingGuide(drawn, Z)
     svi = SVI(drawn, guide, adam(0.1), GaussianProcessELBO())
     trained = fit(KEY, svi, 0, X, COUNTS, progress=False)
-    assert trained.expectations == {"y": f"draw of f ({line})"}
+    assert trained.expectations == {"y": "draw of f"}
     (finding,) = check(drawn, X, COUNTS)
-    assert (finding.name, finding.site) == ("drawn", "f") and f"({line})" in finding.text
+    assert (finding.name, finding.site) == ("drawn", "f")
     # In the tables of a report, of the model as it is and of its file.
     seen = look(drawn, (X, COUNTS), {})
-    assert ("f", f"GP, drawn ({line})") in [row[:2] for row in sites_of(drawn, seen).rows]
+    assert ("f", "GP, drawn") in [row[:2] for row in sites_of(drawn, seen).rows]
     trained.save(tmp_path / "model.gpzoo")
     for model in (trained, load(tmp_path / "model.gpzoo", drawn)):
-        assert ("expectation of y", f"draw of f ({line})") in environment(model).rows
-        assert model.guide.sites.lines == {"f": (line,)}
+        assert ("expectation of y", "draw of f") in environment(model).rows
+        assert model.guide.sites.drawn == {"f"}
     jointly = fit(KEY, SVI(drawn, InducingGuide(drawn, Z, joint={"f"}), adam(0.1), GaussianProcessELBO()), 0, X, COUNTS)
-    assert jointly.expectations == {"y": f"draw of f ({line} and InducingGuide(joint=...))"}
+    assert jointly.expectations == {"y": "draw of f"}
 
 
 @pytest.mark.slow
-def test_the_layers_of_a_deep_gp_are_drawn_by_the_zoos_lines():
+def test_the_layers_of_a_deep_gp_are_drawn():
     program = partial(deep_gp, layers=linear_layers(X, [1]))
     expected = untrained(program, InducingGuide(program, Z), X, Y)["y"]
-    assert expected.startswith("closed form given draws of layer_0 (deep.py:")
+    assert expected == "closed form given draws of layer_0"
     names = [(finding.name, finding.site) for finding in check(program, X, Y)]
     assert names == [("drawn", "layer_0")]
 
@@ -332,23 +330,23 @@ def test_recording_a_site_draws_nothing():
 
 
 REFUSED = {
-    "jnp": (lambda f, y: numpyro.deterministic("p", jnp.tanh(f)), r"^A function of JAX \(test_one_model.py:\d+\)"),
+    "jnp": (lambda f, y: numpyro.deterministic("p", jnp.tanh(f)), "^A function of JAX"),
     "lax": (lambda f, y: jax.lax.exp(f), r"^The program gives marginals of a GP site to a function of jax.lax"),
     "an index": (lambda f, y: X[f], r"^The program gives marginals .* takes them as an index"),
-    "numpy": (lambda f, y: np.log(f), r"^numpy.log \(test_one_model.py:\d+\)"),
+    "numpy": (lambda f, y: np.log(f), "^numpy.log"),
     "the other product": (lambda f, y: jnp.ones((3, len(X))) @ f, r"^A @ f .* mixes the rows of f.*"),
     "two outputs": (lambda f, y: f + f, r"^f \+ g, of GP site 'f' and GP site 'f'"),
     "Normal": (
         lambda f, y: numpyro.sample("y", dist.Normal(f, 0.1), obs=y),
-        r"^A distribution of NumPyro \(test_one_model.py:\d+\) .* GP site 'f'.* likelihoods.Gaussian\(f",
+        r"distributions? of NumPyro .* GP site 'f'.* likelihoods.Gaussian\(f",
     ),
     "Normal in a plate": (
         lambda f, y: numpyro.plate("n", len(X))(lambda: numpyro.sample("y", dist.Normal(2.0 * f, 1.0), obs=y))(),
-        r"^A distribution of NumPyro",
+        "distributions of NumPyro",
     ),
     "data": (lambda f, y: numpyro.sample("y", dist.Normal(0.0, 1.0), obs=f), r"^Data site 'y' is a distribution of"),
     "a factor": (lambda f, y: numpyro.factor("y", 0.1 * f), r"^Data site 'y' is a distribution of NumPyro \(Unit\)"),
-    "a noise": (lambda f, y: Gaussian(y, f), r"^noise_variance .* A function of JAX .* GP site 'f'"),
+    "a noise": (lambda f, y: Gaussian(y, f), r"^noise_variance .* A function of JAX.* GP site 'f'"),
 }
 
 

@@ -23,8 +23,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer import SVI, Trace_ELBO
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer import SVI
 
 from gpzoo import draws
 from gpzoo._checks import positional
@@ -579,30 +578,6 @@ def test_kills_at_random_moments_change_nothing(tmp_path):
     assert_same(resumed, train(steps))
     print(f"{steps} steps; {unfinished} of 30 kills came during a write")
     assert unfinished
-
-
-# -- another process ---------------------------------------------------------------------------------------------------
-
-
-def of_many_sites():
-    """A training by an objective of NumPyro, which sums over a set of names."""
-
-    def levels(X, y=None, *, num_data=None):
-        total = sum(numpyro.sample(name, dist.Normal(0.0, 1.0)) for name in "abcdefgh")
-        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
-            numpyro.sample("y", dist.Normal(total, 0.1), obs=y)
-
-    return SVI(levels, AutoNormal(levels), adam(0.02), Trace_ELBO())
-
-
-@pytest.mark.slow
-def test_a_training_goes_on_in_a_process_with_other_hashes(tmp_path):
-    names = "from tests.inference.training.test_checkpoints import of_many_sites, train"
-    script = f"{filled(HERE_TOO)}\n{names}\ntrain(3, sys.argv[1], svi=of_many_sites())"
-    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
-    subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": "1"}, check=True)
-    assert newest(tmp_path) == 3
-    assert_same(train(6, tmp_path, svi=of_many_sites()), train(6, svi=of_many_sites()))
 
 
 # -- hyperparameters in the optimiser's state --------------------------------------------------------------------------
