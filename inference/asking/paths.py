@@ -20,7 +20,7 @@ from gpzoo.inference.asking.ask import At
 from gpzoo.inference.asking.given import Given, GivenProgram, given_at
 from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
-from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, means, predicted_marginals
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import drawing, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
@@ -141,9 +141,9 @@ class Paths(GivenProgram):
         """The traces of guide and program, the GP sites in ``given`` conditioned on their values."""
         rows = None if training else at.rows_of(self.layouts)
         model = self._chosen(key, rows) if model is None else model
-        represented = Means if self.asked.mean_only else Marginals
+        value = means if self.asked.mean_only else predicted_marginals
         drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
-        shown: dict[str, Any] = {"of_guide": represented(rows, at.views), "of_given": represented(rows)}
+        shown: dict[str, Any] = {"of_guide": Marginals(rows, at.views, value), "of_given": Marginals(rows, value=value)}
         guide_trace, trace, _ = self.run(key, at, known, given, **shown, drawn_as=drawn_as, model=model)
         drawn = set(sampled(guide_trace))
         known_now = set(known) | set(given) | self.sites.enumerated

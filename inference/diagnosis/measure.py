@@ -142,7 +142,7 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         fns = {name: site.get("fn") for name, site in of_guide.items()}
         posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}
         if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
-            options = {"guide": guide, "model": model, "values": at.params, "representation": Bound()}
+            options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
             of_model = run(key, at.args, kwargs, **options).model
         data = terms_per_datum(of_model)
         notes["processes"] = tuple(posteriors)

@@ -167,7 +167,7 @@ class _AtInducing(PosteriorHandler):
         self.found: dict[str, tuple[InducingPosterior, Array]] = {}
 
     def _process(self, name: str, msg: dict[str, Any]) -> Array:
-        prior = self.representation.prior(name, msg["fn"])
+        prior = self.mode.prior(name, msg["fn"])
         conditional = Projection(prior, InducingPoints(prior.X), site=name)
         shape, scale = (conditional.num_inducing, *conditional.outputs), for_site(self.options.initial_scale, name, 1.0)
         start = lambda _: scale * jnp.sqrt(rows_first(prior.kernel.diag(prior.X), shape))  # noqa: E731
@@ -178,7 +178,7 @@ class _AtInducing(PosteriorHandler):
         posterior = InducingPosterior(conditional, *_of_pseudo_data(conditional.L, v, noise))
         draw = posterior.draw_inducing(numpyro.prng_key())
         self.found[name] = posterior, draw
-        if self.representation.starts:
+        if self.mode.starts:
             return prior.mean
         return prior.mean + posterior.given(draw).inducing_moments()[0].reshape(prior.event_shape)
 
@@ -205,7 +205,7 @@ class _Given(PosteriorHandler):
     def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
         q, draw = self.below.found[name]
         factor = q.conditional.L, q.conditional.L_inverse
-        conditional = Projection(self.representation.prior(name, prior), inducing, site=name, factor=factor)
+        conditional = Projection(self.mode.prior(name, prior), inducing, site=name, factor=factor)
         # Where a layer above has seen the draw, so does the rest of the function.
         return InducingPosterior(conditional, q.u_mean, q.form, drawn=draw if name in self.sites.inner else None)
 

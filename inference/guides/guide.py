@@ -27,7 +27,7 @@ from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals, Missing
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Marginals, Missing, Pathwise
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import (
     Look,
@@ -259,7 +259,7 @@ class InducingGuide(LikeAutoGuides):
         known = all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given))))
         found = self._started_at_once(started, self.looks_at_inputs(given)) if known else None
         if found is None:
-            found = _start_of(started(representation=AtPriorMean()).guide)
+            found = _start_of(started(mode=AtPriorMean()).guide)
         refuse_unknown(name, given, found.keys() | self.sites.latents, "parameters")
         return found
 
@@ -270,7 +270,7 @@ class InducingGuide(LikeAutoGuides):
         initialiser. Single operations then give the values, or an error with concrete numbers.
 
         Args:
-            started: runs the guide, given a representation.
+            started: runs the guide, given a mode.
             looked_at: the sites whose initialisers read inputs.
         """
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
@@ -280,7 +280,7 @@ class InducingGuide(LikeAutoGuides):
 
         def once() -> tuple[dict[str, Any], Bool[Array, ""]]:
             nonlocal sites
-            trace = started(representation=AtPriorMean(made)).guide
+            trace = started(mode=AtPriorMean(made)).guide
             sites = _start_of(trace)
             posteriors = [site["fn"] for site in sampled(trace).values()]
             parts = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
@@ -309,7 +309,7 @@ class InducingGuide(LikeAutoGuides):
         def once() -> list[Array]:
             nonlocal seen
             try:
-                started(representation=AtPriorMean({}))
+                started(mode=AtPriorMean({}))
             except Missing as missing:
                 seen = missing.looked_at
             return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]
@@ -330,7 +330,7 @@ class InducingGuide(LikeAutoGuides):
         """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
-        trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
+        trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, mode=shown).guide
         found = {name: site["fn"] for name, site in sampled(trace).items()}
         if callable(self.hyperparameters):  # a function of other sites has no distribution by itself
             found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
@@ -400,7 +400,7 @@ class InducingGuide(LikeAutoGuides):
                 )
             return posterior.prior.mean
 
-        run(rng_key, args, kwargs, guide=self, values=params, representation=Functions(looked_at))
+        run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(looked_at))
         return found
 
     def variational_parameters(self) -> frozenset[str]:

@@ -69,7 +69,7 @@ class PosteriorHandler(Handler):
         super().__init__()
         self.options, self.sites, self.arguments = options, sites, arguments
         self.others, self.starting = others, starting
-        self.representation = current()
+        self.mode = current()
         self.values: dict[str, Any] = {}
         self.plates: Trace = {}
         self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
@@ -131,7 +131,7 @@ class PosteriorHandler(Handler):
             )
             check_value(f"{name}_residual", residual, outputs)
         use = Use(self.sites.drawn_as(name), name in options.joint, residual)
-        return numpyro.sample(name, self.representation.posterior(posterior, use), infer=msg["infer"])
+        return numpyro.sample(name, self.mode.posterior(posterior, use), infer=msg["infer"])
 
     def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
         """The inducing posterior of a site.
@@ -144,7 +144,7 @@ class PosteriorHandler(Handler):
         """
         options = self.options
         form, whiten = form_of(for_site(options.covariance, name), inducing), for_site(options.whiten, name, True)
-        conditional = conditional_of(self.representation.prior(name, prior), inducing, form, whiten=whiten, site=name)
+        conditional = conditional_of(self.mode.prior(name, prior), inducing, form, whiten=whiten, site=name)
         form.check(conditional)
         dtype = conditional.dtype
         mean = numpyro.param(f"{name}_mean", jnp.zeros((conditional.num_inducing, *conditional.outputs), dtype))
@@ -168,11 +168,11 @@ class PosteriorHandler(Handler):
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return parameter_of(initialiser)
-        if isinstance(self.representation, AtPriorMean) and self.representation.made is not None:
-            if name not in self.representation.made:
+        if isinstance(self.mode, AtPriorMean) and self.mode.made is not None:
+            if name not in self.mode.made:
                 raise Missing(key, prior.X, prior.kernel)
-            return self.representation.made[name]
-        if self.representation.starts:
+            return self.mode.made[name]
+        if self.mode.starts:
             before = {site: value for site, value in self.values.items() if site in self.sites.processes}
             return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
@@ -185,11 +185,11 @@ class PosteriorHandler(Handler):
         prior = msg["fn"]
         if self.others is not None:
             if self.sampled is None:
-                keys = self.representation.keys_of_rows(self.others.of_rows)
+                keys = self.mode.keys_of_rows(self.others.of_rows)
                 self.sampled, self.taken = self.others(*self.arguments, self.plates, keys)
             site = self.sampled[name]
             check_value(name, site["value"], tuple(prior.shape()))
-            if self.representation.starts:
+            if self.mode.starts:
                 return site["value"]
             with handlers.substitute(data={name: site["value"]}):
                 return numpyro.sample(name, site["fn"], infer=msg["infer"])
@@ -222,6 +222,6 @@ class PosteriorHandler(Handler):
         check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
         base = dist.Normal(loc, scale).to_event(event_dim)
         posterior = dist.TransformedDistribution(base, transform)
-        if self.representation.starts:
+        if self.mode.starts:
             return transform(loc)
         return numpyro.sample(name, posterior, infer=msg["infer"])

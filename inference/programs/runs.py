@@ -23,7 +23,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._numpyro import Handler, mask_of
 from gpzoo._pytree import KnowsRanks
-from gpzoo.inference.programs.gp_sites import Representation, representing
+from gpzoo.inference.programs.gp_sites import SiteMode, in_mode
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.negative import refuse_negative
@@ -56,7 +56,7 @@ def run(
     guide: Callable | None = None,
     model: Callable | None = None,
     values: Mapping[str, Any] | Callable[[dict[str, Any]], Any],
-    representation: Representation | None = None,
+    mode: SiteMode | None = None,
     complete: bool = True,
 ) -> Runs:
     """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
@@ -72,7 +72,7 @@ def run(
         model: the program.
         values: values of parameters, mutable state and latent sites by name, in which unknown names are ignored; or a
             function from a site's message to its value or ``None``.
-        representation: the form in which the guide's GP sites pass their values on; joint draws if ``None``.
+        mode: the values that the guide's GP sites have; joint draws if ``None``.
         complete: whether every parameter must have a value.
 
     Raises:
@@ -89,7 +89,7 @@ def run(
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
-    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()):
+    with handlers.block(), ParameterNames() as seen, in_mode(mode or SiteMode()):
         if guide is not None:
             of_guide = trace(guide, guide_key)
         if model is not None:

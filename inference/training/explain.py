@@ -77,7 +77,7 @@ class Failed(NamedTuple):
             guide=svi.guide,
             model=model,
             values=self.values(self.params),
-            representation=of_objective(svi.loss).representation,
+            mode=of_objective(svi.loss).mode,
         )
 
 
