@@ -30,7 +30,7 @@ from gpzoo.inference.programs.runs import (
     unmasked,
 )
 from gpzoo.likelihoods import Likelihood
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
@@ -129,7 +129,9 @@ class Draws(GivenProgram):
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
         of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and n in self.layouts}
         drawn = _replicates(data, random.fold_in(draw[0], at.number))
-        said = {n: answers(unmasked(s["fn"])) for n, s in data.items() if jnp.issubdtype(drawn[n].dtype, jnp.integer)}
+        said = {
+            n: as_predictive(unmasked(s["fn"])) for n, s in data.items() if jnp.issubdtype(drawn[n].dtype, jnp.integer)
+        }
         means = {n: fn.mean for n, fn in said.items() if fn.num_classes is None}
         return {"predictions": processes | of_rows | drawn, "means": means}
 

@@ -22,9 +22,9 @@ from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, withou
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, means, predicted_marginals
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import drawing, run, sampled, unmasked
+from gpzoo.inference.programs.runs import relaxed_promotion, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -193,7 +193,7 @@ def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..
 
 def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
-    fn = answers(unmasked(masked))
+    fn = as_predictive(unmasked(masked))
     if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
         fn = copy(fn)
         fn.missing = "mask"
@@ -212,7 +212,7 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
     """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
     fn = unmasked(fn)
-    with drawing():
+    with relaxed_promotion():
         probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
         density = None if test is None else fn.log_prob(test)
     return Path(SitePrediction(None, None, density, jnp.moveaxis(probs, 0, -1)), draws=value[None])
@@ -229,8 +229,8 @@ def _needs_draws(path: Path, asked: Asked) -> bool:
 
 def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
     """Draws of a data site, ``[num_draws, N, ...]``; those of a likelihood are given draws of its marginals."""
-    fn = answers(unmasked(fn))
-    with drawing():
+    fn = as_predictive(unmasked(fn))
+    with relaxed_promotion():
         if fn.is_marginal:
             return fn.sample_given(key, fn.f.draws(num_draws))
         return fn.sample(key, (num_draws,))

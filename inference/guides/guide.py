@@ -20,10 +20,10 @@ from gpzoo._types import Argument
 from gpzoo.errors import GPZooError, plain
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.autoguide_mixin import AutoGuideMixin
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
-from gpzoo.inference.guides.like_autoguides import LikeAutoGuides
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import for_site
-from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
@@ -40,12 +40,12 @@ from gpzoo.inference.programs.program import (
     parameters_of,
 )
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.programs.runs import Runs, Trace, at_once, in_our_words, run, sampled, shapes_of, values_of
+from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, translate_errors, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
-class InducingGuide(LikeAutoGuides):
+class InducingGuide(AutoGuideMixin):
     """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
 
     Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
@@ -124,11 +124,11 @@ class InducingGuide(LikeAutoGuides):
         Returns:
             The value of every latent site.
         """
-        sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
+        sites, other = self.sites_for(args, kwargs), self.hyperparameter_guide(args, kwargs)
         start = partial(self.starting_sites, args=args, kwargs=kwargs)
         with (
-            PosteriorHandler(self, sites, (args, kwargs), others, start) as handler,
-            in_our_words(handler.plates, args),
+            PosteriorHandler(self, sites, (args, kwargs), other, start) as handler,
+            translate_errors(handler.plates, args),
         ):
             self.model(*args, **kwargs)
         return handler.values
@@ -148,7 +148,7 @@ class InducingGuide(LikeAutoGuides):
         if self.sites is None:
             seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            self.check_names(sites, self._others_of(sites, args, kwargs))
+            self.check_names(sites, self._hyperparameter_guide_of(sites, args, kwargs))
             self.sites, self._compared_sites = sites, True
             self._known = ((_deciding(kwargs), _rows(args)),)
             return self.sites
@@ -198,17 +198,19 @@ class InducingGuide(LikeAutoGuides):
             )
         self._known += (known,)
 
-    def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+    def hyperparameter_guide(self, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
-        return self._others_of(self.sites_for(args, kwargs), args, kwargs)
+        return self._hyperparameter_guide_of(self.sites_for(args, kwargs), args, kwargs)
 
-    def _others_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+    def _hyperparameter_guide_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
         names = sites.latents - sites.processes
         if not callable(self.hyperparameters) or not names:
             return None
-        if self._others is None:
-            self._others = OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
-        return self._others
+        if self._hyperparameter_guide is None:
+            self._hyperparameter_guide = HyperparameterGuide(
+                self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs
+            )
+        return self._hyperparameter_guide
 
     @traceable_entry_point
     def init_params(
@@ -353,10 +355,10 @@ class InducingGuide(LikeAutoGuides):
             ValueError: naming parameters that are missing, unknown, not finite, of another shape, or out of range.
         """
         params = checks.parameters(name, params)
-        others = self.others_for(args, kwargs)
-        if others is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
-            others.check(*args)
-        own, program = self.parameters(self.sites, others), self.sites.parameters
+        other = self.hyperparameter_guide(args, kwargs)
+        if other is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
+            other.check(*args)
+        own, program = self.parameters(self.sites, other), self.sites.parameters
         params |= {k: jnp.asarray(params[k]) for k in own.keys() & params if isinstance(params[k], int | float)}
         needed = own.keys() | {k for k, shapes in program.items() if shapes}
         known = own.keys() | program.keys() | self.sites.latents
@@ -405,7 +407,7 @@ class InducingGuide(LikeAutoGuides):
 
     def variational_parameters(self) -> frozenset[str]:
         """Names of the parameters of ``q``, without the inducing variables."""
-        own = self.parameters(self.sites, self._others)
+        own = self.parameters(self.sites, self._hyperparameter_guide)
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
     def numbers(self, params: Mapping[str, Any], count: int) -> dict[str, Integer[Array, " S"]]:

@@ -21,10 +21,10 @@ from numpyro.primitives import default_process_message
 from gpzoo._numpyro import Handler, OwnSites, in_chain
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Options, for_site
-from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.gp_sites import AtPriorMean, Missing, Use, current
-from gpzoo.inference.programs.runs import Trace, check_value, drawing
+from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.forms import form_of
@@ -51,7 +51,7 @@ class PosteriorHandler(Handler):
         options: of the guide.
         sites: of the program.
         arguments: positional and keyword arguments of the call.
-        others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+        hyperparameter_guide: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
         starting: gives the sites of all parameters at their starting values, from a key.
 
     Attributes:
@@ -63,16 +63,16 @@ class PosteriorHandler(Handler):
         options: Options,
         sites: Sites,
         arguments: tuple[tuple, dict[str, Any]],
-        others: OtherLatents | None,
+        hyperparameter_guide: HyperparameterGuide | None,
         starting: Callable[[PRNGKeyArray], Trace],
     ) -> None:
         super().__init__()
         self.options, self.sites, self.arguments = options, sites, arguments
-        self.others, self.starting = others, starting
+        self.hyperparameter_guide, self.starting = hyperparameter_guide, starting
         self.mode = current()
         self.values: dict[str, Any] = {}
         self.plates: Trace = {}
-        self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
+        self.sampled: Trace | Any = None  # the sites of ``hyperparameter_guide``, once it has run
         self.taken: Trace = {}
         self.initial: Trace | None = None
         self.own = OwnSites()
@@ -102,7 +102,7 @@ class PosteriorHandler(Handler):
             if msg["value"] is None:
                 with self.own:
                     msg["kwargs"]["rng_key"] = numpyro.prng_key()
-                with drawing():
+                with relaxed_promotion():
                     default_process_message(msg)
             return
         if msg["value"] is not None and not in_chain(msg):
@@ -183,10 +183,10 @@ class PosteriorHandler(Handler):
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
-        if self.others is not None:
+        if self.hyperparameter_guide is not None:
             if self.sampled is None:
-                keys = self.mode.keys_of_rows(self.others.of_rows)
-                self.sampled, self.taken = self.others(*self.arguments, self.plates, keys)
+                keys = self.mode.keys_of_rows(self.hyperparameter_guide.of_rows)
+                self.sampled, self.taken = self.hyperparameter_guide(*self.arguments, self.plates, keys)
             site = self.sampled[name]
             check_value(name, site["value"], tuple(prior.shape()))
             if self.mode.starts:

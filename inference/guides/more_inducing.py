@@ -1,4 +1,4 @@
-"""How does a trained model get more inducing variables? With the prior's law given those that it has."""
+"""Further inducing variables of a trained model, with the prior's law given those that it has."""
 
 from __future__ import annotations
 

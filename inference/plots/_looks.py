@@ -22,7 +22,7 @@ from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, SiteMode, dr
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -99,7 +99,7 @@ class Seen(NamedTuple):
         site = self.data[name]
         known = site["is_observed"] and checks.is_concrete(site["value"])
         values = np.asarray(site["value"]) if known else None
-        return Observed(name, values, answers(unmasked(site["fn"])).kind == "binary")
+        return Observed(name, values, as_predictive(unmasked(site["fn"])).kind == "binary")
 
     def inputs_of(self, columns: int, picture: str) -> np.ndarray:
         """The only input, ``[N, columns]``.

@@ -1,4 +1,4 @@
-"""How are a guide and a program run and traced outside training? With given values, and always by :func:`run`."""
+"""Runs of a guide and a program outside training, traced, with given values."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(
 
     def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
-        with _Trace() as found, in_our_words(found, args):
+        with _Trace() as found, translate_errors(found, args):
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
@@ -101,7 +101,7 @@ def run(
 
 
 @contextmanager
-def in_our_words(sites: Trace, args: tuple) -> Iterator[None]:
+def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
     """Errors of JAX and NumPyro that a program in their ways can end in, with the way out.
 
     Args:
@@ -141,7 +141,7 @@ def at_once(function: Callable[[], Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
-def drawing() -> AbstractContextManager:
+def relaxed_promotion() -> AbstractContextManager:
     """The context in which data sites are drawn: NumPyro's Bernoulli mixes types, which strict promotion refuses."""
     return jax.numpy_dtype_promotion("standard")
 
@@ -151,7 +151,7 @@ class _Trace(handlers.trace):
         refuse_mapped(msg)
         if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
             msg["fn"] = refuse_negative(msg["fn"])
-            with drawing():
+            with relaxed_promotion():
                 default_process_message(msg)
 
         if msg["type"] == "plate":
