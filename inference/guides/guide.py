@@ -17,7 +17,7 @@ from numpyro.distributions import Delta
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
-from gpzoo.errors import GPZooError, plain
+from gpzoo.errors import plain
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.autoguide_mixin import AutoGuideMixin
@@ -27,7 +27,7 @@ from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.gp_sites import AtPriorMean, Marginals, Missing, Pathwise
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Marginals, Pathwise
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import (
     Look,
@@ -268,8 +268,7 @@ class InducingGuide(AutoGuideMixin):
     def _started_at_once(self, started: Callable[..., Runs], looked_at: list[str]) -> Trace | None:
         """The sites of a run in one compiled program, after another one if an initialiser reads inputs.
 
-        Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
-        initialiser. Single operations then give the values, or an error with concrete numbers.
+        Returns ``None`` where more are needed, or if a value is not finite: single operations then say which.
 
         Args:
             started: runs the guide, given a mode.
@@ -278,46 +277,32 @@ class InducingGuide(AutoGuideMixin):
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
-        sites: Trace = {}
+        mode, sites = AtPriorMean({site: self._made(site, started) for site in looked_at}), {}
 
         def once() -> tuple[dict[str, Any], Bool[Array, ""]]:
             nonlocal sites
-            trace = started(mode=AtPriorMean(made)).guide
+            trace = started(mode=mode).guide
             sites = _start_of(trace)
-            posteriors = [site["fn"] for site in sampled(trace).values()]
-            parts = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
-            factors = [part.get(name) for part in parts for name in ("L", "L_inverse")]
-            floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
-            # Together, which compiles sooner.
-            finite = jnp.concatenate([jnp.ones(1, bool), *(jnp.isfinite(x).ravel() for x in floats)])
-            return values_of(sites), finite.all()
+            return values_of(sites), _factorised(trace)
 
-        try:
-            made = {site: self._made(site, started) for site in looked_at}
-            values, finite = at_once(once)
-        except (TypeError, ValueError, IndexError, GPZooError):
-            return None
-        if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside the caller's jit
-            return None
+        values, finite = at_once(once)
         options = [site["kwargs"] for site in sites.values()]
-        if not (finite and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
+        if not all(map(checks.is_concrete, jax.tree.leaves((values, options)))):  # inside the caller's jit
+            return None
+        if not (finite and all_finite(values)):
             return None
         return {name: site | {"value": values[name]} for name, site in sites.items()}
 
     def _made(self, site: str, started: Callable[..., Runs]) -> Any:
         """``<site>_inducing`` from the site's initialiser, whose inputs one compiled program computes."""
-        seen: Any = None
+        mode = AtPriorMean(looks_at=site)
 
         def once() -> list[Array]:
-            nonlocal seen
-            try:
-                started(mode=AtPriorMean({}))
-            except Missing as missing:
-                seen = missing.looked_at
-            return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]
+            started(mode=mode)
+            return [x for x in jax.tree.leaves(mode.seen) if not checks.is_concrete(x)]
 
         computed = iter(at_once(once))
-        seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), seen)
+        seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), mode.seen)
         return parameter_of(for_site(self.inducing, site)(*seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
@@ -424,6 +409,16 @@ class InducingGuide(AutoGuideMixin):
 
 def _start_of(trace: Trace) -> Trace:
     return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+
+
+def _factorised(trace: Trace) -> Bool[Array, ""]:
+    """Whether the prior's covariance of all inducing variables has a factor."""
+    posteriors = [site["fn"] for site in sampled(trace).values()]
+    known = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
+    factors = jax.tree.leaves([(fields.get("L"), fields.get("L_inverse")) for fields in known])
+    floats = [x.ravel() for x in factors if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+    # Together, which compiles sooner.
+    return jnp.concatenate([jnp.ones(1, bool), *map(jnp.isfinite, floats)]).all()
 
 
 def _rows(args: tuple) -> tuple[int, ...]:

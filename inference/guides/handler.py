@@ -23,7 +23,7 @@ from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Options, for_site
-from gpzoo.inference.programs.gp_sites import AtPriorMean, Missing, Use, current
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Use, current
 from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
@@ -121,7 +121,10 @@ class PosteriorHandler(Handler):
         prior = msg["fn"]
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
-        options = self.options
+        options, mode = self.options, self.mode
+        if isinstance(mode, AtPriorMean) and mode.looks_at == name:
+            mode.seen = numpyro.prng_key(), prior.X, prior.kernel
+            return prior.mean
         posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
         residual = None
         if name in options.residual:
@@ -131,7 +134,7 @@ class PosteriorHandler(Handler):
             )
             check_value(f"{name}_residual", residual, outputs)
         use = Use(self.sites.drawn_as(name), name in options.joint, residual)
-        return numpyro.sample(name, self.mode.posterior(posterior, use), infer=msg["infer"])
+        return numpyro.sample(name, mode.posterior(posterior, use), infer=msg["infer"])
 
     def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
         """The inducing posterior of a site.
@@ -168,11 +171,9 @@ class PosteriorHandler(Handler):
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return parameter_of(initialiser)
-        if isinstance(self.mode, AtPriorMean) and self.mode.made is not None:
-            if name not in self.mode.made:
-                raise Missing(key, prior.X, prior.kernel)
-            return self.mode.made[name]
-        if self.mode.starts:
+        if isinstance(self.mode, AtPriorMean):
+            if name in self.mode.made:
+                return self.mode.made[name]
             before = {site: value for site, value in self.values.items() if site in self.sites.processes}
             return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:

@@ -378,32 +378,25 @@ class AtPriorMean(SiteMode):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
     Args:
-        made: values of ``<site>_inducing``, by site, that initialisers gave before; one that is not there raises
-            :class:`Missing`. Initialisers run on the way if ``None``.
+        made: values of ``<site>_inducing``, by site, that initialisers gave before; initialisers of others run on the
+            way.
+        looks_at: a site that has no posterior in this run, which only looks at what its initialiser is to see.
+
+    Attributes:
+        seen: a random key, the inputs and the kernel of that site.
     """
 
     starts = True
     fixes_views = False  # a mean needs none
 
-    def __init__(self, made: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, made: Mapping[str, Any] | None = None, looks_at: str | None = None) -> None:
         super().__init__()
-        self.made = made
+        self.made, self.looks_at = made or {}, looks_at
+        self.seen: tuple[Any, ...] = ()
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         return posterior.valued(Partial(prior_mean))
-
-
-class Missing(Exception):
-    """An initialiser needs numbers, in a run that computes nothing yet.
-
-    Args:
-        looked_at: a random key, the site's inputs and its kernel.
-    """
-
-    def __init__(self, *looked_at: Any) -> None:
-        super().__init__(*looked_at)
-        self.looked_at = looked_at
 
 
 class JointDraw(SiteMode):
