@@ -14,7 +14,7 @@ from numpyro.primitives import Messenger
 
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
-from gpzoo.inference.programs.gp_sites import Marginals, representing
+from gpzoo.inference.programs.gp_sites import Marginals, in_mode
 from gpzoo.likelihoods import Bernoulli
 from gpzoo.models import deep_gp, linear_layers
 from gpzoo.models.parameters import gaussian, rbf
@@ -157,7 +157,7 @@ def evaluate(case):
         return -sum(terms.values()), terms
 
     def layers(params, key):
-        with handlers.block(), representing(Marginals()):
+        with handlers.block(), in_mode(Marginals()):
             run = handlers.substitute(handlers.seed(case.guide, key), data=params)
             trace = handlers.trace(run).get_trace(X)
         found = {}

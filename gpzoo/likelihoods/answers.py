@@ -163,6 +163,6 @@ class OfNumPyro(Answers):
         return self.fn.sample(key, sample_shape)
 
 
-def answers(fn: Any) -> Any:
+def as_predictive(fn: Any) -> Any:
     """Whoever answers for a data site's distribution, which is not masked: itself if it is a likelihood."""
     return fn if isinstance(fn, Answers) else OfNumPyro(fn)

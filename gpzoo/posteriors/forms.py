@@ -21,7 +21,7 @@ from gpzoo import linalg
 from gpzoo._pytree import static
 from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread
 from gpzoo.posteriors.base import Conditional, Form
-from gpzoo.processes.process import rows_first
+from gpzoo.processes.process import to_event_shape
 
 __all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank", "Orthogonal"]
 
@@ -420,4 +420,4 @@ def _each_output(
 
 def _start_deviations(conditional: Conditional, scale: float | Array) -> Float[Array, "M *D"]:
     shape = (conditional.num_inducing, *conditional.outputs)
-    return scale * jnp.sqrt(rows_first(conditional.start_variances(), shape))
+    return scale * jnp.sqrt(to_event_shape(conditional.start_variances(), shape))

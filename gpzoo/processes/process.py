@@ -262,7 +262,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
     def variance(self) -> Float[Array, "*event"]:
         """Prior variance."""
         flat = (self.num_inputs,) if self.num_outputs is None else (self.num_inputs, self.num_outputs)
-        return rows_first(self.kernel.diag(self.X), flat).reshape(self.event_shape)
+        return to_event_shape(self.kernel.diag(self.X), flat).reshape(self.event_shape)
 
     def moments(self) -> tuple[Float[Array, "*event"], Float[Array, "... N N"]]:
         """Prior mean and covariance of ``f(X)``; see :class:`GaussianProcess`."""
@@ -299,7 +299,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
         return super().sample(key, sample_shape)
 
 
-def rows_first(per_output: Float[Array, "... N"], event_shape: tuple[int, ...]) -> Float[Array, "N *D"]:
+def to_event_shape(per_output: Float[Array, "... N"], event_shape: tuple[int, ...]) -> Float[Array, "N *D"]:
     """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
     if per_output.ndim == 2:
         return per_output.T

@@ -9,7 +9,7 @@ new one is written so, in a method of :class:`~gpzoo.inference.Trained` with
 
     def moments(key, at):  # a draw, here its random key, and a batch; compiled
         shown = Marginals(at.rows_of(layouts), at.views)
-        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
+        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, mode=shown).guide
         # Of the posterior, not of the value, which is an array where the program draws the site.
         return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
 

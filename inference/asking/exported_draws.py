@@ -16,7 +16,7 @@ from gpzoo.inference.asking.ask import At, Found
 from gpzoo.inference.asking.given import Given, GivenProgram, given_at
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.enumeration import summed_out
-from gpzoo.inference.programs.gp_sites import Recorded
+from gpzoo.inference.programs.gp_sites import JointDraw
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import (
     Runs,
@@ -30,7 +30,7 @@ from gpzoo.inference.programs.runs import (
     unmasked,
 )
 from gpzoo.likelihoods import Likelihood
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 
@@ -129,7 +129,9 @@ class Draws(GivenProgram):
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
         of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and n in self.layouts}
         drawn = _replicates(data, random.fold_in(draw[0], at.number))
-        said = {n: answers(unmasked(s["fn"])) for n, s in data.items() if jnp.issubdtype(drawn[n].dtype, jnp.integer)}
+        said = {
+            n: as_predictive(unmasked(s["fn"])) for n, s in data.items() if jnp.issubdtype(drawn[n].dtype, jnp.integer)
+        }
         means = {n: fn.mean for n, fn in said.items() if fn.num_classes is None}
         return {"predictions": processes | of_rows | drawn, "means": means}
 
@@ -144,9 +146,9 @@ class Draws(GivenProgram):
 
     def _run(
         self, draw: Draw, at: At, given: Mapping[str, Given], model: Callable | None = None
-    ) -> tuple[Runs, Recorded]:
+    ) -> tuple[Runs, JointDraw]:
         key, sample = draw
-        shown = Recorded(at.views, at.number, frozenset(self.layouts))
+        shown = JointDraw(at.views, at.number, frozenset(self.layouts))
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, at.number)
         values = at.params | sample
@@ -156,7 +158,7 @@ class Draws(GivenProgram):
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
         return name in self.latents or recorded
 
-    def _densities(self, found: Runs, shown: Recorded) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _densities(self, found: Runs, shown: JointDraw) -> tuple[dict[str, Array], dict[str, Array]]:
         """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels.
 
         Those of latents of rows have a term for each row.

@@ -21,7 +21,7 @@ from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import RUNNING
-from gpzoo.inference.programs.gp_sites import BatchRows, Functions
+from gpzoo.inference.programs.gp_sites import BatchRows, Pathwise
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import Kernel, Scaled
@@ -112,8 +112,8 @@ def values_of_draw(
         misfits: see :func:`pathwise`.
     """
     key, number = draw
-    shown = Functions(partial(pathwise, num_features=num_features, misfits=misfits), rows)
-    found = run(key, args, kwargs, guide=guide, values=params | number, representation=shown).guide
+    shown = Pathwise(partial(pathwise, num_features=num_features, misfits=misfits), rows)
+    found = run(key, args, kwargs, guide=guide, values=params | number, mode=shown).guide
     return {name: found[name]["value"] for name in guide.sites.processes}
 
 

@@ -17,7 +17,7 @@ from gpzoo._numpyro import Messenger
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.asking.ask import At, Subject
-from gpzoo.inference.programs.gp_sites import Representation, Use
+from gpzoo.inference.programs.gp_sites import SiteMode, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run, unmasked
 from gpzoo.posteriors.conditional import OnValues
@@ -119,8 +119,8 @@ class GivenProgram:
         values: Mapping[str, Any],
         given: Mapping[str, Given],
         *,
-        of_guide: Representation,
-        of_given: Representation | None = None,
+        of_guide: SiteMode,
+        of_given: SiteMode | None = None,
         drawn_as: Callable[[str], Layout | None] = lambda _: None,
         model: Callable | None = None,
     ) -> Runs:
@@ -136,16 +136,16 @@ class GivenProgram:
             drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
             model: in place of the program.
         """
-        program = _Conditioned(self.model if model is None else model, given, drawn_as, of_given or Representation())
+        program = _Conditioned(self.model if model is None else model, given, drawn_as, of_given or SiteMode())
         others = {name: x for name, x in values.items() if name not in given}
         of: dict[str, Any] = {"guide": self.guide, "model": program, "values": others}
-        return run(key, at.args, at.arrays, **of, representation=of_guide)
+        return run(key, at.args, at.arrays, **of, mode=of_guide)
 
 
 class _Conditioned(Messenger):
     """The program with ``p(f | u)`` in place of the prior of GP sites; see :meth:`GivenProgram.run`."""
 
-    def __init__(self, model: Callable, given: Mapping[str, Given], drawn_as: Callable, shown: Representation) -> None:
+    def __init__(self, model: Callable, given: Mapping[str, Given], drawn_as: Callable, shown: SiteMode) -> None:
         super().__init__(model)
         self.given, self.drawn_as, self.shown = given, drawn_as, shown
 

@@ -20,11 +20,11 @@ from gpzoo.inference.asking.ask import At
 from gpzoo.inference.asking.given import Given, GivenProgram, given_at
 from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, without_variance
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
-from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, means, predicted_marginals
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import drawing, run, sampled, unmasked
+from gpzoo.inference.programs.runs import relaxed_promotion, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -141,9 +141,9 @@ class Paths(GivenProgram):
         """The traces of guide and program, the GP sites in ``given`` conditioned on their values."""
         rows = None if training else at.rows_of(self.layouts)
         model = self._chosen(key, rows) if model is None else model
-        represented = Means if self.asked.mean_only else Marginals
+        value = means if self.asked.mean_only else predicted_marginals
         drawn_as = self.sites.drawn_as if self.guide is None else lambda _: None
-        shown: dict[str, Any] = {"of_guide": represented(rows, at.views), "of_given": represented(rows)}
+        shown: dict[str, Any] = {"of_guide": Marginals(rows, at.views, value), "of_given": Marginals(rows, value=value)}
         guide_trace, trace, _ = self.run(key, at, known, given, **shown, drawn_as=drawn_as, model=model)
         drawn = set(sampled(guide_trace))
         known_now = set(known) | set(given) | self.sites.enumerated
@@ -193,7 +193,7 @@ def _process(posterior: InducingPosterior, value: Any, test: Shaped[Array, "N ..
 
 def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
-    fn = answers(unmasked(masked))
+    fn = as_predictive(unmasked(masked))
     if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
         fn = copy(fn)
         fn.missing = "mask"
@@ -212,7 +212,7 @@ def _data(masked: Any, test: Shaped[Array, "N ..."] | None) -> Path:
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
     """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
     fn = unmasked(fn)
-    with drawing():
+    with relaxed_promotion():
         probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
         density = None if test is None else fn.log_prob(test)
     return Path(SitePrediction(None, None, density, jnp.moveaxis(probs, 0, -1)), draws=value[None])
@@ -229,8 +229,8 @@ def _needs_draws(path: Path, asked: Asked) -> bool:
 
 def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
     """Draws of a data site, ``[num_draws, N, ...]``; those of a likelihood are given draws of its marginals."""
-    fn = answers(unmasked(fn))
-    with drawing():
+    fn = as_predictive(unmasked(fn))
+    with relaxed_promotion():
         if fn.is_marginal:
             return fn.sample_given(key, fn.f.draws(num_draws))
         return fn.sample(key, (num_draws,))

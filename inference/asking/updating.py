@@ -163,7 +163,7 @@ def posteriors_at(
     Raises:
         FactorisationError: naming the site, if a ``Kuu`` does not factorise.
     """
-    trace = run(rng_key, args, kwargs, guide=guide, values=params, representation=AtPriorMean()).guide
+    trace = run(rng_key, args, kwargs, guide=guide, values=params, mode=AtPriorMean()).guide
     return {name: site["fn"] for name, site in trace.items() if isinstance(site.get("fn"), InducingPosterior)}
 
 

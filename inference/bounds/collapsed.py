@@ -25,7 +25,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
-from gpzoo.inference.programs.gp_sites import Around, AtPriorMean, Marginals, representing
+from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, Marginals, in_mode
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, run, unmasked
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
@@ -217,7 +217,7 @@ class _Terms:
     ) -> None:
         self.key, self.params, self.model, self.guide, self.args, self.kwargs = key, params, model, guide, args, kwargs
         self.site = _site_of(_guide(guide), args, kwargs)
-        trace = run(key, args, kwargs, guide=guide, values=params, representation=AtPriorMean()).guide
+        trace = run(key, args, kwargs, guide=guide, values=params, mode=AtPriorMean()).guide
         self.posterior: InducingPosterior = trace[self.site]["fn"]
         _check_posterior(self.posterior)
         scaled = trace[self.site]["scale"] is not None
@@ -243,7 +243,7 @@ class _Terms:
         """
 
         def shown(*args: Any, **kwargs: Any) -> Any:
-            with representing(Around(shift, variance)):
+            with in_mode(GivenMoments(shift, variance)):
                 return self.guide(*args, **kwargs)
 
         found = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
@@ -278,7 +278,7 @@ class _Terms:
     def explain(self) -> None:
         """Raise the error that names terms which are not quadratic, or mix outputs."""
         options: dict[str, Any] = {"guide": self.guide, "model": self.model, "values": self.params}
-        seen = run(self.key, self.args, self.kwargs, **options, representation=Marginals()).model
+        seen = run(self.key, self.args, self.kwargs, **options, mode=Marginals()).model
         names = list(data_of(seen))
         each = {name: self.expansion(frozenset({name})) for name in names}
         for name, found in each.items():

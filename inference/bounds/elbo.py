@@ -19,7 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import Handler, Messenger
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.enumeration import is_enumerated, scored
-from gpzoo.inference.programs.gp_sites import Bound, TightBound, representing
+from gpzoo.inference.programs.gp_sites import Bound, in_mode
 from gpzoo.inference.programs.runs import ParameterNames, observed, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
@@ -93,9 +93,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     can_infer_discrete = True
 
     @property
-    def representation(self) -> Bound:
-        """The form of GP sites in which programs are looked at before the training."""
-        return TightBound() if self.tight else Bound()
+    def mode(self) -> Bound:
+        """The mode of GP sites in which the guide runs."""
+        return Bound(tight=self.tight)
 
     def by_site(self) -> GaussianProcessELBO:
         """The same bound, as the contribution of every site."""
@@ -112,7 +112,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:
             nonlocal record
-            with representing(self.representation), handlers.trace() as record:
+            with in_mode(self.mode), handlers.trace() as record:
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:

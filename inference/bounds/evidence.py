@@ -37,7 +37,7 @@ from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, VarianceParts
-from gpzoo.processes.process import GaussianProcess, rows_first
+from gpzoo.processes.process import GaussianProcess, to_event_shape
 
 #: Newton steps of the search for the best ``v``, after which the density is zero; most searches take five to ten.
 MOST_STEPS = 100
@@ -79,7 +79,7 @@ class Site(Fields):
         prior, shape = self.prior, self.prior.event_shape
         variance = jnp.zeros(shape, prior.X.dtype)
         if self.conditional is not None:
-            variance = rows_first(self.residual(), shape)
+            variance = to_event_shape(self.residual(), shape)
         own = AffineMap.identity(self.name, shape[0], self.outputs, prior.X.dtype)
         key = named_key(random.key(0), self.name)  # the same noise at every step
         return GaussianMarginals(prior.mean, variance, key, sites=frozenset({self.name}), log=log, parts=(own,))

@@ -102,8 +102,8 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
         self._rows: _Rows | None = None  # in a step
 
     @property
-    def representation(self) -> Bound:
-        """The form that GP sites have in a run of the guide."""
+    def mode(self) -> Bound:
+        """The mode of GP sites in which the guide runs."""
         return Bound() if self._rows is None else Weighted(self._rows.latents, self._rows.after)
 
     def loss_with_mutable_state(
@@ -196,12 +196,12 @@ class Weighted(Bound):
         self.latents, self.after = latents, after
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """See :meth:`Representation.keys_of_rows`; each run has its own."""
+        """See :meth:`SiteMode.keys_of_rows`; each run has its own."""
         key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
         return {name: named_key(key, name) for name in names & self.latents}
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
+        """See :meth:`SiteMode.posterior`."""
         site = posterior.site
         views = (
             f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "

@@ -157,7 +157,7 @@ class marginal(whitened):
             f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
             "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out.",
         )
-        reparam, conditional = self._named.get(name, self._others), None
+        reparam, conditional = self._by_name.get(name, self._default), None
         if reparam.inducing is not None:
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
         site = Site.of(prior, conditional, name)
@@ -227,7 +227,7 @@ class marginal(whitened):
         """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has found values of."""
         kinds = {}
         for name in self._seen:
-            kind = self._named.get(name, self._others)
+            kind = self._by_name.get(name, self._default)
             if kind.inducing is None:
                 kinds[name] = InducingPoints(found[f"{name}_inducing"][0])
             else:

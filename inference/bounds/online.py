@@ -15,7 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.guides.more_inducing import check_forms, rows_axis
 from gpzoo.inference.guides.same_program import refuse_other_program
-from gpzoo.inference.programs.gp_sites import AtPriorMean, Online
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Bound
 from gpzoo.inference.programs.runs import run
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -29,9 +29,9 @@ class AfterEarlier(GaussianProcessELBO):
         self.earlier = earlier
 
     @property
-    def representation(self) -> Online:
-        """The form that GP sites have in a run of the guide."""
-        return Online(self.earlier)
+    def mode(self) -> Bound:
+        """The mode of GP sites in which the guide runs."""
+        return Bound(earlier=self.earlier)
 
 
 class OnlineELBO(GaussianProcessELBO):
@@ -108,7 +108,7 @@ class OnlineELBO(GaussianProcessELBO):
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, self.guide)
-        trace = run(rng_key, args, kwargs, guide=self.guide, values=self.params, representation=AtPriorMean()).guide
+        trace = run(rng_key, args, kwargs, guide=self.guide, values=self.params, mode=AtPriorMean()).guide
         own, same, earlier = dict(param_map), jnp.array(True), {}
         for site in sorted(self.guide.sites.processes):
             posterior: InducingPosterior = trace[site]["fn"]

@@ -19,7 +19,7 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, terms_per_datum, unmasked
 from gpzoo.inference.training._sources import Resident
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.table import Table
 
@@ -106,7 +106,7 @@ def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool =
             of, array = f"{name}{jax.tree_util.keystr(path)}", np.asarray(leaf)
             sites = [site for site in data.values() if _is(site["value"], leaf)]
             if sites or any(_is(site["value"], leaf) for site in exact):
-                said = [answers(unmasked(site["fn"])) for site in sites]
+                said = [as_predictive(unmasked(site["fn"])) for site in sites]
                 kinds, gaussian = {each.kind for each in said} or {"numbers"}, all(each.light_tails for each in said)
                 findings += _targets(of, array, kinds, gaussian)
             elif name not in optional:

@@ -253,7 +253,7 @@ class _GivenU(Marginals):
     """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
+        """See :meth:`SiteMode.posterior`."""
         draw = posterior.draw_inducing(numpyro.prng_key())
         given = posterior.given(draw)
         log_weight = given.log_prior_of_inducing() - posterior.log_density_of(draw)
@@ -276,7 +276,7 @@ def _joint(
         return value
 
     options = {"guide": guide, "model": model, "values": value_of, "complete": False}
-    runs = run(key, at.args, at.arrays | static, representation=_GivenU() if guide else Marginals(), **options)
+    runs = run(key, at.args, at.arrays | static, mode=_GivenU() if guide else Marginals(), **options)
     prior, data = linalg.total(jacobians.values()), jnp.zeros(())
     for name, site in runs.model.items():
         if site["type"] == "sample" and name in theta:

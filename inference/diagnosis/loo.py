@@ -45,7 +45,7 @@ def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray
         params = {name: np.asarray(params[name])[0, 0] for name in guide.variational_parameters()}  # the first draw
     of_u = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
     others = sorted(guide.sites.latents - guide.sites.processes) if guide.hyperparameters != "point" else []
-    made = guide.others_for(subject.args, subject.kwargs)
+    made = guide.hyperparameter_guide(subject.args, subject.kwargs)
     sizes = {site: np.size(params[f"{site}_loc"]) for site in others} if made is None else made.sizes
     entries = of_u + sum(int(sizes[site]) for site in others)
     if not entries:

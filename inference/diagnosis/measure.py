@@ -19,7 +19,7 @@ from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, terms_per_datum, unmasked
 from gpzoo.likelihoods import Likelihood
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -142,7 +142,7 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         fns = {name: site.get("fn") for name, site in of_guide.items()}
         posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}
         if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
-            options = {"guide": guide, "model": model, "values": at.params, "representation": Bound()}
+            options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
             of_model = run(key, at.args, kwargs, **options).model
         data = terms_per_datum(of_model)
         notes["processes"] = tuple(posteriors)
@@ -256,7 +256,7 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
     fn: Any = site["fn"]
     value = jnp.asarray(site["value"])
     rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
-    value, fn = entries_of(fn, value), answers(unmasked(fn))
+    value, fn = entries_of(fn, value), as_predictive(unmasked(fn))
     rows = rows if fn.exact is None else rows & fn.exact
     noise = None if fn.noise is None else jnp.mean(jnp.broadcast_to(fn.noise, value.shape))
     return {"value": value, "observed": rows, "noise": noise}
@@ -265,6 +265,6 @@ def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
 def _kind(site: dict[str, Any]) -> dict[str, Any]:
     """The fields of :class:`Outcomes` that are no arrays."""
     fn = unmasked(site["fn"])
-    said = answers(fn)
+    said = as_predictive(fn)
     ranked = said.noise is None and said.cdf(site["value"]) is not None
     return {"kind": said.kind, "likelihood": type(fn).__name__, "ranked": ranked}

@@ -29,7 +29,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import drawing, values_of
+from gpzoo.inference.programs.runs import relaxed_promotion, values_of
 from gpzoo.inference.training.protocol import of_objective
 
 #: Probability of a finding, over all entries, where the approximation is right.
@@ -125,7 +125,7 @@ def vsbc(
     guide, failed = _watched(_started(svi.guide, named_key(rng_key, "start"), args, kwargs))
     # NumPyro's function reshapes its keys, for which they must be arrays of integers.
     key = random.PRNGKey(random.bits(named_key(rng_key, "vsbc"), dtype="uint32"))
-    with drawing():
+    with relaxed_promotion():
         found = vsbc_diagnostic(
             key,
             model,

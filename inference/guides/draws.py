@@ -1,4 +1,4 @@
-"""Which guide has draws for a posterior, those of MCMC? One that takes one of them at every run."""
+"""Guides whose posterior is draws, such as those of MCMC: every run takes one of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jaxtyping import Integer
 from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
 
+from gpzoo.inference.guides.autoguide_mixin import probabilities
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.guides.like_autoguides import probabilities
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Inducing
-from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.sites import Sites
 
 #: The site whose value is the number of the draw that a run takes.
@@ -53,7 +53,9 @@ class DrawsGuide(InducingGuide):
         with handlers.block(hide=list(one)), handlers.substitute(data=one):
             return super().__call__(*args, **kwargs)
 
-    def parameters(self, sites: Sites, others: OtherLatents | None) -> dict[str, Constraint | None]:
+    def parameters(
+        self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None
+    ) -> dict[str, Constraint | None]:
         """See :meth:`Options.parameters`."""
         own: dict[str, Constraint | None] = {f"{site}_mean": None for site in sites.processes}
         own |= {f"{site}_inducing": None for site in sites.processes}
@@ -64,7 +66,7 @@ class DrawsGuide(InducingGuide):
         return {name: fn for name, fn in super().posteriors(*args).items() if name != NUMBER}
 
     def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
-        """See :meth:`LikeAutoGuides.quantiles`: of the draws."""
+        """See :meth:`AutoGuideMixin.quantiles`: of the draws."""
         levels = jnp.asarray(probabilities(quantiles))
         return {name: jnp.quantile(jnp.concatenate(params[f"{name}_loc"]), levels, axis=0) for name in self._names}
 

@@ -1,4 +1,4 @@
-"""How do layers know what the layers below them made of the inducing inputs? One set of these runs through the program.
+"""Global inducing inputs: one set of them runs through the program, so that layers know what those below made of it.
 
 Ober and Aitchison 2021, *Global inducing point variational posteriors for Bayesian neural networks and deep Gaussian
 processes*.
@@ -34,7 +34,7 @@ from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
-from gpzoo.processes.process import GaussianProcess, rows_first
+from gpzoo.processes.process import GaussianProcess, to_event_shape
 
 #: The parameter of the inducing inputs.
 INPUTS = "inducing_inputs"
@@ -107,14 +107,14 @@ class GlobalInducingGuide(InducingGuide):
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """See :meth:`InducingGuide.__call__`."""
-        sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
+        sites, other = self.sites_for(args, kwargs), self.hyperparameter_guide(args, kwargs)
         Z = numpyro.param(INPUTS, partial(self._start, args[0]))
         start = partial(self.starting_sites, args=args, kwargs=kwargs)
-        below = _AtInducing(self, sites, ((Z,), kwargs), others, start)
+        below = _AtInducing(self, sites, ((Z,), kwargs), other, start)
         with handlers.block(hide_fn=lambda site: site["type"] != "param"), handlers.seed(rng_seed=numpyro.prng_key()):
             with below:
                 self.model(Z, **kwargs)
-        with _Given(self, sites, (args, kwargs), others, start, below=below) as handler:
+        with _Given(self, sites, (args, kwargs), other, start, below=below) as handler:
             self.model(*args, **kwargs)
         return handler.values
 
@@ -167,10 +167,10 @@ class _AtInducing(PosteriorHandler):
         self.found: dict[str, tuple[InducingPosterior, Array]] = {}
 
     def _process(self, name: str, msg: dict[str, Any]) -> Array:
-        prior = self.representation.prior(name, msg["fn"])
+        prior = self.mode.prior(name, msg["fn"])
         conditional = Projection(prior, InducingPoints(prior.X), site=name)
         shape, scale = (conditional.num_inducing, *conditional.outputs), for_site(self.options.initial_scale, name, 1.0)
-        start = lambda _: scale * jnp.sqrt(rows_first(prior.kernel.diag(prior.X), shape))  # noqa: E731
+        start = lambda _: scale * jnp.sqrt(to_event_shape(prior.kernel.diag(prior.X), shape))  # noqa: E731
         v = numpyro.param(f"{name}_mean", jnp.zeros(shape, conditional.dtype))
         noise = numpyro.param(f"{name}_noise", start, constraint=constraints.softplus_positive)
         for part, value in (("mean", v), ("noise", noise)):
@@ -178,7 +178,7 @@ class _AtInducing(PosteriorHandler):
         posterior = InducingPosterior(conditional, *_of_pseudo_data(conditional.L, v, noise))
         draw = posterior.draw_inducing(numpyro.prng_key())
         self.found[name] = posterior, draw
-        if self.representation.starts:
+        if self.mode.starts:
             return prior.mean
         return prior.mean + posterior.given(draw).inducing_moments()[0].reshape(prior.event_shape)
 
@@ -205,7 +205,7 @@ class _Given(PosteriorHandler):
     def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
         q, draw = self.below.found[name]
         factor = q.conditional.L, q.conditional.L_inverse
-        conditional = Projection(self.representation.prior(name, prior), inducing, site=name, factor=factor)
+        conditional = Projection(self.mode.prior(name, prior), inducing, site=name, factor=factor)
         # Where a layer above has seen the draw, so does the rest of the function.
         return InducingPosterior(conditional, q.u_mean, q.form, drawn=draw if name in self.sites.inner else None)
 

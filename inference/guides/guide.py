@@ -17,18 +17,18 @@ from numpyro.distributions import Delta
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
-from gpzoo.errors import GPZooError, plain
+from gpzoo.errors import plain
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.autoguide_mixin import AutoGuideMixin
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
-from gpzoo.inference.guides.like_autoguides import LikeAutoGuides
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import for_site
-from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments, refuse_unknown
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.check_rows import dependence_on_rows
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.gp_sites import AtPriorMean, Functions, Marginals, Missing
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Marginals, Pathwise
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import (
     Look,
@@ -40,12 +40,12 @@ from gpzoo.inference.programs.program import (
     parameters_of,
 )
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.programs.runs import Runs, Trace, at_once, in_our_words, run, sampled, shapes_of, values_of
+from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, translate_errors, values_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
 
-class InducingGuide(LikeAutoGuides):
+class InducingGuide(AutoGuideMixin):
     """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
 
     Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
@@ -129,11 +129,11 @@ class InducingGuide(LikeAutoGuides):
         Returns:
             The value of every latent site.
         """
-        sites, others = self.sites_for(args, kwargs), self.others_for(args, kwargs)
+        sites, other = self.sites_for(args, kwargs), self.hyperparameter_guide(args, kwargs)
         start = partial(self.starting_sites, args=args, kwargs=kwargs)
         with (
-            PosteriorHandler(self, sites, (args, kwargs), others, start) as handler,
-            in_our_words(handler.plates, args),
+            PosteriorHandler(self, sites, (args, kwargs), other, start) as handler,
+            translate_errors(handler.plates, args),
         ):
             self.model(*args, **kwargs)
         return handler.values
@@ -153,7 +153,7 @@ class InducingGuide(LikeAutoGuides):
         if self.sites is None:
             seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            self.check_names(sites, self._others_of(sites, args, kwargs))
+            self.check_names(sites, self._hyperparameter_guide_of(sites, args, kwargs))
             self.sites, self._compared_sites = sites, True
             self._known = ((_deciding(kwargs), _rows(args)),)
             return self.sites
@@ -203,17 +203,19 @@ class InducingGuide(LikeAutoGuides):
             )
         self._known += (known,)
 
-    def others_for(self, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+    def hyperparameter_guide(self, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
-        return self._others_of(self.sites_for(args, kwargs), args, kwargs)
+        return self._hyperparameter_guide_of(self.sites_for(args, kwargs), args, kwargs)
 
-    def _others_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> OtherLatents | None:
+    def _hyperparameter_guide_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
         names = sites.latents - sites.processes
         if not callable(self.hyperparameters) or not names:
             return None
-        if self._others is None:
-            self._others = OtherLatents(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
-        return self._others
+        if self._hyperparameter_guide is None:
+            self._hyperparameter_guide = HyperparameterGuide(
+                self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs
+            )
+        return self._hyperparameter_guide
 
     @traceable_entry_point
     def init_params(
@@ -264,63 +266,48 @@ class InducingGuide(LikeAutoGuides):
         known = all(map(checks.is_concrete, jax.tree.leaves((rng_key, args, kwargs, given))))
         found = self._started_at_once(started, self.looks_at_inputs(given)) if known else None
         if found is None:
-            found = _start_of(started(representation=AtPriorMean()).guide)
+            found = _start_of(started(mode=AtPriorMean()).guide)
         refuse_unknown(name, given, found.keys() | self.sites.latents, "parameters")
         return found
 
     def _started_at_once(self, started: Callable[..., Runs], looked_at: list[str]) -> Trace | None:
         """The sites of a run in one compiled program, after another one if an initialiser reads inputs.
 
-        Returns ``None`` if this fails: values that are not arrays or not finite, or a refusal by the program or an
-        initialiser. Single operations then give the values, or an error with concrete numbers.
+        Returns ``None`` where more are needed, or if a value is not finite: single operations then say which.
 
         Args:
-            started: runs the guide, given a representation.
+            started: runs the guide, given a mode.
             looked_at: the sites whose initialisers read inputs.
         """
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
-        sites: Trace = {}
+        mode, sites = AtPriorMean({site: self._made(site, started) for site in looked_at}), {}
 
         def once() -> tuple[dict[str, Any], Bool[Array, ""]]:
             nonlocal sites
-            trace = started(representation=AtPriorMean(made)).guide
+            trace = started(mode=mode).guide
             sites = _start_of(trace)
-            posteriors = [site["fn"] for site in sampled(trace).values()]
-            parts = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
-            factors = [part.get(name) for part in parts for name in ("L", "L_inverse")]
-            floats = [x for x in jax.tree.leaves(factors) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
-            # Together, which compiles sooner.
-            finite = jnp.concatenate([jnp.ones(1, bool), *(jnp.isfinite(x).ravel() for x in floats)])
-            return values_of(sites), finite.all()
+            return values_of(sites), _factorised(trace)
 
-        try:
-            made = {site: self._made(site, started) for site in looked_at}
-            values, finite = at_once(once)
-        except (TypeError, ValueError, IndexError, GPZooError):
-            return None
-        if not all(map(checks.is_concrete, jax.tree.leaves(values))):  # inside the caller's jit
-            return None
+        values, finite = at_once(once)
         options = [site["kwargs"] for site in sites.values()]
-        if not (finite and all_finite(values) and all(map(checks.is_concrete, jax.tree.leaves(options)))):
+        if not all(map(checks.is_concrete, jax.tree.leaves((values, options)))):  # inside the caller's jit
+            return None
+        if not (finite and all_finite(values)):
             return None
         return {name: site | {"value": values[name]} for name, site in sites.items()}
 
     def _made(self, site: str, started: Callable[..., Runs]) -> Any:
         """``<site>_inducing`` from the site's initialiser, whose inputs one compiled program computes."""
-        seen: Any = None
+        mode = AtPriorMean(looks_at=site)
 
         def once() -> list[Array]:
-            nonlocal seen
-            try:
-                started(representation=AtPriorMean({}))
-            except Missing as missing:
-                seen = missing.looked_at
-            return [x for x in jax.tree.leaves(seen) if not checks.is_concrete(x)]
+            started(mode=mode)
+            return [x for x in jax.tree.leaves(mode.seen) if not checks.is_concrete(x)]
 
         computed = iter(at_once(once))
-        seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), seen)
+        seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), mode.seen)
         return parameter_of(for_site(self.inducing, site)(*seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
@@ -335,7 +322,7 @@ class InducingGuide(LikeAutoGuides):
         """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
-        trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, representation=shown).guide
+        trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, mode=shown).guide
         found = {name: site["fn"] for name, site in sampled(trace).items()}
         if callable(self.hyperparameters):  # a function of other sites has no distribution by itself
             found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
@@ -358,10 +345,10 @@ class InducingGuide(LikeAutoGuides):
             ValueError: naming parameters that are missing, unknown, not finite, of another shape, or out of range.
         """
         params = checks.parameters(name, params)
-        others = self.others_for(args, kwargs)
-        if others is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
-            others.check(*args)
-        own, program = self.parameters(self.sites, others), self.sites.parameters
+        other = self.hyperparameter_guide(args, kwargs)
+        if other is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
+            other.check(*args)
+        own, program = self.parameters(self.sites, other), self.sites.parameters
         params |= {k: jnp.asarray(params[k]) for k in own.keys() & params if isinstance(params[k], int | float)}
         needed = own.keys() | {k for k, shapes in program.items() if shapes}
         known = own.keys() | program.keys() | self.sites.latents
@@ -405,12 +392,12 @@ class InducingGuide(LikeAutoGuides):
                 )
             return posterior.prior.mean
 
-        run(rng_key, args, kwargs, guide=self, values=params, representation=Functions(looked_at))
+        run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(looked_at))
         return found
 
     def variational_parameters(self) -> frozenset[str]:
         """Names of the parameters of ``q``, without the inducing variables."""
-        own = self.parameters(self.sites, self._others)
+        own = self.parameters(self.sites, self._hyperparameter_guide)
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
     def numbers(self, params: Mapping[str, Any], count: int) -> dict[str, Integer[Array, " S"]]:
@@ -427,6 +414,16 @@ class InducingGuide(LikeAutoGuides):
 
 def _start_of(trace: Trace) -> Trace:
     return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+
+
+def _factorised(trace: Trace) -> Bool[Array, ""]:
+    """Whether the prior's covariance of all inducing variables has a factor."""
+    posteriors = [site["fn"] for site in sampled(trace).values()]
+    known = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
+    factors = jax.tree.leaves([(fields.get("L"), fields.get("L_inverse")) for fields in known])
+    floats = [x.ravel() for x in factors if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+    # Together, which compiles sooner.
+    return jnp.concatenate([jnp.ones(1, bool), *map(jnp.isfinite, floats)]).all()
 
 
 def _rows(args: tuple) -> tuple[int, ...]:

@@ -21,10 +21,10 @@ from numpyro.primitives import default_process_message
 from gpzoo._numpyro import Handler, OwnSites, in_chain
 from gpzoo.inducing.initialisers import start, structure
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Options, for_site
-from gpzoo.inference.guides.other_latents import OtherLatents
-from gpzoo.inference.programs.gp_sites import AtPriorMean, Missing, Use, current
-from gpzoo.inference.programs.runs import Trace, check_value, drawing
+from gpzoo.inference.programs.gp_sites import AtPriorMean, Use, current
+from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.forms import form_of
@@ -51,7 +51,7 @@ class PosteriorHandler(Handler):
         options: of the guide.
         sites: of the program.
         arguments: positional and keyword arguments of the call.
-        others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+        hyperparameter_guide: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
         starting: gives the sites of all parameters at their starting values, from a key.
 
     Attributes:
@@ -63,16 +63,16 @@ class PosteriorHandler(Handler):
         options: Options,
         sites: Sites,
         arguments: tuple[tuple, dict[str, Any]],
-        others: OtherLatents | None,
+        hyperparameter_guide: HyperparameterGuide | None,
         starting: Callable[[PRNGKeyArray], Trace],
     ) -> None:
         super().__init__()
         self.options, self.sites, self.arguments = options, sites, arguments
-        self.others, self.starting = others, starting
-        self.representation = current()
+        self.hyperparameter_guide, self.starting = hyperparameter_guide, starting
+        self.mode = current()
         self.values: dict[str, Any] = {}
         self.plates: Trace = {}
-        self.sampled: Trace | Any = None  # the sites of ``others``, once it has run
+        self.sampled: Trace | Any = None  # the sites of ``hyperparameter_guide``, once it has run
         self.taken: Trace = {}
         self.initial: Trace | None = None
         self.own = OwnSites()
@@ -102,7 +102,7 @@ class PosteriorHandler(Handler):
             if msg["value"] is None:
                 with self.own:
                     msg["kwargs"]["rng_key"] = numpyro.prng_key()
-                with drawing():
+                with relaxed_promotion():
                     default_process_message(msg)
             return
         if msg["value"] is not None and not in_chain(msg):
@@ -121,7 +121,10 @@ class PosteriorHandler(Handler):
         prior = msg["fn"]
         if not isinstance(prior, GaussianProcess):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
-        options = self.options
+        options, mode = self.options, self.mode
+        if isinstance(mode, AtPriorMean) and mode.looks_at == name:
+            mode.seen = numpyro.prng_key(), prior.X, prior.kernel
+            return prior.mean
         posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
         residual = None
         if name in options.residual:
@@ -131,7 +134,7 @@ class PosteriorHandler(Handler):
             )
             check_value(f"{name}_residual", residual, outputs)
         use = Use(self.sites.drawn_as(name), name in options.joint, residual)
-        return numpyro.sample(name, self.representation.posterior(posterior, use), infer=msg["infer"])
+        return numpyro.sample(name, mode.posterior(posterior, use), infer=msg["infer"])
 
     def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
         """The inducing posterior of a site.
@@ -144,7 +147,7 @@ class PosteriorHandler(Handler):
         """
         options = self.options
         form, whiten = form_of(for_site(options.covariance, name), inducing), for_site(options.whiten, name, True)
-        conditional = conditional_of(self.representation.prior(name, prior), inducing, form, whiten=whiten, site=name)
+        conditional = conditional_of(self.mode.prior(name, prior), inducing, form, whiten=whiten, site=name)
         form.check(conditional)
         dtype = conditional.dtype
         mean = numpyro.param(f"{name}_mean", jnp.zeros((conditional.num_inducing, *conditional.outputs), dtype))
@@ -168,11 +171,9 @@ class PosteriorHandler(Handler):
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
             return parameter_of(initialiser)
-        if isinstance(self.representation, AtPriorMean) and self.representation.made is not None:
-            if name not in self.representation.made:
-                raise Missing(key, prior.X, prior.kernel)
-            return self.representation.made[name]
-        if self.representation.starts:
+        if isinstance(self.mode, AtPriorMean):
+            if name in self.mode.made:
+                return self.mode.made[name]
             before = {site: value for site, value in self.values.items() if site in self.sites.processes}
             return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
         if self.initial is None:
@@ -183,13 +184,13 @@ class PosteriorHandler(Handler):
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
-        if self.others is not None:
+        if self.hyperparameter_guide is not None:
             if self.sampled is None:
-                keys = self.representation.keys_of_rows(self.others.of_rows)
-                self.sampled, self.taken = self.others(*self.arguments, self.plates, keys)
+                keys = self.mode.keys_of_rows(self.hyperparameter_guide.of_rows)
+                self.sampled, self.taken = self.hyperparameter_guide(*self.arguments, self.plates, keys)
             site = self.sampled[name]
             check_value(name, site["value"], tuple(prior.shape()))
-            if self.representation.starts:
+            if self.mode.starts:
                 return site["value"]
             with handlers.substitute(data={name: site["value"]}):
                 return numpyro.sample(name, site["fn"], infer=msg["infer"])
@@ -222,6 +223,6 @@ class PosteriorHandler(Handler):
         check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
         base = dist.Normal(loc, scale).to_event(event_dim)
         posterior = dist.TransformedDistribution(base, transform)
-        if self.representation.starts:
+        if self.mode.starts:
             return transform(loc)
         return numpyro.sample(name, posterior, infer=msg["infer"])

@@ -1,4 +1,4 @@
-"""How does a trained model get more inducing variables? With the prior's law given those that it has."""
+"""Further inducing variables of a trained model, with the prior's law given those that it has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.options import Inducing, check_inducing, for_site
 from gpzoo.inference.programs.arguments import refuse_unknown
-from gpzoo.inference.programs.gp_sites import Functions
+from gpzoo.inference.programs.gp_sites import Pathwise
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
 from gpzoo.posteriors.conditional import Projection
@@ -42,7 +42,7 @@ def extended(
         if type(guide.form_at(site)).extended is Form.extended:
             check_forms(guide, {site})
     found = guide.checked_params(params, args, kwargs)
-    at_means = partial(run, rng_key, args, kwargs, guide=guide, representation=Functions(lambda q, key, rows: q.mean))
+    at_means = partial(run, rng_key, args, kwargs, guide=guide, mode=Pathwise(lambda q, key, rows: q.mean))
     trace = at_means(values=found).guide
     for site in sorted(chosen):
         posterior: InducingPosterior = trace[site]["fn"]

@@ -1,4 +1,4 @@
-"""What is a guide told of its sites? One value for all, or one for each by name, and which parameters follow."""
+"""Options of a guide, one for all sites or one for each by name, and the parameters that follow from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpyro.infer import init_to_median
 from gpzoo import _checks as checks
 from gpzoo.inducing.initialisers import Initialiser, structure
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.guides.other_latents import OtherLatents
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import Form, form_of
@@ -80,16 +80,18 @@ class Options:
         """The form of ``q(u)`` of a GP site, without values."""
         return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
 
-    def parameters(self, sites: Sites, others: OtherLatents | None) -> dict[str, Constraint | None]:
+    def parameters(
+        self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None
+    ) -> dict[str, Constraint | None]:
         """The guide's own parameters, without those of the program, with the constraints that given values must meet.
 
         Args:
             sites: of the program.
-            others: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+            hyperparameter_guide: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
         """
         own = self._of_processes(sites) | {f"{site}_residual": constraints.positive for site in self.residual}
         if callable(self.hyperparameters):
-            return own | (others.parameters if others is not None else {})
+            return own | ({} if hyperparameter_guide is None else hyperparameter_guide.parameters)
         for site in sites.latents - sites.processes:
             if self.hyperparameters == "point":
                 own[f"{site}_loc"] = sites.constraints.get(site)
@@ -106,7 +108,7 @@ class Options:
             own |= {f"{site}_{part}": None for part in parts}
         return own
 
-    def check_names(self, sites: Sites, others: OtherLatents | None) -> None:
+    def check_names(self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None) -> None:
         """Refuse names in options that are no GP sites, and parameters that would be named like other sites.
 
         Raises:
@@ -117,7 +119,10 @@ class Options:
         for argument, value in arguments.items():
             names = value if isinstance(value, Mapping | frozenset) else ()
             refuse_unknown(f"InducingGuide({argument}=...)", names, sites.processes, "model's latent GP sites")
-        drawn, taken = self.residual & (sites.drawn | self.joint), self.parameters(sites, others).keys() & sites.names
+        drawn, taken = (
+            self.residual & (sites.drawn | self.joint),
+            self.parameters(sites, hyperparameter_guide).keys() & sites.names,
+        )
         missing = sites.processes.difference(self.inducing) if isinstance(self.inducing, Mapping) else ()
         checks.refuse(
             drawn,

@@ -1,4 +1,4 @@
-"""What does MCMC move in place of ``f``? White noise that GP sites are made of, exactly or through inducing variables.
+"""White noise that MCMC moves in place of ``f``: GP sites are made of it, exactly or through inducing variables.
 
 Under NUTS a GP site as it stands is *centred*: its value ``f`` moves, whose scales and correlations change with the
 hyperparameters, so that steps are small and many. A *whitened* site moves ``v ~ N(0, I)`` instead, and hyperparameters
@@ -189,11 +189,11 @@ class whitened(handlers.reparam):
     """
 
     def __init__(self, fn: Callable | None = None, inducing: Inducing | None = None) -> None:
-        named, others = (inducing, None) if isinstance(inducing, Mapping) else ({}, inducing)
-        self._named, self._others = {name: WhitenReparam(of) for name, of in named.items()}, WhitenReparam(others)
+        named, default = (inducing, None) if isinstance(inducing, Mapping) else ({}, inducing)
+        self._by_name, self._default = {name: WhitenReparam(of) for name, of in named.items()}, WhitenReparam(default)
         self._seen: set[str] = set()
         self._own = OwnSites()
-        super().__init__(fn, config=lambda site: self._named.get(site["name"], self._others))
+        super().__init__(fn, config=lambda site: self._by_name.get(site["name"], self._default))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program."""
@@ -209,7 +209,7 @@ class whitened(handlers.reparam):
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         super().__exit__(exc_type, exc_value, traceback)
         if exc_type is None:
-            refuse_unknown("inducing", self._named, self._seen, "program's latent GP sites")
+            refuse_unknown("inducing", self._by_name, self._seen, "program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
         """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""

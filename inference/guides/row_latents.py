@@ -1,4 +1,4 @@
-"""How is a latent variable of every row inferred? By parameters of its own, or by a network that sees the row."""
+"""Posteriors of a latent variable of every row: with parameters of its own, or by a network that sees the row."""
 
 from __future__ import annotations
 

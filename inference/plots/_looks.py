@@ -18,11 +18,11 @@ from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
-from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Representation, draw_per_input
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, SiteMode, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -99,7 +99,7 @@ class Seen(NamedTuple):
         site = self.data[name]
         known = site["is_observed"] and checks.is_concrete(site["value"])
         values = np.asarray(site["value"]) if known else None
-        return Observed(name, values, answers(unmasked(site["fn"])).kind == "binary")
+        return Observed(name, values, as_predictive(unmasked(site["fn"])).kind == "binary")
 
     def inputs_of(self, columns: int, picture: str) -> np.ndarray:
         """The only input, ``[N, columns]``.
@@ -152,7 +152,7 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     sites, trace = subject.guide.sites, {}
 
     def once(params: dict[str, Any]) -> None:
-        of = {"guide": subject.guide, "model": subject.model, "values": params, "representation": Marginals()}
+        of = {"guide": subject.guide, "model": subject.model, "values": params, "mode": Marginals()}
         trace.update(run(random.key(0), subject.args, subject.kwargs, **of).model)
 
     # As an argument: a network would write the state of this run into the model's own.
@@ -244,7 +244,7 @@ def joint_draws(key: Array, subject: Subject) -> Draws:
             {name: mean for name, mean in expected.items() if mean is not None},
         )
 
-    return of_runs("joint draws", key, subject, BAND_DRAWS, of_run, Representation, program=True)
+    return of_runs("joint draws", key, subject, BAND_DRAWS, of_run, SiteMode, program=True)
 
 
 def draws_at_each(key: Array, subject: Subject, num_draws: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -284,7 +284,7 @@ def of_runs(
     subject: Subject,
     num_draws: int,
     of_run: Callable[[Runs], Any],
-    shown: Callable[..., Representation] = Marginals,
+    shown: Callable[..., SiteMode] = Marginals,
     *,
     program: bool = False,
 ) -> Any:
@@ -302,7 +302,7 @@ def of_runs(
     static, guide, model = subject.static, subject.guide, subject.model if program else None
 
     def of_draw(key: Array, at: At) -> Any:
-        of = {"guide": guide, "model": model, "values": at.params, "representation": shown(views=at.views)}
+        of = {"guide": guide, "model": model, "values": at.params, "mode": shown(views=at.views)}
         return of_run(run(key, at.args, at.arrays | static, **of))
 
     keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")

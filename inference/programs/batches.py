@@ -24,7 +24,7 @@ from numpyro.infer import init_to_feasible
 
 from gpzoo.inference.programs.check_rows import parts_by_row
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows, rows_by_shape
-from gpzoo.inference.programs.runs import drawing, given_value, run, unmasked
+from gpzoo.inference.programs.runs import given_value, relaxed_promotion, run, unmasked
 from gpzoo.inference.programs.standins import arrays_of, concrete, parts_of
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.process import GaussianProcess
@@ -244,7 +244,7 @@ def _value(given: Mapping[str, Any], rows: Array, site: dict[str, Any]) -> Any:
     if value is not None:
         return given_value({site["name"]: value}, site)
     if isinstance(fn, Likelihood) or (fn.support.is_discrete and not fn.has_enumerate_support):
-        with drawing():
+        with relaxed_promotion():
             like = jax.eval_shape(fn.sample, site["kwargs"]["rng_key"])
         return jnp.ones(like.shape if isinstance(fn, Likelihood) else shape, like.dtype)
     if fn.support.is_discrete:

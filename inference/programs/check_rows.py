@@ -23,7 +23,7 @@ from gpzoo.inference.programs.rows import Layout, number_of_rows
 from gpzoo.inference.programs.runs import Trace, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.inference.programs.standins import concrete, run_with, unit_value
-from gpzoo.processes.process import GaussianProcess, rows_first
+from gpzoo.processes.process import GaussianProcess, to_event_shape
 
 #: Rows are replaced at least so often: what depends on a branch may need several values to show.
 _LEAST = 6
@@ -246,7 +246,7 @@ def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
     """Numbers that change with a site's inputs and its mean at each of its rows, and with its kernel, by part."""
     dtype, own = prior.X.dtype, int(prior.kernel.has_outputs(prior.X))
     flat = (prior.num_inputs,) if prior.num_outputs is None else (prior.num_inputs, prior.num_outputs)
-    parts = {"inputs": rows_first(_number(prior.X, 1 + own, dtype), flat).reshape(prior.event_shape)}
+    parts = {"inputs": to_event_shape(_number(prior.X, 1 + own, dtype), flat).reshape(prior.event_shape)}
     if prior.loc is not None:
         parts["mean"] = jnp.broadcast_to(jnp.asarray(prior.loc, dtype), prior.event_shape)
     leaves = [_number(leaf, 0, dtype) for leaf in jax.tree.leaves(prior.kernel)]

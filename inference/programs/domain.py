@@ -17,7 +17,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, Independen
 from numpyro.distributions.distribution import Unit
 
 from gpzoo import _checks as checks
-from gpzoo.inference.programs.runs import Trace, data_of, drawing, observed, unmasked
+from gpzoo.inference.programs.runs import Trace, data_of, observed, relaxed_promotion, unmasked
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -45,7 +45,7 @@ def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
     law, value = _law(fn), jnp.asarray(value)
     if isinstance(unmasked(fn), Expected):
         value = _of_entries(fn).checked(value)  # without what is missing
-    with drawing():
+    with relaxed_promotion():
         terms, inside = law.log_prob(value), law.support(value)
         possible = jnp.isfinite(terms)
         if _moves(law):

@@ -1,4 +1,4 @@
-"""What is left of a program once its discrete latent variables are summed out? Factors of the data that depend on them.
+"""Sums over discrete latent variables: in a program they leave factors of the data that depend on them.
 
 A site with ``infer={"enumerate": "parallel"}`` is enumerated by NumPyro's handlers: the program runs once with all
 values of the site along an axis left of all plates. Funsor then sums the values out. The factor of data ``y`` is
@@ -24,7 +24,7 @@ from numpyro.distributions import ExpandedDistribution, MaskedDistribution, Unit
 from gpzoo._numpyro import PREVIOUS, TIME, Handler, enumerated_axes, in_chain, markov_factors
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import Trace, drawing, unmasked
+from gpzoo.inference.programs.runs import Trace, relaxed_promotion, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.processes.process import GaussianProcess
 
@@ -215,7 +215,7 @@ class DrawnByRow(Handler):
             )
         axis, rows = -len(fn.batch_shape), self.rows.of(name, fn.batch_shape[0])
         support = fn.enumerate_support(expand=False)
-        with drawing():
+        with relaxed_promotion():
             logits = jnp.moveaxis(fn.log_prob(support), axis, -1)
         key = named_key(self.key, name)
         draw = jax.vmap(
@@ -273,7 +273,7 @@ def _sample(name: str, group: list[_Site]) -> None:
         )
     around = set.intersection(*(set(site.plates) for site in group))
     frames = [frame for frame in group[0].frames if frame.name in around]
-    with drawing():
+    with relaxed_promotion():
         factor = _factor(group, {frame.name: frame.dim for frame in frames})
         factor = jnp.broadcast_to(factor, _shape(frames))
     with _At(frames, group[0].scale):

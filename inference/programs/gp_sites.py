@@ -1,24 +1,22 @@
-"""What is ``f`` here? The value that each GP site has in the current run of a guide.
+"""Modes of a guide's run: the value that each GP site has in it.
 
 =======================  ===================  =======================================  =======================
-run                      used for             value of a GP site                       sampled views
+mode                     used for             value of a GP site                       sampled views
 =======================  ===================  =======================================  =======================
-:class:`Representation`  NumPyro's own calls  a draw over all inputs together          drawn once for all rows
+:class:`SiteMode`        NumPyro's own calls  a draw over all inputs together          drawn once for all rows
 :class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
-:class:`Means`           prediction of means  as Marginals                             drawn once for all rows
 :class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
-:class:`TightBound`      training, tighter    as Marginals, variances in their parts   refused
-:class:`Online`          after earlier data   as Bound                                 drawn by the estimates
-:class:`Around`          the collapsed bound  marginals around the prior's mean        not drawn
+:class:`GivenMoments`    the collapsed bound  marginals around the prior's mean        not drawn
 :class:`AtPriorMean`     starting values      the prior's mean, where ``q(u)`` starts  not drawn
-:class:`Recorded`        export               a joint draw given a recorded ``u``      drawn once for all rows
-:class:`Functions`       draws of functions   a function of the posterior and a key    drawn once for all rows
+:class:`JointDraw`       export               a joint draw given a recorded ``u``      drawn once for all rows
+:class:`Pathwise`        draws of functions   a function of the posterior and a key    drawn once for all rows
 =======================  ===================  =======================================  =======================
 
-In training an objective's loss sets it, by :func:`representing`; elsewhere :func:`~gpzoo.inference.programs.runs.run`
-does. The guide's handler reads it, by :func:`current`, and samples the site from ``representation.posterior(q, use)``,
-whose ``value(q, key)`` is the site's value. Two more stand beside their only use, importance weights and k-hat. A site
-that no guide has, such as one whose draws MCMC gave, has ``p(f | u)`` in place of ``q``: ``asking/given.py``.
+:func:`~gpzoo.inference.programs.runs.run` takes the mode as an argument. In training an objective of NumPyro's kind
+calls the guide, by itself or in functions and handlers of the user's, so that its loss sets it by :func:`in_mode`. The
+guide's handler samples the site from ``mode.posterior(q, use)``, whose ``value(q, key)`` is the site's value. Two
+more stand beside their only use, importance weights and k-hat. A site that no guide has, such as one whose draws MCMC
+gave, has ``p(f | u)`` in place of ``q``: ``asking/given.py``.
 
 (*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
 ``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where
@@ -191,7 +189,7 @@ def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, 
     return posterior.prior.mean
 
 
-# -- representations: which site has which -----------------------------------------------------------------------------
+# -- modes: which site has which value --------------------------------------------------------------------------------
 
 
 class BatchRows(NamedTuple):
@@ -227,8 +225,8 @@ class Use(NamedTuple):
     residual: Residual = None
 
 
-class Representation:
-    """The value of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
+class SiteMode:
+    """The values of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
 
     Args:
         rows: those of the whole data that a run has; by their numbers draws are the same in any batch.
@@ -237,6 +235,8 @@ class Representation:
 
     #: Whether parameters without a value start here, so that initialisers see inputs.
     starts: ClassVar[bool] = False
+    #: Whether sampled views are drawn before anything else, once for all inputs.
+    fixes_views: ClassVar[bool] = True
 
     def __init__(self, rows: BatchRows | None = None, views: PRNGKeyArray | None = None) -> None:
         self.rows, self.views = rows, views
@@ -247,7 +247,7 @@ class Representation:
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
         """The site's prior, its sampled views drawn."""
-        if not prior.samples_views:
+        if not (self.fixes_views and prior.samples_views):
             return prior
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
@@ -268,87 +268,94 @@ class Representation:
         return posterior
 
 
-class Marginals(Representation):
+class Pathwise(SiteMode):
+    """A function's values: ``value(posterior, key, rows=rows)``.
+
+    Args:
+        value: gives an array of the event's shape.
+        rows: see :class:`SiteMode`.
+        views: see :class:`SiteMode`.
+    """
+
+    def __init__(
+        self, value: Callable[..., Any], rows: BatchRows | None = None, views: PRNGKeyArray | None = None
+    ) -> None:
+        super().__init__(rows, views)
+        self.value = value
+
+    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
+        """See :meth:`SiteMode.posterior`."""
+        return posterior.valued(Partial(self.value, rows=self.rows_of(posterior)))
+
+
+class Marginals(SiteMode):
     """Marginals where the program allows, else a draw per input, or one joint over the inputs of a row of the data.
 
     That suffices for the moments at each input, and for each datum.
+
+    Args:
+        rows: see :class:`SiteMode`.
+        views: see :class:`SiteMode`.
+        value: makes the marginals of a site; :func:`means` where a run asks for their means alone.
     """
 
-    #: Makes the marginals of a site.
-    value: ClassVar[Callable] = staticmethod(predicted_marginals)
+    def __init__(
+        self,
+        rows: BatchRows | None = None,
+        views: PRNGKeyArray | None = None,
+        value: Callable[..., GaussianMarginals] = predicted_marginals,
+    ) -> None:
+        super().__init__(rows, views)
+        self.value = value
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
+        """See :meth:`SiteMode.posterior`."""
         if use.joint:
             return posterior
         value = DrawnWithin(use.drawn) if use.drawn else self.value
         return posterior.valued(Partial(value, rows=self.rows_of(posterior)))
 
 
-class Means(Marginals):
-    """:class:`Marginals` in a run that asks for their means alone."""
-
-    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
-        if use.drawn or use.joint:
-            return super().posterior(posterior, use)
-        return posterior.valued(Partial(means, rows=self.rows_of(posterior)))
-
-
 class Bound(Marginals):
-    """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training."""
-
-    value = staticmethod(marginals)
-
-    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
-        """See :meth:`Representation.prior`; the estimates draw the views."""
-        return prior
-
-    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
-        if posterior.prior.samples_views:
-            return posterior.valued(Partial(estimates))
-        return super().posterior(posterior, use)
-
-
-class TightBound(Bound):
-    """:class:`Bound` with variances in their parts: for the tighter bounds. Draws have their full variance.
-
-    Raises:
-        TypeError: for a kernel that samples views, whose moments are estimates.
-        ValueError: for a site on a grid, which has no residual.
-    """
-
-    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
-        if posterior.prior.samples_views:
-            raise TypeError(
-                f"The kernel of site {posterior.site!r} samples views of its inputs: its residual variance is an "
-                "estimate, and the tighter bound is not linear in it. Leave GaussianProcessELBO(tight=True) out, or "
-                "enumerate the views (an Orbit)."
-            )
-        if use.drawn or use.joint:
-            return super().posterior(posterior, use)
-        return posterior.valued(Partial(marginals_in_parts, rows=self.rows_of(posterior), residual=use.residual))
-
-
-class Online(Bound):
-    """:class:`Bound` for data that come in parts: the divergences of GP sites include the earlier data.
+    """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training.
 
     Args:
-        earlier: the factors of these data, by site.
+        tight: whether variances are in their parts, for the tighter bounds. Draws have their full variance.
+        earlier: the factors of data that came before and are gone, by site: the divergences of GP sites include them.
+
+    Raises:
+        TypeError: if ``tight``, for a kernel that samples views, whose moments are estimates.
+        ValueError: if ``tight``, for a site on a grid, which has no residual.
     """
 
-    def __init__(self, earlier: Mapping[str, Earlier]) -> None:
-        super().__init__()
-        self.earlier = earlier
+    fixes_views = False  # the estimates draw them
+
+    def __init__(self, *, tight: bool = False, earlier: Mapping[str, Earlier] | None = None) -> None:
+        super().__init__(value=marginals)
+        self.tight, self.earlier = tight, earlier or {}
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
-        return super().posterior(posterior.after(self.earlier.get(posterior.site)), use)
+        """See :meth:`SiteMode.posterior`."""
+        if posterior.site in self.earlier:
+            posterior = posterior.after(self.earlier[posterior.site])
+        if posterior.prior.samples_views:
+            self._refuse_tight(posterior.site)
+            return posterior.valued(Partial(estimates))
+        if self.tight and not (use.drawn or use.joint):
+            rows = self.rows_of(posterior)
+            return posterior.valued(Partial(marginals_in_parts, rows=rows, residual=use.residual))
+        return super().posterior(posterior, use)
+
+    def _refuse_tight(self, site: str) -> None:
+        if self.tight:
+            raise TypeError(
+                f"The kernel of site {site!r} samples views of its inputs: its residual variance is an estimate, and "
+                "the tighter bound is not linear in it. Leave GaussianProcessELBO(tight=True) out, or enumerate the "
+                "views (an Orbit)."
+            )
 
 
-class Around(Representation):
+class GivenMoments(SiteMode):
     """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
 
     Args:
@@ -356,59 +363,47 @@ class Around(Representation):
         variance: of every entry, of the same shape.
     """
 
+    fixes_views = False  # nothing of the kernel is needed
+
     def __init__(self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> None:
         super().__init__()
         self.value = Partial(marginals_around, shift=shift, variance=variance)
 
-    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
-        """See :meth:`Representation.prior`; nothing of the kernel is needed."""
-        return prior
-
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
+        """See :meth:`SiteMode.posterior`."""
         return posterior.valued(self.value)
 
 
-class AtPriorMean(Representation):
+class AtPriorMean(SiteMode):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
     Args:
-        made: values of ``<site>_inducing``, by site, that initialisers gave before; one that is not there raises
-            :class:`Missing`. Initialisers run on the way if ``None``.
+        made: values of ``<site>_inducing``, by site, that initialisers gave before; initialisers of others run on the
+            way.
+        looks_at: a site that has no posterior in this run, which only looks at what its initialiser is to see.
+
+    Attributes:
+        seen: a random key, the inputs and the kernel of that site.
     """
 
     starts = True
+    fixes_views = False  # a mean needs none
 
-    def __init__(self, made: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, made: Mapping[str, Any] | None = None, looks_at: str | None = None) -> None:
         super().__init__()
-        self.made = made
-
-    def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
-        """See :meth:`Representation.prior`; a mean needs no views."""
-        return prior
+        self.made, self.looks_at = made or {}, looks_at
+        self.seen: tuple[Any, ...] = ()
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
+        """See :meth:`SiteMode.posterior`."""
         return posterior.valued(Partial(prior_mean))
 
 
-class Missing(Exception):
-    """An initialiser needs numbers, in a run that computes nothing yet.
-
-    Args:
-        looked_at: a random key, the site's inputs and its kernel.
-    """
-
-    def __init__(self, *looked_at: Any) -> None:
-        super().__init__(*looked_at)
-        self.looked_at = looked_at
-
-
-class Recorded(Representation):
+class JointDraw(SiteMode):
     """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export.
 
     Args:
-        views: see :class:`Representation`.
+        views: see :class:`SiteMode`.
         batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
         of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
 
@@ -424,7 +419,7 @@ class Recorded(Representation):
         self.q: dict[str, InducingPosterior] = {}
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
+        """See :meth:`SiteMode.posterior`."""
         self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
@@ -435,41 +430,18 @@ def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int
     return posterior.as_joint().sample(random.fold_in(key, batch))
 
 
-class Functions(Representation):
-    """A function's values: ``value(posterior, key, rows=rows)``.
-
-    Args:
-        value: gives an array of the event's shape.
-        rows: see :class:`Representation`.
-        views: see :class:`Representation`.
-    """
-
-    def __init__(
-        self,
-        value: Callable[..., Array],
-        rows: BatchRows | None = None,
-        views: PRNGKeyArray | None = None,
-    ) -> None:
-        super().__init__(rows, views)
-        self.value = value
-
-    def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
-        """See :meth:`Representation.posterior`."""
-        return posterior.valued(Partial(self.value, rows=self.rows_of(posterior)))
+_CURRENT: ContextVar[SiteMode] = ContextVar("site mode", default=SiteMode())  # noqa: B039 (it is never changed)
 
 
-_CURRENT: ContextVar[Representation] = ContextVar("representation", default=Representation())  # noqa: B039 (it is never changed)
-
-
-def current() -> Representation:
-    """The representation of the current run; joint draws unless :func:`representing` says otherwise."""
+def current() -> SiteMode:
+    """The mode of the current run; joint draws unless :func:`in_mode` says otherwise."""
     return _CURRENT.get()
 
 
 @contextmanager
-def representing(representation: Representation) -> Iterator[None]:
-    """Run guides under a representation in this context."""
-    token = _CURRENT.set(representation)
+def in_mode(mode: SiteMode) -> Iterator[None]:
+    """Run guides in a mode in this context."""
+    token = _CURRENT.set(mode)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""How are a guide and a program run and traced outside training? With given values, and always by :func:`run`."""
+"""Runs of a guide and a program outside training, traced, with given values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._numpyro import Handler, mask_of
 from gpzoo._pytree import KnowsRanks
-from gpzoo.inference.programs.gp_sites import Representation, representing
+from gpzoo.inference.programs.gp_sites import SiteMode, in_mode
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.negative import refuse_negative
@@ -56,7 +56,7 @@ def run(
     guide: Callable | None = None,
     model: Callable | None = None,
     values: Mapping[str, Any] | Callable[[dict[str, Any]], Any],
-    representation: Representation | None = None,
+    mode: SiteMode | None = None,
     complete: bool = True,
 ) -> Runs:
     """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
@@ -72,7 +72,7 @@ def run(
         model: the program.
         values: values of parameters, mutable state and latent sites by name, in which unknown names are ignored; or a
             function from a site's message to its value or ``None``.
-        representation: the form in which the guide's GP sites pass their values on; joint draws if ``None``.
+        mode: the values that the guide's GP sites have; joint draws if ``None``.
         complete: whether every parameter must have a value.
 
     Raises:
@@ -85,11 +85,11 @@ def run(
 
     def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
-        with _Trace() as found, in_our_words(found, args):
+        with _Trace() as found, translate_errors(found, args):
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
-    with handlers.block(), ParameterNames() as seen, representing(representation or Representation()):
+    with handlers.block(), ParameterNames() as seen, in_mode(mode or SiteMode()):
         if guide is not None:
             of_guide = trace(guide, guide_key)
         if model is not None:
@@ -101,7 +101,7 @@ def run(
 
 
 @contextmanager
-def in_our_words(sites: Trace, args: tuple) -> Iterator[None]:
+def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
     """Errors of JAX and NumPyro that a program in their ways can end in, with the way out.
 
     Args:
@@ -141,7 +141,7 @@ def at_once(function: Callable[[], Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
-def drawing() -> AbstractContextManager:
+def relaxed_promotion() -> AbstractContextManager:
     """The context in which data sites are drawn: NumPyro's Bernoulli mixes types, which strict promotion refuses."""
     return jax.numpy_dtype_promotion("standard")
 
@@ -151,7 +151,7 @@ class _Trace(handlers.trace):
         refuse_mapped(msg)
         if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
             msg["fn"] = refuse_negative(msg["fn"])
-            with drawing():
+            with relaxed_promotion():
                 default_process_message(msg)
 
         if msg["type"] == "plate":

@@ -19,7 +19,7 @@ from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import Runs, run, unmasked
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.likelihoods import Likelihood
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 
 #: If a training with data beyond this number fails, the data are blamed, and not the learning rate.
@@ -77,7 +77,7 @@ class Failed(NamedTuple):
             guide=svi.guide,
             model=model,
             values=self.values(self.params),
-            representation=of_objective(svi.loss).representation,
+            mode=of_objective(svi.loss).mode,
         )
 
 
@@ -163,7 +163,7 @@ def _rows(name: str, site: dict[str, Any]) -> str:
     if not bad.size:
         return f"Every row of {name!r} is finite, their sum is not."
     points = densities = None
-    if (integrand := jax.jit(answers(fn).integrand)(site["value"])) is not None:
+    if (integrand := jax.jit(as_predictive(fn).integrand)(site["value"])) is not None:
         points, densities = map(np.asarray, integrand)
 
     def of_row(row: int) -> str:

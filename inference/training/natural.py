@@ -23,7 +23,7 @@ from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.training.seen_step import Watch
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.forms import Form, Full
 
 #: A step length, or a schedule of optax that gives it by the number of the step.
@@ -224,7 +224,7 @@ class NaturalGradients(Optimizer):
         Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls. Where
         views are sampled there may be no optimum, which the bound of the same views need not tell.
         """
-        rates, data = self._rates(), [answers(unmasked(site["fn"])) for site in seen.data.values()]
+        rates, data = self._rates(), [as_predictive(unmasked(site["fn"])) for site in seen.data.values()]
         whole = len(rates) == 1 and all(type(self.guide.form_at(site)) is Full for site in rates)
         return whole and all(fn.is_marginal and fn.quadratic for fn in data)
 

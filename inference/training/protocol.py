@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from gpzoo.inference.programs.gp_sites import Representation
+from gpzoo.inference.programs.gp_sites import SiteMode
 
 
 class Objective(NamedTuple):
@@ -16,7 +16,7 @@ class Objective(NamedTuple):
         needs_all_rows: whether no minibatch estimates it.
         takes_natural: whether it has a slope in ``q(u)``, along which natural gradients go.
         takes_mesh: whether its rows may be split over devices.
-        representation: the form that GP sites have where the training itself runs the guide, at the start of other
+        mode: the values that GP sites have where the training itself runs the guide, at the start of other
             guides than ours and to explain a failure; ``None`` for draws. In a step the objective's ``loss`` sets it.
         by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
         finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that
@@ -29,7 +29,7 @@ class Objective(NamedTuple):
     needs_all_rows: bool = False
     takes_natural: bool = True
     takes_mesh: bool = True
-    representation: Representation | None = None
+    mode: SiteMode | None = None
     by_site: Callable[[], Any] | None = None
     finisher: Callable[[Any, dict[str, Any]], Callable[[Mapping[str, Any], tuple, dict], dict]] | None = None
 

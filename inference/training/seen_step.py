@@ -14,7 +14,7 @@ from jax.core import Tracer
 from gpzoo import _checks as checks
 from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.runs import unmasked
-from gpzoo.likelihoods.answers import answers
+from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 
 
@@ -52,10 +52,10 @@ def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, 
     for name, site in step.data.items():
         fn = unmasked(site["fn"])
         exact = isinstance(fn, GaussianProcess)
-        found[name] = "closed form" if exact else answers(fn).expectation
+        found[name] = "closed form" if exact else as_predictive(fn).expectation
         given = [other for other, drawn in step.guide.items() if drawn and other in needs.get(name, ())]
         if given:
-            integrates = exact or answers(fn).is_marginal
+            integrates = exact or as_predictive(fn).is_marginal
             found[name] += f"{' given draws' if integrates else ''} of {', '.join(given)}"
     return found
 

@@ -17,7 +17,7 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.batches import refuse_in_minibatches
-from gpzoo.inference.programs.gp_sites import representing
+from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
@@ -88,8 +88,8 @@ class InitialStates:
         return self._init(key, values_of(sites))
 
     def _by_guide(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
-        shown = of_objective(self.svi.loss).representation
-        with nullcontext() if shown is None else representing(shown):
+        shown = of_objective(self.svi.loss).mode
+        with nullcontext() if shown is None else in_mode(shown):
             return self.svi.init(named_key(key, "training"), *batch, init_params=params, **arrays, **self.static)
 
 

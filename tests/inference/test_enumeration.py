@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, likelihoods
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, nuts, predict
-from gpzoo.inference.programs.gp_sites import Bound, representing
+from gpzoo.inference.programs.gp_sites import Bound, in_mode
 from gpzoo.kernels import RBF, White
 from tests.programs import KEY, adam
 
@@ -118,7 +118,7 @@ def terms_and_draw(program, *data, **kwargs):
     params = guide.init_params(KEY, X, *data, model_kwargs=kwargs)
 
     def both(params):
-        with representing(Bound()):
+        with in_mode(Bound()):
             run = handlers.substitute(handlers.seed(guide, random.split(KEY)[1]), params)
             f = handlers.trace(run).get_trace(X, *data, **kwargs)["f"]["value"]
         return GaussianProcessELBO(sum_sites=False).loss(KEY, params, program, guide, X, *data, **kwargs), f

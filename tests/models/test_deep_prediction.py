@@ -15,7 +15,7 @@ from scipy.stats import norm
 from gpzoo import draws
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, representing
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
@@ -59,7 +59,7 @@ def test_three_layers_are_the_mixture_of_their_paths(three):
     assert_same(found, predict(batch_size=3))
 
     def one(key):
-        with handlers.block(), representing(Marginals(BatchRows(jnp.arange(7), 7, {}))):
+        with handlers.block(), in_mode(Marginals(BatchRows(jnp.arange(7), 7, {}))):
             run = handlers.substitute(handlers.seed(guide, random.split(key)[1]), data=params)
             trace = handlers.trace(run).get_trace(NEW)
         return {

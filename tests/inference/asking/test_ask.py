@@ -49,7 +49,7 @@ def means(subject, sign=1.0):
     def of_draw(key, at):
         traced.append(len(at.rows))
         shown = Marginals(at.rows_of(layouts), at.views)
-        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
+        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, mode=shown).guide
         values = {name: sign * found[name]["value"].mean for name in guide.sites.processes}
         return {"means": values, "numbers": {"f": jnp.full(len(at.rows), random.normal(key))}}
 
@@ -63,7 +63,7 @@ def test_the_recipe_is_right_where_a_site_is_drawn():
 
     def moments(key, at):
         shown = Marginals(at.rows_of(layouts), at.views)
-        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, representation=shown).guide
+        found = run(key, at.args, at.arrays | static, guide=guide, values=at.params, mode=shown).guide
         return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
 
     subject = trained._subject((X,), None)

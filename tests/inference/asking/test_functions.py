@@ -9,7 +9,7 @@ from jax import random
 
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.programs.gp_sites import Functions, representing
+from gpzoo.inference.programs.gp_sites import Pathwise, in_mode
 from gpzoo.kernels import RBF, ArcCosine, Constant, Convolutional, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
@@ -161,9 +161,9 @@ def test_one_draw_is_a_function_of_jax_with_a_gradient():
 
 @pytest.mark.slow
 def test_a_value_of_the_callers_own():
-    """A representation may be a function of the posterior: here its mean."""
+    """A mode may be a function of the posterior: here its mean."""
     guide, params = fitted(RBF(), POINTS)
-    with representing(Functions(lambda posterior, key, rows: posterior.mean)):
+    with in_mode(Pathwise(lambda posterior, key, rows: posterior.mean)):
         values = numpyro.handlers.substitute(numpyro.handlers.seed(guide, KEY), data=params)(NEW)
     np.testing.assert_allclose(
         values["f"], Trained(guide.model, guide, params).posterior(KEY, NEW)["f"].mean, atol=1e-12

@@ -19,7 +19,7 @@ from gpzoo import draws, linalg
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
 from gpzoo.inference.asking import predict as prediction
-from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, representing
+from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
@@ -128,7 +128,7 @@ def test_draws_of_inner_layers_make_a_mixture():
     found = Trained(deep, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, num_draws=S)
 
     def one(key):
-        with handlers.block(), representing(Marginals(BatchRows(jnp.arange(7), 7, {}))):
+        with handlers.block(), in_mode(Marginals(BatchRows(jnp.arange(7), 7, {}))):
             run = handlers.substitute(handlers.seed(guide, random.split(key)[1]), data=params)
             trace = handlers.trace(run).get_trace(NEW)
         return trace["f"]["fn"].marginals()

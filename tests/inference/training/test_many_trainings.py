@@ -20,7 +20,7 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, NonFiniteError, fit
-from gpzoo.inference.programs.gp_sites import Marginals, representing
+from gpzoo.inference.programs.gp_sites import Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import indices, order_seed
@@ -85,7 +85,7 @@ def alone(svi, dtype):
 
     @jax.jit
     def train(key, start, X, y, layers):
-        with representing(Marginals()):
+        with in_mode(Marginals()):
             state = svi.init(named_key(key, "training"), X[0], y[0], init_params=start, layers=layers, num_data=ROWS)
 
         def update(state, batch):

@@ -1,4 +1,4 @@
-"""What is the posterior of latent sites that are not GPs, where a guide of NumPyro's or of the user's own holds it?"""
+"""A guide of NumPyro's, or of the user's own, of a program's latent sites that are not GPs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpzoo.likelihoods import Likelihood
 _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
 
 
-class OtherLatents:
+class HyperparameterGuide:
     """A guide of a program's other latent sites, run inside :class:`~gpzoo.inference.InducingGuide`.
 
     Args:

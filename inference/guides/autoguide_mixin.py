@@ -1,4 +1,4 @@
-"""How does a guide answer as NumPyro's automatic guides do? By draws, medians and quantiles of latent sites."""
+"""The methods of NumPyro's automatic guides: draws, medians and quantiles of latent sites."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from numpyro.distributions.transforms import biject_to
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
+from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Options
-from gpzoo.inference.guides.other_latents import OtherLatents
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.runs import run
 from gpzoo.inference.programs.sites import Sites
 
 
-class LikeAutoGuides(Options):
+class AutoGuideMixin(Options):
     """The methods of NumPyro's ``AutoGuide`` that are about a trained posterior.
 
     Those that do not take the program's arguments are about latent sites that are no GPs: a GP site has values at
@@ -32,7 +32,7 @@ class LikeAutoGuides(Options):
     """
 
     sites: Sites | Any = None  # until the program is first traced
-    _others: OtherLatents | None = None  # likewise
+    _hyperparameter_guide: HyperparameterGuide | None = None  # likewise
 
     def sample_posterior(
         self,
@@ -126,8 +126,8 @@ class LikeAutoGuides(Options):
     def _automatic(self, method: str) -> Any:
         """A method of the guide of latent sites that are no GPs, where a class or function made it."""
         unseen = "This guide has not seen data, or the program has no latent sites that are no GPs."
-        checks.refuse(self._others is None, unseen)
-        made: Any = getattr(self._others, "guide", None)
+        checks.refuse(self._hyperparameter_guide is None, unseen)
+        made: Any = getattr(self._hyperparameter_guide, "guide", None)
         lacking = f"{type(made).__name__}, which hyperparameters=... made, has no method {method}: ask for draws."
         checks.refuse(not hasattr(made, method), lacking)
         return getattr(made, method)
