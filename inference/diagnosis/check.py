@@ -21,7 +21,6 @@ from gpzoo.inference.programs.runs import Trace, terms_per_datum, unmasked
 from gpzoo.inference.training._sources import Resident
 from gpzoo.likelihoods.answers import answers
 from gpzoo.processes.process import GaussianProcess
-from gpzoo.tables.table import Table
 
 #: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
 NARROW, WIDE = 0.05, 20.0
@@ -69,7 +68,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrecisionWarning)
-            if len(args) == 1 and isinstance(args[0], Table):
+            if len(args) == 1 and checks.is_table(args[0]):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
         Resident(args, None, [0], None)  # for its refusals
@@ -114,7 +113,7 @@ def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool =
     return findings
 
 
-def _some_blocks(table: Table) -> tuple[np.ndarray, ...]:
+def _some_blocks(table: Any) -> tuple[np.ndarray, ...]:
     """Rows from either end and the middle: a column that a file is sorted by is not the same at all of these."""
     last = len(table.block_rows) - 1
     blocks = [table.read(block) for block in sorted({0, last // 2, last})]
