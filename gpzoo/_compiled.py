@@ -23,23 +23,6 @@ VARIABLE = "GPZOO_COMPILED"
 _MOST = 2**31
 
 
-#: Options of a program that runs once, on a CPU: it compiles in 0.6 of the time, and then runs up to three times as
-#: long (jaxlib 0.10).
-_ONCE = {"xla_cpu_use_fusion_emitters": False}
-
-
-@cache
-def options_for_one_run() -> dict[str, Any]:
-    """Options of the compiler for programs that run once; none where it does not know them."""
-    if jax.default_backend() != "cpu":
-        return {}
-    try:
-        jax.jit(lambda: 0, compiler_options=_ONCE).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return _ONCE
-
-
 @cache
 def keep_compiled() -> None:
     """Let JAX read and write its compiled programs in a folder, unless the user has named one, or wants none.

@@ -48,7 +48,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Integer, PRNGKeyArray
 
-from gpzoo._compiled import options_for_one_run
+from gpzoo import _platform
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.finite import all_finite, refuse_not_finite
@@ -220,7 +220,7 @@ class CompiledQuestion:
 
     def __init__(self, question: Question, of_rows: frozenset[str]) -> None:
         self.question, self.of_rows, self.fixed = question, of_rows, set()
-        how = options_for_one_run() if question.once else None
+        how = _platform.options_for_one_run() if question.once else None
         self._compiled = jax.jit(self._run, static_argnums=0, compiler_options=how)
 
     def __call__(self, draws: Any, at: At, which: str = "all") -> Any:
