@@ -115,6 +115,11 @@ def is_concrete(x: Any) -> bool:
     return not isinstance(x, Tracer)
 
 
+def is_table(x: Any) -> bool:
+    """Whether ``x`` is a :class:`gpzoo.tables.Table`, whose module a training on arrays does not import."""
+    return hasattr(x, "block_rows") and hasattr(x, "read")
+
+
 def floating(name: str, x: Any) -> Array:
     """``x`` as a floating array of its own precision.
 
@@ -272,7 +277,7 @@ def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None) -> 
 def _host_array(name: str, x: Any) -> np.ndarray:
     _refuse_masked(name, x)
     refuse(
-        hasattr(x, "block_rows") and hasattr(x, "read"),
+        is_table(x),
         f"{name} is a table, which fit alone takes whole. Pass arrays of its rows, such as its first, "
         "table.head(1000)[0], or those of one block after the other, table.read(block)[0].",
         TypeError,

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
@@ -178,19 +179,33 @@ def test_what_is_said_of_the_package_is_said_alike():
 
 
 @cache
-def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """The imports of a file, inside functions too."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+def imports(path: Path, types: bool = True) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a file, inside functions too, and for types alone unless told otherwise."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    for node in nodes if not types else ():
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for_types = set(ast.walk(node))
+            nodes = [each for each in nodes if each not in for_types]
     return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+def functions_of(path: Path) -> list[ast.FunctionDef]:
+    """The functions of a file."""
+    return [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
 
 
 def imported(path: Path, package: str) -> set[str]:
     """Absolute names of everything a file imports."""
+    return imported_by(imports(path), package)
+
+
+def imported_by(nodes: Iterable[ast.AST], package: str) -> set[str]:
+    """Absolute names of everything that the imports among these nodes of a file name."""
     names = set()
-    for node in imports(path):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        else:
+        elif isinstance(node, ast.ImportFrom):
             base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*base, *([node.module] if node.module else [])])
             names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
@@ -249,14 +264,20 @@ def floor(module: str) -> int:
 
 
 @cache
-def imports_between_modules() -> dict[str, set[str]]:
-    """The modules of the package that each of them imports: late, and for types alone, too."""
+def paths_of_modules() -> dict[str, tuple[Path, str]]:
+    """The file of each module of the package but for the reproductions, and the package that it is in."""
     paths = {}
     for package, (folder, _) in LAYERS.items():
         for path in (ROOT / folder).rglob("*.py") if package != "gpzoo.reproductions" else ():
             inside = (package, *path.relative_to(ROOT / folder).parent.parts)
             paths[".".join(inside if path.stem == "__init__" else (*inside, path.stem))] = path, ".".join(inside)
-    found = {}
+    return paths
+
+
+@cache
+def imports_between_modules() -> dict[str, set[str]]:
+    """The modules of the package that each of them imports: late, and for types alone, too."""
+    paths, found = paths_of_modules(), {}
     for module, (path, inside) in paths.items():
         names = imported(path, inside)
         names -= {name.rpartition(".")[0] for name in names}
@@ -281,6 +302,37 @@ def test_no_modules_import_each_other():
     reached = {module: below(module, set()) for module in graph}
     circles = {frozenset(b for b in reached[a] if a in reached[b]) for a in graph if a in reached[a]}
     assert circles == KNOWN_CIRCLES
+
+
+#: Optional parts, which cost nothing to who does not use them, and the parts that build on each. Front doors name them.
+LEAVES = {
+    "gpzoo.adapters": (),
+    "gpzoo.tables": (),
+    "gpzoo.inference.diagnosis": ("gpzoo.inference.plots", "gpzoo.inference.reports"),
+    "gpzoo.inference.plots": ("gpzoo.inference.reports",),
+    "gpzoo.inference.reports": (),
+    "gpzoo.inference.trackers": (),
+    "gpzoo.inference.launch": (),
+}
+
+#: Who imports a leaf all the same: inside a function.
+IN_FUNCTIONS = {("gpzoo.inference.training._sources", "gpzoo.tables")}
+
+
+def test_nothing_but_front_doors_imports_leaves():
+    at_import, in_functions = set(), set()
+    for module, (path, inside) in paths_of_modules().items():
+        for leaf in (x for x in LEAVES if not any(_within(module, part) for part in (x, *LEAVES[x]))):
+            late = {name for node in functions_of(path) for name in imported_by(ast.walk(node), inside)}
+            early = {name for node in imports(path, types=False) for name in imported_by([node], inside)}
+            in_functions |= {(module, leaf) for name in late if _within(name, leaf)}
+            at_import |= {(module, name) for name in early - late if _within(name, leaf)}
+    assert not at_import
+    assert in_functions == IN_FUNCTIONS
+
+
+def _within(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
 
 
 #: A training on arrays of NumPy, with its bar, and a prediction.

@@ -6,25 +6,11 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
-import numpy as np
-
 from gpzoo.errors import DatasetError
-
-
-def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
-    """The sha256 of named arrays: names, dtypes, shapes and values, the same on every machine."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        # Types unknown to NumPy, such as bfloat16, do not export a buffer.
-        digest.update(array.reshape(-1).view(np.uint8))
-    return digest.hexdigest()
 
 
 def unreadable(what: Path | str, reason: str, advice: str = "Replace or remove it") -> DatasetError:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpzoo import _checks as checks
-from gpzoo.tables.files import fingerprint as sha256_of
+from gpzoo._digests import fingerprint as sha256_of
 
 #: Number of values converted to float64 at a time: they fit into the processor's cache, and memory use stays constant.
 _PIECE = 65_536

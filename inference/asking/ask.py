@@ -48,6 +48,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Integer, PRNGKeyArray
 
+from gpzoo import _platform
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.batches import rows_of_sites
@@ -109,6 +110,7 @@ class Question:
         options: whatever else ``of_draw`` closes over that may differ between calls, hashable; arrays belong into
             ``at.others``.
         notes: kept by ``of_draw`` while it is traced.
+        once: whether the program runs once, on few rows, so that compiling it takes most of the time.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Question:
     apart: bool = True
     options: Hashable = ()
     notes: Any = None
+    once: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +195,8 @@ class Subject:
     def compiled_for(self, question: Question, layouts: Mapping[str, Layout] | None = None) -> CompiledQuestion:
         """The question's compiled program: that of an equal question asked before, if there is one."""
         layouts = layouts or {}
-        own = question.at_once, tuple(sorted(question.row_axis.items())), question.apart, question.options
+        how = question.apart, question.once
+        own = question.at_once, tuple(sorted(question.row_axis.items())), how, question.options
         # Notes of a program with data are not those of one without.
         noted = None if question.notes is None else jax.tree.structure((self.args, self.arrays))
         key = (question.name, identity_of(self.static), identity_of(layouts), own, noted)
@@ -211,7 +215,8 @@ class CompiledQuestion:
 
     def __init__(self, question: Question, of_rows: frozenset[str]) -> None:
         self.question, self.of_rows, self.fixed = question, of_rows, set()
-        self._compiled = jax.jit(self._run, static_argnums=0)
+        how = _platform.options_for_one_run() if question.once else None
+        self._compiled = jax.jit(self._run, static_argnums=0, compiler_options=how)
 
     def __call__(self, draws: Any, at: At, which: str = "all") -> Any:
         """Arrays of all sites, of those ``"of rows"``, or of those that are ``"fixed"``."""

@@ -199,7 +199,7 @@ def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
 
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
     alone = subject.guide.draws_anything or subject.site_rows.count * _inputs_of_a_row(subject) <= _FEW
-    question = _of_data("densities", of_draw, alone, source.notes)
+    question = replace(_of_data("densities", of_draw, alone, source.notes), once=subject.site_rows.count <= _MOST)
     draws = random.split(named_key(rng_key, "export"), num_draws), subject.guide.numbers(subject.params, num_draws)
     found = _at_data(question, subject, rng_key, draws, _MOST // _inputs_of_a_row(subject) or 1).found
     stats = _log_densities(found, {})

@@ -1,4 +1,4 @@
-"""Which ``q(u)`` is the best one where noise is Gaussian, and what is the bound there?"""
+"""The bound at the best ``q(u)``, which is known in closed form where noise is Gaussian."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from gpzoo import _checks as checks
 from gpzoo import _platform, linalg
 from gpzoo._types import Argument
 from gpzoo.errors import PrecisionWarning
@@ -89,9 +88,6 @@ class CollapsedELBO(GaussianProcessELBO):
     needs_all_rows, takes_natural, takes_mesh = True, False, False
     #: It is one number for all sites.
     by_site: Any = None
-    #: Whether the program runs once for both evaluations of its terms, which are then calls of a compiled function. In
-    #: a training they are not: its compiled text is part of what tells it from others in checkpoints.
-    at_once = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +98,7 @@ class CollapsedELBO(GaussianProcessELBO):
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, guide)
         program = _Terms(rng_key, param_map, model, guide, args, kwargs)
-        data = program.expansion(at_once=self.at_once)
+        data = program.expansion()
         best = _best(program.posterior, data)
         loss = -jnp.where(data.quadratic & data.separate, best.bound, jnp.nan)
         return {"loss": loss, "mutable_state": data.mutable_state}
@@ -155,7 +151,7 @@ class CollapsedELBO(GaussianProcessELBO):
             given = dict(params), args, arrays
             best, expanded = compiled(*given)
             (site,) = guide.sites.processes
-            numbers = np.concatenate([np.ravel(x) for x in best])
+            numbers = np.concatenate(list(map(np.ravel, best)))
             refuse_not_finite(site, "numbers of the optimal q(u)", numbers, {site}, partial(solution, *given))
             if not expanded:
                 _Terms(random.key(0), params, guide.model, guide, args, arrays | static).explain()
@@ -220,13 +216,12 @@ class _Terms:
         trace = run(key, args, kwargs, guide=guide, values=params, mode=AtPriorMean()).guide
         self.posterior: InducingPosterior = trace[self.site]["fn"]
         _check_posterior(self.posterior)
-        scaled = trace[self.site]["scale"] is not None
-        _refuse(
-            (scaled, f"GP site {self.site!r} stands inside handlers.scale, so that its KL is weighted", "Take it out.")
-        )
+        if trace[self.site]["scale"] is not None:
+            reason = f"GP site {self.site!r} stands inside handlers.scale, so that its KL is weighted"
+            raise _refusal(reason, "Take it out.")
         for name, (size, taken) in parts_of_plates(trace).items():
-            said = f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all"
-            _refuse((True, said, "Train without minibatches (no batch_size)."))
+            reason = f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all"
+            raise _refusal(reason, "Train without minibatches (no batch_size).")
 
     def _values(self) -> dict[str, Any]:
         # New containers: networks write into the mutable state that they are handed.
@@ -246,18 +241,19 @@ class _Terms:
             with in_mode(GivenMoments(shift, variance)):
                 return self.guide(*args, **kwargs)
 
-        found = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
-        return {name: -x for name, x in found["loss"].items() if name != self.site}, found["mutable_state"]
+        bound = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
+        return {name: -x for name, x in bound["loss"].items() if name != self.site}, bound["mutable_state"]
 
-    def expansion(self, names: frozenset[str] | None = None, *, at_once: bool = False) -> _Expansion:
-        """The terms of these sites, or of all; ``at_once`` as of :class:`CollapsedELBO`."""
+    def expansion(self, names: frozenset[str] | None = None) -> _Expansion:
+        """The terms of these sites, or of all."""
 
+        @jax.jit  # the program runs once for both evaluations
         def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
             terms, mutable_state = self.terms(shift, variance)
             own = [x for name, x in terms.items() if names is None or name in names]
             return sum(own, jnp.zeros((), shift.dtype)), mutable_state
 
-        both = jax.value_and_grad(jax.jit(total) if at_once else total, (0, 1), has_aux=True)
+        both = jax.value_and_grad(total, (0, 1), has_aux=True)
         zero = jnp.zeros(self.posterior.event_shape, self.posterior.prior.X.dtype)
         (value, mutable_state), (b, slope) = both(zero, zero)
         # The same at other means and variances: its value and slopes at the prior's mean tell a quadratic function.
@@ -280,39 +276,41 @@ class _Terms:
         options: dict[str, Any] = {"guide": self.guide, "model": self.model, "values": self.params}
         seen = run(self.key, self.args, self.kwargs, **options, mode=Marginals()).model
         names = list(data_of(seen))
-        each = {name: self.expansion(frozenset({name})) for name in names}
-        for name, found in each.items():
-            kind = f"the terms of site {name!r} ({type(unmasked(seen[name]['fn'])).__name__})"
-            not_so = f"{kind} are not quadratic in GP site {self.site!r}, as those of Gaussian data are"
-            _refuse((not found.quadratic, not_so, "Use likelihoods.Gaussian."))
-        mixed = [name for name in names if not each[name].separate] or names
-        said = (
-            f"the terms of {_listed(mixed)} mix outputs of GP site {self.site!r}, each of which must be "
+        mixed = []
+        for name in names:
+            terms = self.expansion(frozenset({name}))
+            if not terms.quadratic:
+                kind = f"the terms of site {name!r} ({type(unmasked(seen[name]['fn'])).__name__})"
+                reason = f"{kind} are not quadratic in GP site {self.site!r}, as those of Gaussian data are"
+                raise _refusal(reason, "Use likelihoods.Gaussian.")
+            mixed += [] if terms.separate else [name]
+        reason = (
+            f"the terms of {_listed(mixed or names)} mix outputs of GP site {self.site!r}, each of which must be "
             "seen by itself: under f @ A they are if the rows of A are orthogonal and the noise variance is one number"
         )
-        _refuse((True, said, "Make them so."))
+        raise _refusal(reason, "Make them so.")
 
 
 #: Gives the terms of each site by itself.
 _BY_SITE = GaussianProcessELBO(sum_sites=False)
 
 
-def _refuse(*cases: tuple[Any, str, str]) -> None:
-    """Refuse a program by the first case that applies: whether it does, the reason, and the way out."""
-    said = "CollapsedELBO has no optimal q(u) for this program"
-    for applies, reason, way_out in cases:
-        checks.refuse(applies, f"{said}: {reason}. {way_out} {_ELSE}")
+def _refusal(reason: str, way_out: str) -> ValueError:
+    return ValueError(f"CollapsedELBO has no optimal q(u) for this program: {reason}. {way_out} {_ELSE}")
 
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names)))
 
 
-def _agree(found: Float[Array, "*shape"], *parts: Float[Array, "*shape"]) -> Bool[Array, ""]:
+def _agree(x: Float[Array, "*shape"], *parts: Float[Array, "*shape"]) -> Bool[Array, ""]:
     """Whether an array is the sum of others, up to rounding errors of each."""
-    sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in (found, *parts)]
-    tolerance = float(jnp.finfo(found.dtype).eps) ** (1 / 3)
-    return jnp.max(jnp.abs(found - sum(parts)), initial=0.0) <= tolerance * sum(sizes)
+    tolerance = float(jnp.finfo(x.dtype).eps) ** (1 / 3)
+    return _size(x - sum(parts)) <= tolerance * sum(map(_size, (x, *parts)))
+
+
+def _size(x: Float[Array, "..."]) -> Float[Array, ""]:
+    return jnp.max(jnp.abs(x), initial=0.0)
 
 
 def _guide(guide: Any) -> InducingGuide:
@@ -326,51 +324,33 @@ def _guide(guide: Any) -> InducingGuide:
 def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
     """The one GP site of a program, if it is one that can be collapsed."""
     sites = guide.sites_for(args, kwargs)
-    count = f"it must have one latent GP site and has {len(sites.processes)} ({_listed(sites.processes) or 'none'})"
-    _refuse((len(sites.processes) != 1, count, "Make it one."))
+    if len(sites.processes) != 1:
+        count = f"{len(sites.processes)} ({_listed(sites.processes) or 'none'})"
+        raise _refusal(f"it must have one latent GP site and has {count}", "Make it one.")
     (site,) = sites.processes
     guide.form_at(site)  # a guide without a q(u) of its own refuses
+    if site in sites.drawn | guide.joint:
+        why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program draws it"
+        exact = "f * c, f + c, f @ A, f[rows], f[:, k]"
+        way_out = f"Keep to likelihoods.Gaussian and to what is exact on marginals: {exact}."
+        raise _refusal(f"GP site {site!r} is drawn, as {why}", way_out)
+    if sites.enumerated:
+        reason = f"site(s) {_listed(sites.enumerated)} are discrete latent variables"
+        raise _refusal(reason, "Once these are summed out, noise is not Gaussian.")
     others = sites.latents - sites.processes
-    why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program draws it"
-    _refuse(
-        (
-            site in sites.drawn | guide.joint,
-            f"GP site {site!r} is drawn, as {why}",
-            "Keep to likelihoods.Gaussian and to what is exact on marginals: f * c, f + c, f @ A, f[rows], f[:, k].",
-        ),
-        (
-            sites.enumerated,
-            f"site(s) {_listed(sites.enumerated)} are discrete latent variables",
-            "Once these are summed out, noise is not Gaussian.",
-        ),
-        (
-            others and guide.hyperparameters != "point",
-            f"latent site(s) {_listed(others)} are drawn",
-            "Use hyperparameters='point'.",
-        ),
-    )
+    if others and guide.hyperparameters != "point":
+        raise _refusal(f"latent site(s) {_listed(others)} are drawn", "Use hyperparameters='point'.")
     return site
 
 
 def _check_posterior(posterior: InducingPosterior) -> None:
     site, form = f"GP site {posterior.site!r}", type(posterior.form).__name__
-    _refuse(
-        (
-            posterior.prior.samples_views,
-            f"the kernel of {site} samples views of its inputs",
-            "Enumerate the views (an Orbit).",
-        ),
-        (
-            posterior.conditional.deterministic,
-            f"{site} is interpolated from a grid",
-            "Use inducing points, such as those of kmeans(100).",
-        ),
-        (
-            not isinstance(posterior.form, Full),
-            f"the covariance of {site} is {form}, and the optimal one is full",
-            "Use covariance='full'.",
-        ),
-    )
+    if posterior.prior.samples_views:
+        raise _refusal(f"the kernel of {site} samples views of its inputs", "Enumerate the views (an Orbit).")
+    if posterior.conditional.deterministic:
+        raise _refusal(f"{site} is interpolated from a grid", "Use inducing points, such as those of kmeans(100).")
+    if not isinstance(posterior.form, Full):
+        raise _refusal(f"the covariance of {site} is {form}, and the optimal one is full", "Use covariance='full'.")
 
 
 class _Best(NamedTuple):
@@ -440,17 +420,19 @@ def _sums(
     count = -(-N // min(_platform.inputs_at_a_time(N), _MOST_ROWS))
     if count == 1:
         return of_rows(X, b, beta)
-    size = -(-N // count)
-
-    def chunks(x: Array, axis: int, mode: str) -> Array:
-        widths = [(0, size * count - N) if i == axis else (0, 0) for i in range(x.ndim)]
-        cut = jnp.pad(x, widths, mode).reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
-        return jnp.moveaxis(cut, axis, 0)
-
     # Rows that fill the last chunk are copies of the last one, of no weight.
-    rows = chunks(X, axis, "edge"), chunks(b, 1, "constant"), chunks(beta, 1, "constant")
+    rows = _chunks(X, count, axis, "edge"), _chunks(b, count, 1, "constant"), _chunks(beta, count, 1, "constant")
     shapes = jax.eval_shape(of_rows, *jax.tree.map(lambda x: x[0], rows))
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     # Covariances of a chunk are computed again for the derivative: kept, they would be those of all rows.
     again = jax.checkpoint(of_rows)
     return lax.scan(lambda total, chunk: (jax.tree.map(jnp.add, total, again(*chunk)), None), start, rows)[0]
+
+
+def _chunks(x: Array, count: int, axis: int, mode: str) -> Array:
+    """An array in chunks of rows along a new first axis, padded to chunks of one size."""
+    size = -(-x.shape[axis] // count)
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size * count - x.shape[axis])
+    cut = jnp.pad(x, widths, mode).reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :])
+    return jnp.moveaxis(cut, axis, 0)

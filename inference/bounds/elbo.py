@@ -1,4 +1,4 @@
-"""Which objective trains a program with GP sites? NumPyro's mean-field ELBO, with their marginals and analytic KL."""
+"""Evidence lower bound of programs with GP sites: NumPyro's mean-field ELBO, with marginals and analytic KL."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     def by_site(self) -> GaussianProcessELBO:
         """The same bound, as the contribution of every site."""
-        found = copy(self)
-        found.sum_sites = False
-        return found
+        bound = copy(self)
+        bound.sum_sites = False
+        return bound
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
@@ -123,10 +123,10 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             return scored(checked_model, _sites_of(guide))(*args, **kwargs)
 
         with ParameterNames() as seen:
-            found = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
+            estimate = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
         # NumPyro's evaluate leaves mutable state out.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
-        return found
+        return estimate
 
     def _estimate(self, *args: Any, **kwargs: Any) -> Any:
         """The loss of a program and a guide that check themselves."""
@@ -157,20 +157,21 @@ class _ModelChecks(Handler):
         likelihood = unmasked(fn)
         if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
             drawn = [n for n, s in self.record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
-            checks.refuse(
-                drawn and not isinstance(likelihood, GaussianProcess | Unit),
-                f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
-                f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
-                "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out.",
-            )
+            if drawn and not isinstance(likelihood, GaussianProcess | Unit):
+                raise ValueError(
+                    f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
+                    f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
+                    "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
+                )
             return fn
         parts = likelihood.f.parts
-        checks.refuse(
-            any(part.residual is not None for part in parts) and not likelihood.takes_residual,
-            f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
-            f"residual variance in closed form for GP site(s) {sorted(likelihood.f.sites)}. Learn a factor of "
-            f"each: InducingGuide(..., residual={sorted(likelihood.f.sites)}).",
-        )
+        if any(part.residual is not None for part in parts) and not likelihood.takes_residual:
+            sites = sorted(likelihood.f.sites)
+            raise ValueError(
+                f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
+                f"residual variance in closed form for GP site(s) {sites}. Learn a factor of each: "
+                f"InducingGuide(..., residual={sites})."
+            )
         divergences = [jnp.sum(part.divergence) for part in parts if part.divergence is not None]
         return _LessDivergence(fn, total(divergences)) if divergences else fn
 
@@ -178,19 +179,19 @@ class _ModelChecks(Handler):
         if msg["type"] != "sample" or msg["is_observed"]:
             return
         name, fn = msg["name"], msg["fn"]
-        checks.refuse(
-            is_enumerated(msg) and self.sites is None,
-            f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
-            "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO.",
-        )
+        if is_enumerated(msg) and self.sites is None:
+            raise ValueError(
+                f"Discrete site {name!r} is summed out only beside an InducingGuide, which knows the program's plates. "
+                "Use InducingGuide(model, ...) as the guide, or NumPyro's TraceEnum_ELBO."
+            )
         guide_site = self.record.get(name)
         guide_fn = None if guide_site is None else guide_site["fn"]
         support = getattr(unmasked(guide_fn), "support", None)
-        checks.refuse(
-            support is not None and support.is_discrete,
-            f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
-            "guide, and have the program sum it out, infer={'enumerate': 'parallel'}.",
-        )
+        if support is not None and support.is_discrete:
+            raise ValueError(
+                f"The guide has the discrete site {name!r}, for which the bound has no gradient: leave it out of the "
+                "guide, and have the program sum it out, infer={'enumerate': 'parallel'}."
+            )
         if not isinstance(fn, GaussianProcess) and not isinstance(guide_fn, InducingPosterior):
             return
         if not (isinstance(fn, GaussianProcess) and isinstance(guide_fn, InducingPosterior)):
@@ -200,11 +201,11 @@ class _ModelChecks(Handler):
                 "very model as the guide."
             )
         ours, theirs = scale_of(guide_site), scale_of(msg)
-        checks.refuse(
-            not same_scale(ours, theirs),
-            f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
-            "weighted wrongly. Apply handlers.scale to both, or to neither.",
-        )
+        if not same_scale(ours, theirs):
+            raise ValueError(
+                f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
+                "weighted wrongly. Apply handlers.scale to both, or to neither."
+            )
 
 
 class _LessDivergence(MaskedDistribution):

@@ -1,4 +1,4 @@
-"""What is the density of data once GP sites are integrated out: exactly, collapsed, or by Laplace's approximation?
+"""Density of data once GP sites are integrated out: exact, collapsed, or by Laplace's approximation.
 
 Every GP site is made of white noise ``v ~ N(0, I)``: ``f = mean + A^T v``. Here ``A^T`` is a root of the prior's
 covariance, or ``A = L^-1 Kuf`` with inducing variables, which leave a residual variance. What data sites see is affine
@@ -161,11 +161,11 @@ class Term(Fields):
     def seen(self) -> Bool[Array, "_ _"] | None:
         """Which entries were observed, ``[N, K]`` or ``[N, 1]``; ``None`` if all were."""
         seen, fn = self.likelihood.seen(self.value), self.fn
-        found = [] if seen is None else [seen if seen.ndim == 2 else seen[:, None]]
+        seen = seen if seen is None or seen.ndim == 2 else seen[:, None]
         while isinstance(fn, MaskedDistribution):
-            found.append(jnp.broadcast_to(mask_of(fn), fn.batch_shape)[:, None])
-            fn = fn.base_dist
-        return None if not found else jnp.all(jnp.stack(jnp.broadcast_arrays(*found)), axis=0)
+            mask = jnp.broadcast_to(mask_of(fn), fn.batch_shape)[:, None]
+            seen, fn = mask if seen is None else seen & mask, fn.base_dist
+        return seen
 
     def given(self, f: Float[Array, "N K"], sparse: str) -> Any:
         """The likelihood where the mean of the marginals is ``f``: of an array, where nothing of ``f`` is left."""
@@ -269,10 +269,10 @@ class Latents(Fields):
         """``v`` of each site."""
         if self.apart:
             return {next(iter(self.roots)): v}
-        found, first = {}, 0
+        by_site, first = {}, 0
         for name, (J, M) in self.shapes.items():
-            found[name], first = v[0, first : first + J * M].reshape(J, M), first + J * M
-        return found
+            by_site[name], first = v[0, first : first + J * M].reshape(J, M), first + J * M
+        return by_site
 
     def at(self, v: Float[Array, "B R"]) -> list[Float[Array, "N K"]]:
         """The means of the marginals of each term."""
@@ -280,17 +280,21 @@ class Latents(Fields):
 
     def means(self, own: Mapping[str, Float[Array, "J M"]]) -> list[Float[Array, "N K"]]:
         """:meth:`at`, of ``v`` by site."""
-        outputs = {}
+        outputs, means = {}, []
         for name, v in own.items():
             A = self.roots[name]
             outputs[name] = matmul(v, A[0]) if len(A) == 1 else jnp.einsum("jmn,jm->jn", A, v)
-        seen = [term.marginals for term in self.terms]
-        return [_as_columns(f.mean) + sum(part(outputs[part.site]) for part in f.parts) for f in seen]
+        for term in self.terms:
+            f = term.marginals
+            means.append(_as_columns(f.mean) + sum(part(outputs[part.site]) for part in f.parts))
+        return means
 
     def log_density(self, fs: list[Float[Array, "N K"]]) -> Float[Array, ""]:
         """``log p(y | v)``, of the means of the marginals."""
-        each = [jnp.sum(t.given(f, self.sparse).log_prob(t.value)) for t, f in zip(self.terms, fs, strict=True)]
-        return sum(each, jnp.zeros((), self.zero.dtype))
+        total = jnp.zeros((), self.zero.dtype)
+        for term, f in zip(self.terms, fs, strict=True):
+            total += jnp.sum(term.given(f, self.sparse).log_prob(term.value))
+        return total
 
     def objective(self, v: Float[Array, "B R"]) -> Float[Array, ""]:
         """``-log p(y, v)``, without the constant of the normal density."""
@@ -389,19 +393,19 @@ def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     hessian, also = _hoisted(latents.hessian, latents.zero)
 
     @jax.custom_jvp
-    def found(given: tuple, also: tuple) -> tuple[Array, Array]:
+    def solve(given: tuple, also: tuple) -> tuple[Array, Array]:
         # A fixed start that no symmetry has: at v = 0 a product of two outputs has no slope.
         start = jnp.sin(1 + jnp.arange(latents.zero.size, dtype=latents.zero.dtype)).reshape(latents.zero.shape) / 100
         return _newton(lambda v: objective(v, given), lambda v: hessian(v, also), start)
 
-    @found.defjvp
+    @solve.defjvp
     def implicit(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
-        v, good = found(*primals)
+        v, good = solve(*primals)
         _, change = jax.jvp(lambda given: jax.grad(objective)(v, given), primals[:1], tangents[:1])
         L, _ = guarded_factor(hessian(v, primals[1]), _PRECISION, 0.0, for_draws=False)
         return (v, good), (-_solve(L, change), jnp.zeros_like(good))
 
-    return found(given, also)
+    return solve(given, also)
 
 
 def _hoisted(function: Callable[[Array], Array], x: Array) -> tuple[Callable[[Array, tuple], Array], tuple]:
@@ -461,18 +465,22 @@ def _spread(sites: Sequence[Site], term: Term, block: int) -> Float[Array, ""]:
     precision = precision if seen is None else jnp.where(seen, precision, 0)
     rows = jnp.arange(-(-N // block) * block).reshape(-1, block)
     inside, rows = rows < N, jnp.minimum(rows, N - 1)
-    beta, total, mixed = jnp.where(inside[..., None], precision[rows], 0), jnp.zeros((), m.dtype), []
+    beta, total, spread = jnp.where(inside[..., None], precision[rows], 0), None, jnp.zeros((), m.dtype)
     sparse = {site.name: site for site in sites if site.conditional is not None}
-    for part in (part for part in m.parts if part.site in sparse):
+    for part in m.parts:
+        if part.site not in sparse:
+            continue
         R = sparse[part.site].residual_covariances(part.numbers[rows])
         w = jnp.broadcast_to(part.dense(), (N, columns, part.outputs))[rows]
         if m.loading is None:
             R = jnp.broadcast_to(R, (len(R), part.outputs, *R.shape[2:]))
-            total = total + jnp.einsum("gbkj,gckj,gjbc->gkbc", w, w, R)
+            own = jnp.einsum("gbkj,gckj,gjbc->gkbc", w, w, R)
+            total = own if total is None else total + own
         else:
-            mixed.append((jnp.einsum("gbkj,gbk->gbj", jnp.square(w), beta), R))
-    found = mixed or ([(beta, total)] if total.ndim else [])
-    return sum((_log_det(beta, R) for beta, R in found), jnp.zeros((), m.dtype)) / 2
+            spread += _log_det(jnp.einsum("gbkj,gbk->gbj", jnp.square(w), beta), R)
+    if total is not None:
+        spread += _log_det(beta, total)
+    return spread / 2
 
 
 def _log_det(beta: Float[Array, "G B J"], R: Float[Array, "G _ B B"]) -> Float[Array, ""]:
@@ -492,10 +500,10 @@ def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str, bloc
 def connected(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
     """The sites that data connect with those of these names, and these data."""
     while True:
-        found = [term for term in terms if term.marginals.sites & names]
-        more = names.union(*(term.marginals.sites for term in found))
+        own = [term for term in terms if term.marginals.sites & names]
+        more = names.union(*(term.marginals.sites for term in own))
         if more == names:
-            return [site for site in sites if site.name in names], found
+            return [site for site in sites if site.name in names], own
         names = more
 
 
@@ -508,29 +516,37 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
     """The density of data with Gaussian noise, all of them together or output by output."""
     residuals, noises, seens, count = [], [], [], 0.0
     for term in terms:
-        likelihood, mean = term.likelihood, _as_columns(term.marginals.mean)
-        y, seen = term.value, term.seen()
-        if seen is not None:  # what a mask leaves out may be NaN
-            y = jnp.where(seen if jnp.ndim(y) == 2 else seen[:, 0], y, jnp.zeros_like(y))
-        residual = _as_columns(likelihood.checked(y)).astype(mean.dtype) - mean
-        noise = jnp.asarray(likelihood.noise, mean.dtype)
-        noise = noise[:, None] if term.marginals.ndim == 1 and noise.ndim == 1 else noise
-        noise = jnp.broadcast_to(noise, (len(mean), noise.shape[-1] if noise.ndim else 1))
-        if seen is not None:
-            residual, noise = jnp.where(seen, residual, 0), jnp.where(seen, noise, 1)
-        count += residual.size if seen is None else jnp.sum(jnp.broadcast_to(seen, residual.shape), dtype=mean.dtype)
-        residuals, noises, seens = [*residuals, residual], [*noises, noise], [*seens, seen]
-    apart = are_apart(sites, terms)
-    covariance = _apart(sites[0], terms, seens) if apart else _together(sites, terms, seens)
-    if apart:
+        residual, noise, seen = _residual(term)
+        count += residual.size if seen is None else jnp.sum(jnp.broadcast_to(seen, residual.shape), dtype=noise.dtype)
+        residuals.append(residual)
+        noises.append(noise)
+        seens.append(seen)
+    if are_apart(sites, terms):
+        covariance = _apart(sites[0], terms, seens)
         y, s = (jnp.concatenate(_same_columns(x)).T for x in (residuals, noises))
         y, s = (y.T[None], s) if len(s) == len(covariance) == 1 else (y[..., None], s)
     else:
-        full = [jnp.broadcast_to(s, r.shape) for s, r in zip(noises, residuals, strict=True)]
-        y, s = (jnp.concatenate([x.reshape(-1) for x in each]) for each in (residuals, full))
+        covariance = _together(sites, terms, seens)
+        noises = map(jnp.broadcast_to, noises, map(jnp.shape, residuals))
+        y, s = (jnp.concatenate(list(map(jnp.ravel, each))) for each in (residuals, noises))
         y, s = y[None, :, None], s[None]
     covariance = covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)
     return jnp.sum(log_normal(y, covariance)) - LOG_2PI / 2 * count
+
+
+def _residual(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
+    """Data less their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
+    likelihood, mean = term.likelihood, _as_columns(term.marginals.mean)
+    y, seen = term.value, term.seen()
+    if seen is not None:  # what a mask leaves out may be NaN
+        y = jnp.where(seen if jnp.ndim(y) == 2 else seen[:, 0], y, jnp.zeros_like(y))
+    residual = _as_columns(likelihood.checked(y)).astype(mean.dtype) - mean
+    noise = jnp.asarray(likelihood.noise, mean.dtype)
+    noise = noise[:, None] if term.marginals.ndim == 1 and noise.ndim == 1 else noise
+    noise = jnp.broadcast_to(noise, (len(mean), noise.shape[-1] if noise.ndim else 1))
+    if seen is not None:
+        residual, noise = jnp.where(seen, residual, 0), jnp.where(seen, noise, 1)
+    return residual, noise, seen
 
 
 def _apart(site: Site, terms: Sequence[Term], seens: Sequence[Array | None]) -> Float[Array, "_ E E"]:

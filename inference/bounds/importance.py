@@ -1,4 +1,4 @@
-"""Which bound suits latents of rows? One that weighs several draws of a row's latents by how well they explain it."""
+"""Importance-weighted bound for latents of rows: several draws of a row, weighed by how well they explain it."""
 
 from __future__ import annotations
 
@@ -119,38 +119,8 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
     def _estimate(
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
-        rows = self._rows
-        assert rows is not None
-
         def particle(key: PRNGKeyArray) -> tuple[dict[str, Array], Any]:
-            model_key, guide_key = random.split(key)
-
-            def run(_: Array) -> tuple[tuple[Array, Any], tuple[Any, ...]]:
-                seeded = handlers.substitute(handlers.seed(guide, guide_key), data=param_map)
-                of_guide = handlers.trace(seeded).get_trace(*args, **kwargs)
-                state = _mutable(of_guide)
-                replayed = handlers.replay(handlers.seed(model, model_key), of_guide)
-                of_model = handlers.trace(handlers.substitute(replayed, data=param_map | state)).get_trace(
-                    *args, **kwargs
-                )
-                weights, scale = rows.log_weights(of_guide, of_model)
-                priors = [unmasked(site["fn"]) for site in sampled(of_model).values()]
-                kernels = [fn.kernel for fn in priors if isinstance(fn, GaussianProcess)]
-                return (weights, state | _mutable(of_model)), (rows.shared(of_guide, of_model), scale, kernels)
-
-            try:
-                # All draws must share terms and kernels, or vmap refuses.
-                every = jax.vmap(run, axis_name=WEIGHTS, out_axes=(0, None))
-                (weights, state), (terms, scale, _) = every(jnp.arange(self.num_draws))
-            except ValueError as error:
-                if "out_axes" not in str(error):
-                    raise
-                raise ValueError(
-                    "The kernel of a GP site, or a site outside the plate of the data, depends on latents of rows "
-                    f"{sorted(rows.latents)}: rows have no weights of their own then. {_ELSE}"
-                ) from error
-            best = logsumexp(weights, axis=0) - math.log(self.num_draws)
-            return terms | {"+".join(sorted(rows.data)): scale * jnp.sum(best)}, jax.tree.map(lambda x: x[0], state)
+            return self._particle(key, param_map, model, guide, args, kwargs)
 
         if self.num_particles == 1:
             terms, state = particle(rng_key)
@@ -159,6 +129,40 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
             terms, state = jax.tree.map(jnp.mean, terms), {}
         loss = {name: -term for name, term in terms.items()}
         return {"loss": sum(loss.values()) if self.sum_sites else loss, "mutable_state": state or None}
+
+    def _particle(
+        self, key: PRNGKeyArray, params: dict[str, Any], model: Callable, guide: Callable, args: tuple, kwargs: dict
+    ) -> tuple[dict[str, Array], Any]:
+        """Terms by site, and mutable state, of one draw of everything but the latents of rows."""
+        rows, (model_key, guide_key) = self._rows, random.split(key)
+        assert rows is not None
+
+        def run(_: Array) -> tuple[tuple[Array, Any], tuple[Any, ...]]:
+            seeded = handlers.substitute(handlers.seed(guide, guide_key), data=params)
+            of_guide = handlers.trace(seeded).get_trace(*args, **kwargs)
+            state = _mutable(of_guide)
+            replayed = handlers.replay(handlers.seed(model, model_key), of_guide)
+            of_model = handlers.trace(handlers.substitute(replayed, data=params | state)).get_trace(*args, **kwargs)
+            weights, scale = rows.log_weights(of_guide, of_model)
+            kernels = []
+            for site in sampled(of_model).values():
+                prior = unmasked(site["fn"])
+                kernels += [prior.kernel] if isinstance(prior, GaussianProcess) else []
+            return (weights, state | _mutable(of_model)), (rows.shared(of_guide, of_model), scale, kernels)
+
+        try:
+            # All draws must share terms and kernels, or vmap refuses.
+            every = jax.vmap(run, axis_name=WEIGHTS, out_axes=(0, None))
+            (weights, state), (terms, scale, _) = every(jnp.arange(self.num_draws))
+        except ValueError as error:
+            if "out_axes" not in str(error):
+                raise
+            raise ValueError(
+                "The kernel of a GP site, or a site outside the plate of the data, depends on latents of rows "
+                f"{sorted(rows.latents)}: rows have no weights of their own then. {_ELSE}"
+            ) from error
+        best = logsumexp(weights, axis=0) - math.log(self.num_draws)
+        return terms | {"+".join(sorted(rows.data)): scale * jnp.sum(best)}, jax.tree.map(lambda x: x[0], state)
 
 
 # -- values of GP sites -----------------------------------------------------------------------------------------------
@@ -203,16 +207,16 @@ class Weighted(Bound):
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         site = posterior.site
-        views = (
-            f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
-            "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
-        )
-        together = (
-            f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
-            " a row has no importance weights of its own then. Use GaussianProcessELBO()."
-        )
-        checks.refuse(posterior.prior.samples_views, views, TypeError)
-        checks.refuse(use.joint and site in self.after, together)
+        if posterior.prior.samples_views:
+            raise TypeError(
+                f"The kernel of site {site!r} samples views of its inputs: its moments are estimates, and importance "
+                "weights are not linear in them. Enumerate the views (an Orbit), or use GaussianProcessELBO()."
+            )
+        if use.joint and site in self.after:
+            raise ValueError(
+                f"GP site {site!r} depends on latents of rows and is drawn jointly over rows, InducingGuide(joint=...):"
+                " a row has no importance weights of its own then. Use GaussianProcessELBO()."
+            )
         if use.drawn and site in self.after:
             return posterior.valued(Partial(partial(draw_together, use.drawn)))
         return super().posterior(posterior, use)
@@ -238,75 +242,78 @@ class _Rows(NamedTuple):
         """Log weights of one draw of every row, and the factor by which the rows are scaled."""
         terms, scales = [], []
         for name in sorted(self.latents | self.data):
+            if name in self.data:
+                _refuse_draws(name, of_model[name]["fn"])
             sites = [of_model[name], *([of_guide[name]] if name in self.latents else [])]
             for sign, site in zip((1, -1), sites, strict=False):
-                if name in self.data:
-                    _refuse_draws(name, site["fn"])
                 terms.append(sign * jnp.asarray(site["fn"].log_prob(site["value"])))
                 scales.append(scale_of(site))
-        shapes = {jnp.shape(term) for term in terms}
+        shapes = set(map(jnp.shape, terms))
         those = f"Latents of rows {sorted(self.latents)} and the data {sorted(self.data)}"
-        checks.refuse(
-            len(shapes) > 1,
-            f"{those} must have one density for each row, in guide and program; theirs have shapes {sorted(shapes)}.",
-        )
-        checks.refuse(
-            not all(same_scale(scale, scales[0]) for scale in scales),
-            f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
-            "all of these sites, or to none.",
-        )
+        if len(shapes) > 1:
+            raise ValueError(
+                f"{those} must have one density for each row, in guide and program; theirs have shapes "
+                f"{sorted(shapes)}."
+            )
+        if not all(same_scale(scale, scales[0]) for scale in scales):
+            raise ValueError(
+                f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
+                "all of these sites, or to none."
+            )
         return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)
 
     def shared(self, of_guide: Trace, of_model: Trace) -> dict[str, Array]:
         """Terms of all other sites, by name."""
-        found = {}
+        terms = {}
         for name, site in sampled(of_model).items():
             if name in self.latents | self.data:
                 continue
             if site["is_observed"]:
-                found[name] = _scaled(site, site["fn"].log_prob(site["value"]))
+                terms[name] = _scaled(site, site["fn"].log_prob(site["value"]))
             else:
-                found[name] = -_divergence(of_guide[name], site)
+                terms[name] = -_divergence(of_guide[name], site)
         for name, site in sampled(of_guide).items():
             if name not in of_model:
-                found[name] = -_scaled(site, site["fn"].log_prob(site["value"]))
-        return found
+                terms[name] = -_scaled(site, site["fn"].log_prob(site["value"]))
+        return terms
 
 
 def _rows_of(seen: Look, guide: Any) -> _Rows:
     """The latents of rows of a program, those in the plate of all data that depend on them."""
-    sites = sampled(seen.trace)
-    summed = sorted(name for name, site in sites.items() if is_enumerated(site))
-    data = list(data_of(seen.trace))
+    sites, data = sampled(seen.trace), data_of(seen.trace)
     latents, plates = set(), set()
     for name, site in sites.items():
-        after = [other for other in data if name in seen.needs.get(other, ())]
         own = _plates(site)
-        if own and after and not site["is_observed"] and all(_plates(sites[other]) == own for other in after):
+        after = [other for other in data if name in seen.needs.get(other, ())]
+        if own and after and not site["is_observed"] and set(map(_plates, map(sites.get, after))) == {own}:
             latents.add(name)
             plates.add(own)
-    after = {name: frozenset(latents & seen.needs.get(name, frozenset())) for name in sites}
-    dependent = frozenset(name for name in data if after[name])
-    processes = frozenset(name for name, site in sites.items() if isinstance(unmasked(site["fn"]), GaussianProcess))
-    observed = sorted(dependent & processes)
-    checks.refuse(summed, f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
-    checks.refuse(
-        not latents,
-        "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
-        "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO().",
-    )
-    checks.refuse(
-        len(plates) > 1 or any(len(around) > 1 for around in plates),
-        f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
-        f"{_ELSE}",
-    )
-    checks.refuse(
-        not callable(getattr(bare(guide), "hyperparameters", None)),
-        f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
-        "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours.",
-    )
-    checks.refuse(observed, f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
-    return _Rows(frozenset(latents), dependent, frozenset(name for name in processes if after[name]))
+    _check_latents(sites, latents, plates, guide)
+    dependent = {name for name in sites if latents & seen.needs.get(name, frozenset())}
+    processes = {name for name, site in sites.items() if isinstance(unmasked(site["fn"]), GaussianProcess)}
+    if observed := sorted(dependent & processes & data.keys()):
+        raise ValueError(f"Data site(s) {observed} are GPs, whose rows have no densities of their own. {_ELSE}")
+    return _Rows(frozenset(latents), frozenset(dependent & data.keys()), frozenset(processes & dependent))
+
+
+def _check_latents(sites: Trace, latents: set[str], plates: set[tuple], guide: Any) -> None:
+    if summed := sorted(name for name, site in sites.items() if is_enumerated(site)):
+        raise ValueError(f"ImportanceWeightedELBO does not sum out discrete sites, and there are {summed}. {_ELSE}")
+    if not latents:
+        raise ValueError(
+            "ImportanceWeightedELBO is for latent variables of rows, and this program has none in the plate of the "
+            "data that depend on them: put them there, with numpyro.plate('data', ...). Or use GaussianProcessELBO()."
+        )
+    if len(plates) > 1 or any(len(around) > 1 for around in plates):
+        raise ValueError(
+            f"Latents of rows {sorted(latents)} are in several plates: one plate of the data has weights for each row. "
+            f"{_ELSE}"
+        )
+    if not callable(getattr(bare(guide), "hyperparameters", None)):
+        raise ValueError(
+            f"ImportanceWeightedELBO needs a guide that holds the latents of rows {sorted(latents)}: InducingGuide("
+            "..., hyperparameters=PerRow(...)), Amortised(...) or a guide of yours."
+        )
 
 
 def _plates(site: dict[str, Any]) -> tuple[tuple[str, int], ...]:

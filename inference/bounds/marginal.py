@@ -1,4 +1,4 @@
-"""Which program has the same priors and data, but no GP sites? The one that NUTS moves hyperparameters in."""
+"""Marginal programs: the same priors and data without GP sites, in which NUTS moves hyperparameters."""
 
 from __future__ import annotations
 
@@ -144,19 +144,17 @@ class marginal(whitened):
     def _take_out(self, msg: Any) -> None:
         name, prior = msg["name"], msg["fn"]
         self._seen.add(name)
-        checks.refuse(
-            prior.samples_views,
-            f"The kernel of GP site {name!r} samples views of its inputs, {_NOT_HERE}",
-            TypeError,
-        )
-        several = f"GP site {name!r} has several inputs in a row and is drawn, {_NOT_HERE}"
-        checks.refuse(prior.in_row is not None, several, TypeError)
-        checks.refuse(msg["scale"] is not None, f"GP site {name!r} stands inside handlers.scale. Take it out.")
-        checks.refuse(
-            not self._asking and given_outside(self, name),
-            f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
-            "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out.",
-        )
+        if prior.samples_views:
+            raise TypeError(f"The kernel of GP site {name!r} samples views of its inputs, {_NOT_HERE}")
+        if prior.in_row is not None:
+            raise TypeError(f"GP site {name!r} has several inputs in a row and is drawn, {_NOT_HERE}")
+        if msg["scale"] is not None:
+            raise ValueError(f"GP site {name!r} stands inside handlers.scale. Take it out.")
+        if not self._asking and given_outside(self, name):
+            raise ValueError(
+                f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
+                "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out."
+            )
         reparam, conditional = self._by_name.get(name, self._default), None
         if reparam.inducing is not None:
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
@@ -166,25 +164,25 @@ class marginal(whitened):
 
     def _check_data(self, msg: Any, likelihood: Any) -> None:
         name, kind = msg["name"], type(likelihood).__name__
-        checks.refuse(
-            msg["scale"] not in (None, 1),
-            f"Data site {name!r} has a part of the rows of its plate, but its density is that of all data together. "
-            "Run the program on all rows (no subsample_size, no handlers.scale).",
-        )
+        if msg["scale"] not in (None, 1):
+            raise ValueError(
+                f"Data site {name!r} has a part of the rows of its plate, but its density is that of all data "
+                "together. Run the program on all rows (no subsample_size, no handlers.scale)."
+            )
         sparse = any(site.conditional is not None for site in self._sites if site.name in likelihood.f.sites)
-        checks.refuse(
-            not (likelihood.smooth or sparse),
-            f"Data site {name!r} has the likelihood {kind}, whose density is piecewise constant in f, so that "
-            "Laplace's approximation sees nothing. Give its GP sites inducing variables, marginal(program, "
-            "kmeans(50)), or use likelihoods.Softmax.",
-        )
+        if not (likelihood.smooth or sparse):
+            raise ValueError(
+                f"Data site {name!r} has the likelihood {kind}, whose density is piecewise constant in f, so that "
+                "Laplace's approximation sees nothing. Give its GP sites inducing variables, marginal(program, "
+                "kmeans(50)), or use likelihoods.Softmax."
+            )
         if self._sparse == "vfe":
             return
         asked = f"sparse={self._sparse!r} of data site {name!r}"
-        is_gaussian = likelihood.quadratic and likelihood.noise is not None
-        checks.refuse(not is_gaussian, f"{asked} is for Gaussian noise, and this is {kind}: use sparse='vfe'.")
-        mixed = self._sparse == "fitc" and not likelihood.f.independent
-        checks.refuse(mixed, f"{asked} needs outputs that are independent, and f @ A mixes them: use sparse='vfe'.")
+        if likelihood.noise is None or not likelihood.quadratic:
+            raise ValueError(f"{asked} is for Gaussian noise, and this is {kind}: use sparse='vfe'.")
+        if self._sparse == "fitc" and not likelihood.f.independent:
+            raise ValueError(f"{asked} needs outputs that are independent, and f @ A mixes them: use sparse='vfe'.")
 
     def draws_of_sites(
         self,
@@ -213,23 +211,22 @@ class marginal(whitened):
             FactorisationError: if the law of a site is not found at some draw.
         """
         draw = lambda sites, latents, key: latents.values(sites, key)  # noqa: E731
-        found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
-        if not np.all(good):
-            first = int(np.argmin(np.asarray(good)))
+        values, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
+        if len(bad := np.flatnonzero(~np.asarray(good))):
             raise FactorisationError(
-                f"The law of GP sites given the data was not found at {int(np.sum(~np.asarray(good)))} of {len(good)} "
-                f"draws, the first of which is {first}: a covariance has no factor, or Newton's steps no end. Look at "
-                "the hyperparameters there; a larger jitter or float64 helps with the former."
+                f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, the first of "
+                f"which is {bad[0]}: a covariance has no factor, or Newton's steps no end. Look at the hyperparameters "
+                "there; a larger jitter or float64 helps with the former."
             )
-        return found
+        return values
 
-    def variables_of(self, found: Mapping[str, Any]) -> dict[str, InducingVariable]:
-        """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has found values of."""
+    def variables_of(self, draws: Mapping[str, Any]) -> dict[str, InducingVariable]:
+        """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has values of."""
         kinds = {}
         for name in self._seen:
             kind = self._by_name.get(name, self._default)
             if kind.inducing is None:
-                kinds[name] = InducingPoints(found[f"{name}_inducing"][0])
+                kinds[name] = InducingPoints(draws[f"{name}_inducing"][0])
             else:
                 kinds[name] = kind.variable(name, cast(Any, None))
         return kinds
@@ -248,10 +245,10 @@ class marginal(whitened):
         Their mean is the density of the data over that of Laplace's approximation; see :meth:`draws_of_sites`.
         """
         weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
-        found, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
-        checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
-        first, *others = found.values()
-        return sum(others, first)
+        weights, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
+        if not weights:
+            raise ValueError("The program has no latent GP sites: nothing is integrated out.")
+        return jax.tree.reduce(jnp.add, weights)
 
     def _at_draws(
         self,
@@ -269,19 +266,14 @@ class marginal(whitened):
         args, kwargs = arguments(self, args, model_kwargs)
         arrays, static = split_arrays(kwargs)
 
+        counts = set(map(len, samples.values())) or {checks.positive_int("num_draws", num_draws)}
+        if len(counts) > 1:
+            raise ValueError(f"posterior_samples must have one number of draws, got {sorted(counts)}.")
+
         def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Array], Array]:
-            key, values = draw
-            seen, self._asking = ParameterNames(), True
-            try:
-                with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
-                    handlers.substitute(self, data=values | params)(*args, **arrays, **static)
-            finally:
-                self._asking = False
-            latent = {name for name, site in sampled(trace).items() if not site["is_observed"]}
-            missing = sorted((latent | seen.loose("param", "mutable")) - values.keys() - params.keys())
-            checks.refuse(missing, f"posterior_samples (or params) has no values of {missing}.")
-            key, found, good = random.fold_in(key, 1), {}, jnp.asarray(True)
-            rest = frozenset(site.name for site in self._sites)
+            (key, values), found, good = draw, {}, jnp.asarray(True)
+            self._run(key, values | params, args, arrays | static)
+            key, rest = random.fold_in(key, 1), {site.name for site in self._sites}
             while rest:
                 sites, terms = connected(self._sites, self._terms, frozenset({min(rest)}))
                 values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
@@ -289,15 +281,23 @@ class marginal(whitened):
             self._sites, self._terms = [], []
             return found, good
 
-        counts = {name: len(value) for name, value in samples.items()} or {
-            "": checks.positive_int("num_draws", num_draws)
-        }
-        checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
-        (count,) = set(counts.values())
-        keys = random.split(checks.rng_key(rng_key), count)
-        each = lambda *of: lax.map(lambda draw: one(draw, *of[1:]), of[0])  # noqa: E731
-        one((keys[0], {name: value[0] for name, value in samples.items()}), args, arrays)  # initialisers look at inputs
+        keys = random.split(checks.rng_key(rng_key), *counts)
+        first = jax.tree.map(lambda x: x[0], (keys, samples))
+        one(first, args, arrays)  # initialisers look at inputs
+        each = lambda draws, *others: lax.map(lambda draw: one(draw, *others), draws)  # noqa: E731
         return jax.jit(each)((keys, samples), args, arrays)
+
+    def _run(self, key: PRNGKeyArray, values: dict[str, Any], args: tuple, kwargs: dict[str, Any]) -> None:
+        """Run the program with all its values, for the GP sites and the data in it."""
+        seen, self._asking = ParameterNames(), True
+        try:
+            with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
+                handlers.substitute(self, data=values)(*args, **kwargs)
+        finally:
+            self._asking = False
+        latent = {name for name, site in sampled(trace).items() if not site["is_observed"]}
+        if missing := sorted((latent | seen.loose("param", "mutable")) - values.keys()):
+            raise ValueError(f"posterior_samples (or params) has no values of {missing}.")
 
 
 class Evidence(Distribution):
@@ -365,10 +365,8 @@ class Evidence(Distribution):
         Raises:
             ValueError: for any other mask.
         """
-        checks.refuse(
-            not isinstance(mask, bool),
-            "handlers.mask around marginal(program) has no terms to mask: put it around the data site in the program.",
-        )
+        if not isinstance(mask, bool):
+            raise ValueError("handlers.mask around marginal(program) has no terms: put it around the data site inside.")
         return self if mask else super().mask(cast(Any, mask))
 
 
@@ -378,12 +376,11 @@ def refuse_marginal(program: Any) -> None:
     Raises:
         TypeError: naming the way.
     """
-    checks.refuse(
-        isinstance(program, marginal),
-        "Draws of marginal(program) are of its hyperparameters alone: Trained.of_draws(key, mcmc, X, y) draws the "
-        "functions too, and predicts and exports.",
-        TypeError,
-    )
+    if isinstance(program, marginal):
+        raise TypeError(
+            "Draws of marginal(program) are of its hyperparameters alone: Trained.of_draws(key, mcmc, X, y) draws the "
+            "functions too, and predicts and exports."
+        )
 
 
 def _maps(f: GaussianMarginals) -> bool:

@@ -1,4 +1,4 @@
-"""What is the bound of new data after others that are gone? These enter it by the ``q(u)`` that they led to."""
+"""Bounds of new data after others that are gone, and enter by the ``q(u)`` that they led to."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ class OnlineELBO(GaussianProcessELBO):
         guide = usable(seen=True)
         check_forms(guide, guide.sites.processes)
         others = sorted(guide.sites.latents - guide.sites.processes)
-        message = (
-            f"OnlineELBO moves hyperparameters from one old value, and latent site(s) {', '.join(others)} have a "
-            "posterior: use trained.condition(key, X_new, y_new), which holds it."
-        )
-        checks.refuse(others and guide.hyperparameters != "point", message)
+        if others and guide.hyperparameters != "point":
+            raise ValueError(
+                f"OnlineELBO moves hyperparameters from one old value, and latent site(s) {', '.join(others)} have a "
+                "posterior: use trained.condition(key, X_new, y_new), which holds it."
+            )
         self.guide, self.params = guide, dict(trained.params)
 
     def loss_with_mutable_state(
@@ -117,29 +117,28 @@ class OnlineELBO(GaussianProcessELBO):
             if name in own:
                 own[name], kept = _held(site, posterior, self.params[name], own[name])
                 same &= kept
-        checks.refuse(
-            checks.is_concrete(same) and not same,
-            "The first inducing variables are not those of the earlier training, whose q(u) is about them: begin "
-            "from its parameters, init_params=trained.params, or from those of trained.add_inducing(...).",
-        )
+        if checks.is_concrete(same) and not same:
+            raise ValueError(
+                "The first inducing variables are not those of the earlier training, whose q(u) is about them: begin "
+                "from its parameters, init_params=trained.params, or from those of trained.add_inducing(...)."
+            )
         now = AfterEarlier(earlier, self.num_particles, self.vectorize_particles, self.sum_sites)
-        found = now.loss_with_mutable_state(rng_key, own, model, guide, *args, **kwargs)
-        return found | {"loss": jax.tree.map(lambda x: jnp.where(same, x, jnp.nan), found["loss"])}
+        bound = now.loss_with_mutable_state(rng_key, own, model, guide, *args, **kwargs)
+        return bound | {"loss": jax.tree.map(lambda x: jnp.where(same, x, jnp.nan), bound["loss"])}
 
 
 def _held(site: str, posterior: InducingPosterior, old: Any, new: Any) -> tuple[Any, Bool[Array, ""]]:
     """Inducing variables that begin with the old ones, and whether they did so before."""
-    shapes = [[np.shape(x) for x in jax.tree.leaves(each)] for each in (old, new)]
     held, first = old, new
-    if shapes[0] != shapes[1]:
+    if list(map(np.shape, jax.tree.leaves(old))) != list(map(np.shape, jax.tree.leaves(new))):
         axis, count = rows_axis(posterior), posterior.conditional.num_inducing
         first = lax.slice_in_dim(new, 0, min(count, new.shape[axis]), axis=axis)
-        checks.refuse(
-            first.shape != np.shape(old),
-            f"Site {site!r} had inducing variables {list(np.shape(old))} and has {list(np.shape(new))} now: add "
-            "some by trained.add_inducing(...), and remove none.",
-        )
+        if first.shape != np.shape(old):
+            raise ValueError(
+                f"Site {site!r} had inducing variables {list(np.shape(old))} and has {list(np.shape(new))} now: add "
+                "some by trained.add_inducing(...), and remove none."
+            )
         added = lax.slice_in_dim(new, count, None, axis=axis)
         held = jnp.concatenate([old, added], axis=axis)
-    same = [jnp.all(a == b) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(first), strict=True)]
-    return held, jnp.all(jnp.stack(same))
+    same = jax.tree.map(lambda a, b: jnp.all(a == b), old, first)
+    return held, jnp.all(jnp.stack(jax.tree.leaves(same)))

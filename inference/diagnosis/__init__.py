@@ -1,1 +1,1 @@
-"""Should a trained model be believed? What it says of data, in numbers, words and pictures."""
+"""Diagnosis of trained models, and of data before a training: findings in words, and tables of numbers."""

@@ -1,4 +1,4 @@
-"""How good is the approximation itself? Inducing variables, layers, parameters, and the course of the training."""
+"""Diagnosis of the approximation itself: inducing variables, layers, parameters, and the course of the training."""
 
 from __future__ import annotations
 
@@ -75,13 +75,15 @@ def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, froz
         inner: names of GP sites of which only other GP sites depend.
         needs: names of the latent sites on which each data site depends.
     """
-    found = {}
+    by_site = {}
     for name, outcomes in measured.outcomes.items():
-        sites = [x for n, x in measured.processes.items() if n in needs.get(name, ()) and n not in inner]
         rows = len(outcomes.value)
-        all_of = np.all([_reached(x) for x in sites if len(x.mean) == rows] or [np.ones(rows, bool)], axis=0)
-        found[name] = all_of if all_of.sum() >= FEWEST_REACHED * rows else np.zeros(rows, bool)
-    return found
+        reached = np.ones(rows, bool)
+        for process, site in measured.processes.items():
+            if process in needs.get(name, ()) and process not in inner and len(site.mean) == rows:
+                reached &= _reached(site)
+        by_site[name] = reached if reached.sum() >= FEWEST_REACHED * rows else np.zeros(rows, bool)
+    return by_site
 
 
 def _reached(site: Process) -> np.ndarray:
@@ -116,11 +118,12 @@ def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False)
         rows.append((name, site.num_inducing, doubles, known, left))
         M = site.num_inducing
         if doubles is not None and (doubles > MOST_DUPLICATES * M or crowd > max(LARGEST_GROUP * M, OF_FEW)):
-            said = {"doubles": doubles, "number": M, "duplicate": DUPLICATE}
-            findings.append(finding("inducing variables repeat each other", name, **said))
+            numbers = {"doubles": doubles, "number": M, "duplicate": DUPLICATE}
+            findings.append(finding("inducing variables repeat each other", name, **numbers))
         if site.between:
             findings.append(finding("inducing inputs between categories", name, between=site.between, number=M))
-        findings += [] if name in inner else _reach(name, site, alone)
+        if name not in inner:
+            findings += _reach(name, site, alone)
     return Diagnosis(tuple(findings), table("Inducing variables", rows), arrays)
 
 
@@ -178,8 +181,7 @@ def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosi
     for name, start in starts.items():
         if name not in params:
             continue
-        value = np.concatenate([np.ravel(x) for x in jax.tree.leaves(params[name])]).astype(np.float64)
-        before = np.concatenate([np.ravel(x) for x in jax.tree.leaves(start)]).astype(np.float64)
+        value, before = _numbers(params[name]), _numbers(start)
         if value.size != before.size or not value.size:
             continue
         moved = np.abs(value - before) > UNMOVED * np.maximum(np.abs(before), np.finfo(np.float32).tiny)
@@ -190,6 +192,10 @@ def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosi
         named = ", ".join(unmoved[:5]) + (f" and {len(unmoved) - 5} others" if len(unmoved) > 5 else "")
         findings = (finding("parameter at its start", None, named=named),)
     return Diagnosis(findings, table("Parameters of the program", rows))
+
+
+def _numbers(tree: Any) -> np.ndarray:
+    return np.concatenate(list(map(np.ravel, jax.tree.leaves(tree)))).astype(np.float64)
 
 
 def _few(values: np.ndarray) -> str:
@@ -209,29 +215,29 @@ def course(
     """
     if len(losses) < 20:
         return Diagnosis()
-    tenth = len(losses) // 10
-    last, before = (-np.asarray(x, np.float64) for x in (losses[-tenth:], losses[-2 * tenth : -tenth]))
+    tenth, bounds = len(losses) // 10, -np.asarray(losses, np.float64)
+    last, before = bounds[-tenth:], bounds[-2 * tenth : -tenth]
     gain = float(last.mean() - before.mean())
     # Around straight lines, whose slopes are no noise.
     error = float(np.hypot(_scatter(last), _scatter(before)) / np.sqrt(tenth))
     shown = [("steps", len(losses)), ("bound over the last tenth", float(last.mean()))]
     shown += [("gain over the tenth before", gain), ("standard error of the gain", error)]
-    shown += [(f"shortened natural steps of {site}", int(count)) for site, count in backed_off.items()]
     findings = []
-    said = {"steps": len(losses), "more": MORE_STEPS, "rate": RATE}
-    if gain > max(GAINED * rows, 3 * error):
-        findings.append(finding("training not finished", None, "rising", gain=gain, per_row=gain / rows, **said))
-    elif (further := more()) is not None:
+    for site, count in backed_off.items():
+        shown.append((f"shortened natural steps of {site}", int(count)))
+        if words := shortened(site, int(count), len(losses)):
+            findings.append(finding("natural steps shortened", site, said=words))
+    numbers = {"steps": len(losses), "more": MORE_STEPS, "rate": RATE}
+    which = "rising" if gain > max(GAINED * rows, 3 * error) else None
+    if which is None and (further := more()) is not None:
         end = -np.asarray(further, np.float64)[-len(further) // 5 :]
         gain = float(end.mean() - last.mean())
         # By as much as single steps scatter, noise at a constant rate holds a training off its optimum.
         noise = max(_scatter(last), 3 * _scatter(end) / np.sqrt(len(end)))
         shown.append((f"gain of {MORE_STEPS} more steps at a rate of {RATE}", gain))
-        if gain > max(GAINED * rows, noise):
-            findings.append(finding("training not finished", None, "stopped", gain=gain, per_row=gain / rows, **said))
-    for site, count in backed_off.items():
-        if said := shortened(site, int(count), len(losses)):
-            findings.append(finding("natural steps shortened", site, said=said))
+        which = "stopped" if gain > max(GAINED * rows, noise) else None
+    if which:
+        findings.insert(0, finding("training not finished", None, which, gain=gain, per_row=gain / rows, **numbers))
     return Diagnosis(tuple(findings), table("Training", shown))
 
 

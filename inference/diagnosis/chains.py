@@ -1,4 +1,4 @@
-"""Have the chains met, of a model whose posterior is draws of MCMC?"""
+"""R-hat and effective draws of the chains of a model whose posterior is draws of MCMC."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def of_draws(subject: Subject) -> Diagnosis:
         rows.append((name, draws[0, 0].size, rhat, effective))
     # Of draws that never move both are NaN, which is no less than anything.
     bad = [row for row in rows if not ((row[2] or 0) <= APART and row[3] >= FEWEST * chains)]
-    found = ()
+    findings = ()
     if bad:
         name, _, rhat, effective = max(bad, key=lambda row: ((row[2] or 0), -row[3]))
         said = f"R-hat is {rhat:.3f} and there are" if rhat is not None else "There are"
-        found = (finding("chains not mixed", name, said=said, effective=effective, chains=chains, draws=count),)
-    return Diagnosis(found, table("Chains", rows, chains=chains, draws=count))
+        findings = (finding("chains not mixed", name, said=said, effective=effective, chains=chains, draws=count),)
+    return Diagnosis(findings, table("Chains", rows, chains=chains, draws=count))

@@ -1,4 +1,4 @@
-"""What of these data will hurt a training? To be asked before it."""
+"""Checks of data and of a program before a training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from gpzoo.inference.diagnosis.measure import without_data
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.programs.runs import Trace, terms_per_datum, unmasked
+from gpzoo.inference.programs.runs import Trace, data_of, terms_per_datum, unmasked
 from gpzoo.inference.training._sources import Resident
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
-from gpzoo.tables.table import Table
 
 #: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
 NARROW, WIDE = 0.05, 20.0
@@ -69,7 +68,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PrecisionWarning)
-            if len(args) == 1 and isinstance(args[0], Table):
+            if len(args) == 1 and checks.is_table(args[0]):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
         Resident(args, None, [0], None)  # for its refusals
@@ -79,42 +78,50 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         return Findings([finding("refused", None, "program", said=error)])
     if absent := without_data(seen):
         return Findings([finding("refused", None, "data", site=absent[0])])
-    lost = [w.message for w in caught if issubclass(w.category, PrecisionWarning)]
-    findings = [finding("lost in float32", None, said=text) for text in lost] + of_arguments(program, args, seen)
+    findings = []
+    for warning in caught:
+        if issubclass(warning.category, PrecisionWarning):
+            findings.append(finding("lost in float32", None, said=warning.message))
+    findings += of_arguments(program, args, seen)
     findings += [finding("drawn", site) for site in seen if site in looked.arrays]
     return Findings(findings + of_sums(looked.sums))
 
 
 def of_sums(sums: Mapping[str, frozenset[str]]) -> list[Finding]:
     """Findings about data sites of sums of GP sites, whose names ``sums`` has."""
-    added = {frozenset(names): " + ".join(sorted(names)) for names in sums.values()}
-    return [finding("added sites", said, names=", ".join(sorted(names))) for names, said in added.items()]
+    findings = []
+    for names in dict.fromkeys(map(frozenset, sums.values())):
+        findings.append(finding("added sites", " + ".join(sorted(names)), names=", ".join(sorted(names))))
+    return findings
 
 
 def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool = True) -> list[Finding]:
     """Findings about the numbers of each positional argument, data or inputs in the trace; ``repeats`` sorts rows."""
     names, optional = checks.positional(program, len(args))
-    findings, data = [], terms_per_datum(seen)
-    # Exact regression: a GP site is observed itself.
-    exact = [
-        s for s in seen.values() if s["type"] == "sample" and s["is_observed"] and isinstance(s["fn"], GaussianProcess)
-    ]
+    findings = []
     for name, argument in zip(names, args, strict=True):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             if np.ndim(leaf) == 0:
                 continue
             of, array = f"{name}{jax.tree_util.keystr(path)}", np.asarray(leaf)
-            sites = [site for site in data.values() if _is(site["value"], leaf)]
-            if sites or any(_is(site["value"], leaf) for site in exact):
-                said = [as_predictive(unmasked(site["fn"])) for site in sites]
-                kinds, gaussian = {each.kind for each in said} or {"numbers"}, all(each.light_tails for each in said)
-                findings += _targets(of, array, kinds, gaussian)
+            if laws := _laws(seen, leaf):
+                findings += _targets(of, array, laws)
             elif name not in optional:
                 findings += _inputs(of, array, repeats)
     return findings
 
 
-def _some_blocks(table: Table) -> tuple[np.ndarray, ...]:
+def _laws(seen: Trace, array: Any) -> list[Any]:
+    """The distributions of which an array is the data: GPs in exact regression, else likelihoods."""
+    laws, of_rows = [], terms_per_datum(seen)
+    for name, site in data_of(seen).items():
+        law = unmasked(site["fn"])
+        if _is(site["value"], array) and (name in of_rows or isinstance(law, GaussianProcess)):
+            laws.append(law)
+    return laws
+
+
+def _some_blocks(table: Any) -> tuple[np.ndarray, ...]:
     """Rows from either end and the middle: a column that a file is sorted by is not the same at all of these."""
     last = len(table.block_rows) - 1
     blocks = [table.read(block) for block in sorted({0, last // 2, last})]
@@ -138,12 +145,12 @@ def _inputs(name: str, X: np.ndarray, repeats: bool) -> list[Finding]:
             findings.append(finding("constant columns", name, columns=_columns(constant)))
         odd = ~constant & ((spread < NARROW) | (spread > WIDE))
         if odd.any():
-            said = {"least": spread[~constant].min(), "most": spread[~constant].max()}
-            findings.append(finding("unscaled inputs", name, "columns", columns=_columns(odd), **said))
+            numbers = {"least": spread[~constant].min(), "most": spread[~constant].max()}
+            findings.append(finding("unscaled inputs", name, "columns", columns=_columns(odd), **numbers))
     if X.ndim > 2 and X.dtype != bool and X.size and not findings:
-        said = {"least": float(X.min()), "most": float(X.max()), "spread": X.std(dtype=np.float64)}
-        if said["spread"] > WIDE or said["most"] - said["least"] < NARROW:
-            findings.append(finding("unscaled inputs", name, "images", **said))
+        numbers = {"least": float(X.min()), "most": float(X.max()), "spread": X.std(dtype=np.float64)}
+        if numbers["spread"] > WIDE or numbers["most"] - numbers["least"] < NARROW:
+            findings.append(finding("unscaled inputs", name, "images", **numbers))
     if repeats and X.ndim >= 1 and len(X) > 1:
         distinct = len(np.unique(X.reshape(len(X), -1), axis=0))
         if (repeated := len(X) - distinct) > REPEATED * len(X):
@@ -151,14 +158,17 @@ def _inputs(name: str, X: np.ndarray, repeats: bool) -> list[Finding]:
     return findings
 
 
-def _targets(name: str, y: np.ndarray, kinds: set[str], gaussian: bool) -> list[Finding]:
+def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:
+    laws = [as_predictive(law) for law in laws if not isinstance(law, GaussianProcess)]
     if y.dtype.kind == "f" and np.isnan(y).any():  # what was not observed is like what was
         y = np.where(np.isnan(y), np.nanmedian(y), y)
     if len(y) > 1 and np.all(y == y[:1]):
         return [finding("constant targets", name, rows=len(y), value=y.flat[0])]
-    if kinds != {"numbers"}:
+    if any(law.kind != "numbers" for law in laws):
         return []
-    findings = _outliers(name, y, OUTLYING, "lost") or (_outliers(name, y, FAR, "far") if gaussian else [])
+    findings = _outliers(name, y, OUTLYING, "lost")
+    if not findings and all(law.light_tails for law in laws):
+        findings = _outliers(name, y, FAR, "far")
     columns = y.reshape(len(y), -1)
     mean, spread = columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
     odd = (spread < NARROW) | (spread > WIDE) | (np.abs(mean) > OFF_ZERO * spread)
@@ -179,9 +189,9 @@ def _outliers(name: str, x: np.ndarray, ranges: float, which: str) -> list[Findi
     out = distance > ranges * np.where(high > low, high - low, np.inf)
     if not out.any():
         return []
-    row, column = (int(i) for i in np.argwhere(out)[0])
-    said = {"out": out.sum(), "size": out.size, "ranges": ranges, "first": columns[row, column], "row": row}
-    return [finding("outliers", name, which, **said)]
+    row, column = np.argwhere(out)[0]
+    numbers = {"out": out.sum(), "size": out.size, "ranges": ranges, "first": columns[row, column], "row": row}
+    return [finding("outliers", name, which, **numbers)]
 
 
 def _columns(which: np.ndarray) -> str:

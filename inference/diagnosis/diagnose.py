@@ -1,4 +1,4 @@
-"""Should a trained model be believed, and if not, what is wrong and what is there to try?
+"""Diagnosis of a trained model: whether to believe it, and if not, what is wrong and what there is to try.
 
 A new diagnostic is a function in a file of its own that returns a :class:`Diagnosis` of :func:`finding` and
 :func:`table`. Its words stand in ``words.toml``, numbers that it needs of the model are fields of :class:`Process` or
@@ -8,6 +8,7 @@ A new diagnostic is a function in a file of its own that returns a :class:`Diagn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,8 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.training._sources import described, described_arguments
+from gpzoo.inference.programs.runs import Trace
+from gpzoo.inference.training._sources import described_arguments
 from gpzoo.inference.training.fit import fit
 
 #: Rows of training from which on no further steps are taken.
@@ -96,79 +98,80 @@ def diagnose(
 
 def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
-    (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
+    (trained, bounds), guide = restarts.best(several), subject.guide
     if train_args is not None:
         train_args = arguments(trained.model, train_args, described=trained.data)[0]
-    inner, numbers = subject.guide.sites.inner, described_arguments(trained.model, args, {})
-    needs, places, units, sums = _of_data(subject, numbers)
+    trace = subject.look.trace
+    if absent := without_data(trace):
+        raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
     measured = measure(named_key(rng_key, "measure"), subject)
-    reached = approximation.reached(measured, inner, needs)
-    # A guide of one's own may read the data, which a prediction must not.
-    hidden = places if callable(subject.guide.hyperparameters) else frozenset()
-    new = tuple(None if i in hidden else x for i, x in enumerate(args))
+    predicted = partial(_predicted, rng_key, subject, measured)
+    effects = _effects(subject, measured, predicted(trained) if measured.outcomes else {})
+    outer = sorted(guide.sites.processes - guide.sites.inner)
+    optima = restarts.compare(named_key(rng_key, "restarts"), several, bounds, predicted, outer)
+    causes = _causes(rng_key, trained, subject, train_args, measured, effects)
+    findings = causes.findings + effects.findings
+    if not isinstance(guide, DrawsGuide):
+        findings = (*of_sums(subject.look.sums), *findings)
+    # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
+    if effects.findings:
+        findings = (*_odd_units(subject, trace), *findings)
+    return Diagnosis.joined([optima, replace(Diagnosis.joined([effects, causes]), findings=findings)])
 
-    def predicted(of: Trained) -> dict[str, SitePrediction]:
-        return of.predict(
-            named_key(rng_key, "predict"),
-            *new,
-            test_data={name: site.filled for name, site in measured.outcomes.items()},
-            num_draws=_DRAWS,
-            keep_draws=any(site.judged_by_draws for site in measured.outcomes.values()),
-            model_kwargs=kwargs,
-        )
 
-    at_rows = predicted(trained) if measured.outcomes else {}
-    effects = Diagnosis.joined(
-        judge(name, site, at_rows[name], reached[name]) for name, site in measured.outcomes.items()
+def _predicted(rng_key: Array, subject: Subject, measured: Measured, trained: Trained) -> dict[str, SitePrediction]:
+    """Predictions of one training at the rows, with the densities of their data."""
+    inputs, outcomes = list(subject.args), measured.outcomes
+    if callable(subject.guide.hyperparameters):  # a guide of one's own may read the data, which a prediction must not
+        for place in places_of_data(subject.look.trace, subject.args).values():
+            inputs[place] = None
+    return trained.predict(
+        named_key(rng_key, "predict"),
+        *inputs,
+        test_data={name: site.filled for name, site in outcomes.items()},
+        num_draws=_DRAWS,
+        keep_draws=any(site.judged_by_draws for site in outcomes.values()),
+        model_kwargs=subject.kwargs,
     )
-    sites = sorted(subject.guide.sites.processes - inner)
-    held = restarts.compare(named_key(rng_key, "restarts"), several, bounds, predicted, sites)
-    rows, of_training = _rows_of_training(trained, args), bool(numbers) and numbers.items() <= trained.data.items()
+
+
+def _effects(subject: Subject, measured: Measured, at_rows: Mapping[str, SitePrediction]) -> Diagnosis:
+    """What the data say of their predictions."""
+    reached = approximation.reached(measured, subject.guide.sites.inner, subject.look.needs)
+    return Diagnosis.joined(judge(name, x, at_rows[name], reached[name]) for name, x in measured.outcomes.items())
+
+
+def _causes(
+    rng_key: Array,
+    trained: Trained,
+    subject: Subject,
+    train_args: tuple | None,
+    measured: Measured,
+    effects: Diagnosis,
+) -> Diagnosis:
+    """What is measured of the approximation itself, and of its training."""
+    by_draws, inner = isinstance(subject.guide, DrawsGuide), subject.guide.sites.inner
+    rows, numbers = _rows_of_training(trained, subject.args), described_arguments(trained.model, subject.args, {})
+    of_training = bool(numbers) and numbers.items() <= trained.data.items()
     data, reason = _of_training(subject, train_args, rows, of_training)
-    causes = Diagnosis.joined(
+    more = partial(_more_steps, rng_key, subject, None if reason else data)
+    return Diagnosis.joined(
         [
-            approximation.course(
-                trained.losses,
-                rows or number_of_rows(args),
-                trained.backed_off,
-                partial(_more_steps, rng_key, subject, None if reason else data),
-            ),
+            approximation.course(trained.losses, rows or number_of_rows(subject.args), trained.backed_off, more),
             chains.of_draws(subject),
-            Diagnosis() if isinstance(subject.guide, DrawsGuide) else approximation.by_site(measured),
-            approximation.inducing(measured, inner, drawn=isinstance(subject.guide, DrawsGuide)),
+            Diagnosis() if by_draws else approximation.by_site(measured),
+            approximation.inducing(measured, inner, drawn=by_draws),
             approximation.layers(measured, inner),
             approximation.parameters(subject.params, measured.starts),
             *_of_posterior(rng_key, subject, data, reason, of_training, measured, effects),
         ]
     )
-    # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
-    findings = (units if effects.findings else ()) + sums + causes.findings + effects.findings
-    one = Diagnosis(findings, effects.sections + causes.sections, {**effects.arrays, **causes.arrays})
-    return Diagnosis.joined([held, one])
 
 
-def _of_data(
-    subject: Subject, numbers: Mapping[str, str]
-) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...], tuple[Finding, ...]]:
-    """The latent sites on which each data site depends, which arguments are data, odd units of these, sums of sites.
-
-    Kept for the same numbers, which likelihoods have then checked.
-
-    Raises:
-        ValueError: naming a site without data.
-    """
-    numbers = dict(numbers) | described("", subject.arrays)
-    kept = subject.compiled.get(key := ("data", *subject.shapes))
-    if kept is None or kept[0] != numbers:
-        seen = subject.look
-        if absent := without_data(seen.trace):
-            raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
-        said = of_arguments(subject.model, subject.args, seen.trace, repeats=False)
-        units = tuple(each for each in said if each.name.startswith("unscaled"))
-        sums = () if isinstance(subject.guide, DrawsGuide) else tuple(of_sums(seen.sums))
-        kept = numbers, seen.needs, frozenset(places_of_data(seen.trace, subject.args).values()), units, sums
-        subject.compiled[key] = kept
-    return kept[1:]
+def _odd_units(subject: Subject, trace: Trace) -> tuple[Finding, ...]:
+    """Findings about the units of the data and the inputs."""
+    of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
+    return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 
 
 def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, of_training: bool) -> tuple[tuple, str]:
@@ -209,9 +212,11 @@ def _of_posterior(
     if reason:
         return unavailable(khat.TITLE, khat.why_not(subject.guide) or reason), unavailable(loo.TITLE, reason)
     gaussian = all(site.noise is not None for site in measured.outcomes.values())
-    densities = {name: effects.arrays.get(f"{name}_log_density") for name in measured.outcomes}
-    others = not of_training and not _same(subject.args, data)
-    held_out = {name: x for name, x in densities.items() if x is not None and others}
+    held_out = {}
+    if not of_training and not _same(subject.args, data):
+        for name in measured.outcomes:
+            if (density := effects.arrays.get(f"{name}_log_density")) is not None:
+                held_out[name] = density
     subject = replace(subject, args=data)
     return (
         khat.of_hyperparameters(named_key(rng_key, "k-hat"), subject, gaussian=gaussian),
@@ -227,13 +232,14 @@ def _same(args: tuple, others: tuple) -> bool:
 
 def _rows_of_training(trained: Trained, args: tuple) -> int | None:
     """Rows of the data of training, where the trained model says."""
-    said = dict(trained.data)
-    if "table rows" in said:
-        return int(said["table rows"])
+    if "table rows" in trained.data:
+        return int(trained.data["table rows"])
     for name, argument in zip(checks.positional(trained.model, len(args))[0], args, strict=True):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
-            shape = str(said.get(f"argument {name}{jax.tree_util.keystr(path)}", "")).partition("[")[2].rstrip("]")
-            if sizes := [int(size) for size in shape.split(",") if size.strip()]:
+            # A type and a shape, "float32[200, 1]".
+            described = str(trained.data.get(f"argument {name}{jax.tree_util.keystr(path)}", ""))
+            sizes = re.findall(r"\d+", described.partition("[")[2])
+            if sizes:
                 # One of several trainings has an axis of them, where the data are not shared.
-                return sizes[len(sizes) > np.ndim(leaf)] if len(sizes) > 1 else sizes[0]
+                return int(sizes[len(sizes) > max(np.ndim(leaf), 1)])
     return None

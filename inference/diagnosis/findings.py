@@ -1,10 +1,10 @@
-"""What does an inspection say? Findings in words, tables of numbers, and the arrays that pictures are made of."""
+"""Results of a diagnosis: findings in words, tables of numbers, and the arrays that pictures are made of."""
 
 from __future__ import annotations
 
 import io
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -50,8 +50,11 @@ class Findings(tuple[Finding, ...]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        lines = (f"- {f.name}{f' ({f.site})' if f.site else ''}: {f.text}" for f in self)
-        return "\n".join(["Findings" if self else "Findings: none", *lines])
+        lines = ["Findings" if self else "Findings: none"]
+        for finding in self:
+            about = f" ({finding.site})" if finding.site else ""
+            lines.append(f"- {finding.name}{about}: {finding.text}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,11 @@ class Section:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     note: str = ""
+
+    def by_column(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Headings with the entries below them."""
+        for i, heading in enumerate(self.columns):
+            yield heading, tuple(row[i] for row in self.rows)
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,9 +125,8 @@ class Diagnosis:
         console.print(repr(Findings(self.findings)))
         for section in self.sections:
             table = Table()
-            for i, heading in enumerate(section.columns):
-                numbers = all(not isinstance(row[i], str) for row in section.rows)
-                table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+            for heading, entries in section.by_column():
+                table.add_column(heading, justify="left" if _has_words(entries) else "right", overflow="fold")
             for row in section.rows:
                 table.add_row(*map(shown, row))
             console.print(f"\n{section.title}")
@@ -143,13 +150,11 @@ class Diagnosis:
         for name, values in self.arrays.items():
             variables[name] = ([f"{name}_dim_{i}" for i in range(values.ndim)], values)
         for section in self.sections:
-            for i, heading in enumerate(section.columns):
-                column = [row[i] for row in section.rows]
-                variables[f"{section.title}: {heading}"] = ([section.title], _column(column))
-        texts = np.array([finding.text for finding in self.findings], dtype=str)
+            for heading, entries in section.by_column():
+                variables[f"{section.title}: {heading}"] = ([section.title], _array(entries))
+        fields = [(finding.name, finding.site or "", finding.text) for finding in self.findings]
+        names, sites, texts = np.array(fields, dtype=str).reshape(-1, 3).T
         variables["findings"] = (["finding"], texts)
-        names = np.array([finding.name for finding in self.findings], dtype=str)
-        sites = np.array([finding.site or "" for finding in self.findings], dtype=str)
         return xarray.Dataset(variables, coords={"finding": names, "site": (["finding"], sites)})
 
 
@@ -199,7 +204,11 @@ def shown(entry: Any) -> str:
     return f"{entry:.4g}"
 
 
-def _column(entries: list[Any]) -> np.ndarray:
-    if any(isinstance(entry, str) for entry in entries):
+def _has_words(entries: tuple[Any, ...]) -> bool:
+    return any(isinstance(entry, str) for entry in entries)
+
+
+def _array(entries: tuple[Any, ...]) -> np.ndarray:
+    if _has_words(entries):
         return np.array(["" if entry is None else str(entry) for entry in entries], dtype=str)
     return np.array([np.nan if entry is None else float(entry) for entry in entries])

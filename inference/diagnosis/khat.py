@@ -1,9 +1,10 @@
-"""Is ``q(theta)`` close enough to the posterior of the hyperparameters to be corrected by weights?"""
+"""The k-hat of ``q(theta)``: whether it is so close to the posterior that weights can correct it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Marginals, Use
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.programs.runs import given_value, run, unmasked
+from gpzoo.inference.programs.runs import given_value, run, sampled, unmasked
 from gpzoo.posteriors.posterior import InducingPosterior
 
 #: Above this weights of any practical number of draws estimate nothing (Vehtari, Simpson, Gelman, Yao and Gabry 2024,
@@ -49,9 +50,6 @@ _AT_ONCE = 10
 
 #: Draws of ``u`` for each draw of the hyperparameters, where the evidence is estimated.
 _OF_U = 20
-
-_COLLAPSED: Any = CollapsedELBO()
-_COLLAPSED.at_once = True
 
 TITLE = "Hyperparameters against their posterior"
 
@@ -102,31 +100,34 @@ def of_hyperparameters(rng_key: Array, subject: Subject, *, gaussian: bool) -> D
     if reason := why_not(subject.guide):
         return unavailable(TITLE, reason)
     try:
-        found = _best(random.split(named_key(rng_key, "k-hat"), _DRAWS), subject, gaussian)
+        weighed = _best(random.split(named_key(rng_key, "k-hat"), _DRAWS), subject, gaussian)
     except (TypeError, ValueError) as error:
         return unavailable(TITLE, f"log weights are not known ({error})")
-    if bad := int((~np.isfinite(found.log_weights)).sum()):
-        reason = f"{bad} of {_DRAWS} log weights are not finite: {found.evidence.words} fails at draws of q(theta)"
+    if bad := int((~np.isfinite(weighed.log_weights)).sum()):
+        reason = f"{bad} of {_DRAWS} log weights are not finite: {weighed.evidence.words} fails at draws of q(theta)"
         return unavailable(TITLE, reason)
-    smoothed, k = pareto(found.log_weights)
-    own = pareto(found.at_centre)[1] if found.evidence.estimated else None
+    smoothed, k = pareto(weighed.log_weights)
+    of_u = pareto(weighed.at_centre)[1] if weighed.evidence.estimated else None
     weights = np.exp(smoothed - smoothed.max())
     weights /= weights.sum()
     effective = float(1 / (_DRAWS * np.sum(np.square(weights))))
-    rows: list[tuple[Any, ...]] = []
-    for name, draws in found.theta.items():
-        flat, spread = draws.reshape(len(draws), -1), np.ravel(subject.params[f"{name}_scale"])
-        mean = weights @ flat
-        shift = np.abs(mean - np.ravel(subject.params[f"{name}_loc"])) / spread
-        wider = np.sqrt(weights @ np.square(flat - mean)) / spread
-        furthest = float(wider[np.argmax(np.abs(np.log(wider)))])
-        rows.append((name, flat.shape[1], None, None, None, float(shift.max()), furthest))
-    whole = ("all", sum(row[1] for row in rows), k, own, effective, None, None)
-    said = {"words": found.evidence.words, "draws": _DRAWS, "largest": LARGEST}
+    rows = [_corrected(name, draws, weights, subject.params) for name, draws in weighed.theta.items()]
+    whole = ("all", sum(row[1] for row in rows), k, of_u, effective, None, None)
     findings: tuple[Finding, ...] = ()
     if effective < FEWEST_EFFECTIVE or (k > LARGEST and effective < MOST_EFFECTIVE):
-        findings = (_finding(rows, k, own, effective),)
-    return Diagnosis(findings, table(TITLE, [whole, *rows], **said))
+        findings = (_finding(rows, k, of_u, effective),)
+    note = {"words": weighed.evidence.words, "draws": _DRAWS, "largest": LARGEST}
+    return Diagnosis(findings, table(TITLE, [whole, *rows], **note))
+
+
+def _corrected(name: str, draws: np.ndarray, weights: np.ndarray, params: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The row of a hyperparameter: how far weights shift its mean, and change its standard deviation."""
+    flat, spread = draws.reshape(len(draws), -1), np.ravel(params[f"{name}_scale"])
+    mean = weights @ flat
+    shift = np.abs(mean - np.ravel(params[f"{name}_loc"])) / spread
+    wider = np.sqrt(weights @ np.square(flat - mean)) / spread
+    furthest = float(wider[np.argmax(np.abs(np.log(wider)))])
+    return name, flat.shape[1], None, None, None, float(shift.max()), furthest
 
 
 def _distance(shift: float, wider: float) -> float:
@@ -174,11 +175,11 @@ def _best(keys: Array, subject: Subject, gaussian: bool) -> _Weighed:
     *closed, last = _evidences(subject, gaussian)
     for evidence in closed:
         try:
-            found = _weighed(keys, evidence, subject)
+            weighed = _weighed(keys, evidence, subject)
         except (KeyError, ValueError):
             continue  # it has no closed form
-        if np.isfinite(found.log_weights).any():
-            return found
+        if np.isfinite(weighed.log_weights).any():
+            return weighed
     return _weighed(keys, last, subject)
 
 
@@ -189,21 +190,21 @@ def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
     dtype = jnp.result_type(*location.values())
 
     def of_draw(draw: tuple[Array, Array], at: At) -> tuple[Array, Array, dict[str, Array]]:
-        key, spread = draw
-        noise = {name: random.normal(named_key(key, name), jnp.shape(x), x.dtype) for name, x in location.items()}
-        scale = {name: at.params[f"{name}_scale"] for name in noise}
-        theta = {name: at.params[f"{name}_loc"] + spread * scale[name] * x for name, x in noise.items()}
-        log_q = sum(jnp.sum(-jnp.square(x) / 2 - jnp.log(scale[name])) for name, x in noise.items())
-        found, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
-        return found - log_q, of_u, theta
+        (key, spread), theta, log_q = draw, {}, 0
+        for name, x in location.items():
+            noise, scale = random.normal(named_key(key, name), jnp.shape(x), x.dtype), at.params[f"{name}_scale"]
+            theta[name] = at.params[f"{name}_loc"] + spread * scale * noise
+            log_q += jnp.sum(-jnp.square(noise) / 2 - jnp.log(scale))
+        log_joint, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
+        return log_joint - log_q, of_u, theta
 
     program = subject.compiled_for(Question("k-hat", of_draw, None, options=evidence.words))
 
     def of(keys: Array, spread: float) -> tuple:
         return program((keys, jnp.full(len(keys), spread, dtype)), subject.at())
 
-    found = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
-    log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *found)
+    parts = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
+    log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *parts)
     # As many draws of u as of theta.
     several = range(0, len(keys) // _OF_U * evidence.estimated, _AT_ONCE)
     centre = [np.ravel(of(random.split(keys[i], _AT_ONCE), 0.0)[1]) for i in several]
@@ -215,38 +216,45 @@ def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
     guide, static = subject.guide, subject.static
     model = scored(subject.model, guide.sites)
     if not guide.sites.processes:
-
-        def exact(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-            prior, data = _joint(model, static, None, key, theta, at)
-            return prior + data, jnp.zeros(())
-
-        yield _Evidence(exact, "exact")
+        yield _Evidence(partial(_exact, model, static), "exact")
         return
+    if gaussian:
+        yield _Evidence(partial(_collapsed, model, static, guide), "the collapsed bound on the evidence")
+    size = 0
+    for site in guide.sites.processes:
+        size += int(np.size(subject.params[f"{site}_mean"]))
+    words = f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws"
+    yield _Evidence(partial(_estimated, model, static, guide), words, True)
+
+
+def _exact(model: Callable, static: dict, key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
+    prior, data = _joint(model, static, None, key, theta, at)
+    return prior + data, jnp.zeros(())
+
+
+def _collapsed(
+    model: Callable, static: dict, guide: InducingGuide, key: Array, theta: dict[str, Array], at: At
+) -> tuple[Array, Array]:
     points: Any = copy(guide)
     points.hyperparameters = "point"
-    names = guide.sites.latents - guide.sites.processes
-    transforms = {name: biject_to(guide.sites.constraints[name]) for name in names & set(guide.sites.constraints)}
+    params, jacobian = dict(at.params), 0
+    for name, x in theta.items():
+        transform = biject_to(guide.sites.constraints[name])
+        value = params[f"{name}_loc"] = transform(x)
+        del params[f"{name}_scale"]
+        jacobian += jnp.sum(transform.log_abs_det_jacobian(x, value))
+    loss: Any = CollapsedELBO().loss(key, params, model, points, *at.args, **(at.arrays | static))
+    return jacobian - loss, jnp.zeros(())
 
-    def collapsed(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-        values = {name: transforms[name](x) for name, x in theta.items()}
-        jacobian = sum(jnp.sum(transforms[n].log_abs_det_jacobian(x, values[n])) for n, x in theta.items())
-        given = {name: x for name, x in at.params.items() if name not in {f"{n}_scale" for n in names}}
-        given |= {f"{name}_loc": x for name, x in values.items()}
-        loss: Any = _COLLAPSED.loss(key, given, model, points, *at.args, **(at.arrays | static))
-        return jacobian - loss, jnp.zeros(())
 
-    if gaussian:
-        yield _Evidence(collapsed, "the collapsed bound on the evidence")
+def _estimated(
+    model: Callable, static: dict, guide: InducingGuide, key: Array, theta: dict[str, Array], at: At
+) -> tuple[Array, Array]:
+    def one(key: Array) -> tuple[Array, Array]:
+        return _joint(model, static, guide, key, theta, at)
 
-    def estimated(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-        def one(key: Array) -> tuple[Array, Array]:
-            return _joint(model, static, guide, key, theta, at)
-
-        prior, of_u = jax.vmap(one)(random.split(key, _OF_U))
-        return prior[0] + logsumexp(of_u) - np.log(_OF_U), of_u
-
-    size = sum(int(np.size(subject.params[f"{site}_mean"])) for site in guide.sites.processes)
-    yield _Evidence(estimated, f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws", True)
+    prior, of_u = jax.vmap(one)(random.split(key, _OF_U))
+    return prior[0] + logsumexp(of_u) - np.log(_OF_U), of_u
 
 
 class _GivenU(Marginals):
@@ -278,12 +286,15 @@ def _joint(
     options = {"guide": guide, "model": model, "values": value_of, "complete": False}
     runs = run(key, at.args, at.arrays | static, mode=_GivenU() if guide else Marginals(), **options)
     prior, data = linalg.total(jacobians.values()), jnp.zeros(())
-    for name, site in runs.model.items():
-        if site["type"] == "sample" and name in theta:
+    for name, site in sampled(runs.model).items():
+        if name in theta:
             prior += _log_prob(site)
-        elif site["type"] == "sample" and site["is_observed"]:
+        elif site["is_observed"]:
             data += _log_prob(site)
-    return prior, data + sum(site["value"] for name, site in runs.guide.items() if name.endswith("_log_weight"))
+    for name, site in runs.guide.items():
+        if name.endswith("_log_weight"):
+            data += site["value"]
+    return prior, data
 
 
 def _log_prob(site: Mapping[str, Any]) -> Array:

@@ -1,10 +1,11 @@
-"""How far is Laplace's approximation of a marginal program from the density that it stands for?"""
+"""Check of Laplace's approximation of a marginal program against the density that it stands for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -74,14 +75,13 @@ def check_laplace(
     """
     program = checks.instance("program", program, marginal, "marginal(program)")
     samples = {name: jnp.asarray(value) for name, value in checks.named("posterior_samples", posterior_samples).items()}
-    count = min((len(value) for value in samples.values()), default=1)
-    chosen = np.unique(np.linspace(0, count - 1, _AT).astype(int))
-    samples = {name: value[chosen] for name, value in samples.items()}
+    chosen = np.unique(np.linspace(0, min(map(len, samples.values()), default=1) - 1, _AT).astype(int))
+    samples = jax.tree.map(lambda x: x[chosen], samples)
     num_draws = checks.positive_int("num_draws", num_draws)
     weights = np.asarray(program.log_weights(rng_key, samples, args, num_draws, params, model_kwargs), np.float64)
     k = np.array([pareto(each)[1] if np.all(np.isfinite(each)) else np.inf for each in weights])
     ratio = np.asarray(logsumexp(jnp.asarray(weights), axis=1)) - np.log(num_draws)
     most = largest_k(num_draws)
     rows = ((len(k), float(k.max()), float(np.median(k)), float(ratio.mean()), float(ratio.std())),)
-    found = (finding("laplace not trusted", None, k=float(k.max()), most=most),) if k.max() > most else ()
-    return Diagnosis(found, table(TITLE, rows, draws=num_draws, most=most), {"log_ratio": ratio, "k": k})
+    findings = (finding("laplace not trusted", None, k=float(k.max()), most=most),) if k.max() > most else ()
+    return Diagnosis(findings, table(TITLE, rows, draws=num_draws, most=most), {"log_ratio": ratio, "k": k})

@@ -1,4 +1,4 @@
-"""Are draws of ``q`` close enough to the posterior's to leave data out by weights?"""
+"""Leave-one-out densities, and the k-hat of all draws: whether these are close enough to leave data out by weights."""
 
 from __future__ import annotations
 
@@ -37,37 +37,45 @@ def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray
         subject: one training at its data.
         held_out: log densities of other data by site, ``[N]``; none where there are no others.
     """
-    guide, params, count = subject.guide, subject.params, _DRAWS
+    guide, count = subject.guide, _DRAWS
     chains = isinstance(guide, DrawsGuide)
-    if chains:
-        if (count := min(count, prod(guide.shape(params)))) < _FEWEST:
-            return unavailable(TITLE, f"{count} draws of chains are fewer than {_FEWEST}")
-        params = {name: np.asarray(params[name])[0, 0] for name in guide.variational_parameters()}  # the first draw
-    of_u = sum(int(np.size(params[f"{site}_mean"])) for site in guide.sites.processes)
-    others = sorted(guide.sites.latents - guide.sites.processes) if guide.hyperparameters != "point" else []
-    made = guide.hyperparameter_guide(subject.args, subject.kwargs)
-    sizes = {site: np.size(params[f"{site}_loc"]) for site in others} if made is None else made.sizes
-    entries = of_u + sum(int(sizes[site]) for site in others)
-    if not entries:
+    if chains and (count := min(count, prod(guide.shape(subject.params)))) < _FEWEST:
+        return unavailable(TITLE, f"{count} draws of chains are fewer than {_FEWEST}")
+    of_u, of_others = _sizes(subject)
+    if not of_u + of_others:
         return unavailable(TITLE, "the guide draws nothing")
     if (rows := max(map(len, subject.args), default=0)) > _MOST_ROWS:
         reason = f"{rows} rows are more than {_MOST_ROWS}; trained.to_arviz(key, X, y) takes them in batches"
         return unavailable(TITLE, reason)
     try:
-        found = densities(subject, rng_key, num_draws=count)
+        drawn = densities(subject, rng_key, num_draws=count)
     except (GPZooError, TypeError, ValueError) as error:
         return unavailable(TITLE, str(error).rstrip("."))
-    k, bound = None if chains else pareto(found.log_ratio)[1], largest_k(count)
-    shown = []
-    for site, terms in found.log_likelihood.items():
-        left = leave_one_out(terms.reshape(count, -1), found.log_ratio)
+    k, bound, rows = None if chains else pareto(drawn.log_ratio)[1], largest_k(count), []
+    for site, terms in drawn.log_likelihood.items():
+        left = leave_one_out(terms.reshape(count, -1), drawn.log_ratio)
         by, density = "LOO", left.elpd
         if (k or 0) > bound:
             by, density = ("held-out rows", held_out[site]) if site in held_out else ("not reliable", np.zeros(0))
         nlpd = error = None
         if len(density):
             nlpd, error = -float(density.mean()), float(density.std() / np.sqrt(len(density)))
-        shown.append((site, entries, k, by, nlpd, error, f"{left.above} ({'warns' if left.warns else 'silent'})"))
-    what = f"u ({of_u} entries)" + (f" and other latents ({entries - of_u})" if others else "")
+        above = f"{left.above} ({'warns' if left.warns else 'silent'})"
+        rows.append((site, of_u + of_others, k, by, nlpd, error, above))
+    what = f"u ({of_u} entries)" + (f" and other latents ({of_others})" if of_others else "")
     which = "chains" if k is None else "reliable" if k <= bound else "unreliable"
-    return Diagnosis(sections=table(TITLE, shown, which, draws=count, what=what, bound=bound))
+    return Diagnosis(sections=table(TITLE, rows, which, draws=count, what=what, bound=bound))
+
+
+def _sizes(subject: Subject) -> tuple[int, int]:
+    """The numbers of entries of a draw: of inducing variables, and of other latent sites."""
+    guide, params, of_u, of_others = subject.guide, subject.params, 0, 0
+    axes = 2 if isinstance(guide, DrawsGuide) else 0  # of chains and draws
+    for site in guide.sites.processes:
+        of_u += prod(np.shape(params[f"{site}_mean"])[axes:])
+    if guide.hyperparameters == "point":
+        return of_u, of_others
+    own = guide.hyperparameter_guide(subject.args, subject.kwargs)
+    for site in guide.sites.latents - guide.sites.processes:
+        of_others += prod(np.shape(params[f"{site}_loc"])[axes:]) if own is None else int(own.sizes[site])
+    return of_u, of_others

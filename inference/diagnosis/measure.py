@@ -1,9 +1,10 @@
-"""What is computed of a trained model at some rows, once and in one compiled program, for everything said about it."""
+"""Numbers of a trained model at some rows, computed once, in one compiled program, for everything said about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,9 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 #: Inducing variables beyond which the matrices of a site are not looked at whole: their eigenvalues take seconds.
 _MOST_INDUCING = 1000
+
+#: Rows up to which compiling takes most of the time.
+_FEW_TO_COMPILE = 1000
 
 #: Rows at which it is asked whether a kernel knows fractions of a number.
 _FEW_ROWS = 100
@@ -113,7 +117,7 @@ class Measured:
     starts: Mapping[str, Any]
 
 
-class _Seen(GaussianProcessELBO):
+class _TracedELBO(GaussianProcessELBO):
     """The bound by site, which keeps the sites of the guide's and the program's run that it is computed of."""
 
     runs: tuple[Any, Any]
@@ -130,59 +134,66 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         rng_key: of draws and sampled views.
         subject: one training at the rows.
     """
-    model, guide, static = subject.model, subject.guide, subject.static
     notes: dict[str, Any] = {}
+    of_draw = partial(_of_draw, subject.model, subject.guide, subject.static, notes)
+    at, key = subject.at(views=named_key(rng_key, "views"), others=rng_key), named_key(rng_key, "bound")
+    question = Question("measure", of_draw, None, _summary, notes=notes, once=at.count <= _FEW_TO_COMPILE)
+    program = subject.compiled_for(question)
+    computed = program(random.split(key, _PARTICLES) if subject.guide.draws_anything else key[None], at)
+    numbers, notes = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed), program.question.notes
+    processes, outcomes = {}, {}
+    for name in notes["processes"]:
+        processes[name] = Process(**numbers["processes"][name])
+    for name, kind in notes["outcomes"].items():
+        outcomes[name] = Outcomes(**numbers["outcomes"][name], **kind)
+    return Measured(numbers["terms"], processes, outcomes, numbers["starts"])
 
-    def of_draw(key: Array, at: At) -> dict[str, Any]:
-        """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training."""
-        kwargs, bound = at.arrays | static, _Seen(sum_sites=False)
-        # A copy: networks write their state into the dictionary that they are handed.
-        losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
-        of_guide, of_model = (each.trace for each in bound.runs)
-        fns = {name: site.get("fn") for name, site in of_guide.items()}
-        posteriors = {name: fn for name, fn in fns.items() if isinstance(fn, InducingPosterior)}
-        if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
-            options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
-            of_model = run(key, at.args, kwargs, **options).model
-        data = terms_per_datum(of_model)
-        notes["processes"] = tuple(posteriors)
-        notes["outcomes"] = {name: _kind(site) for name, site in data.items()}
-        if (starts := _starts(of_model)) is None:
-            untrained = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False)
-            starts = {name: site["value"] for name, site in untrained.model.items() if site["type"] == "param"}
-        return {
-            "terms": {name: -loss for name, loss in losses.items()},
-            "posteriors": posteriors,
-            "outcomes": {name: _outcomes(site) for name, site in data.items()},
-            "starts": starts,
-            "views": at.views,
-        }
 
-    def summary(found: dict[str, Any]) -> dict[str, Any]:
-        """The bound's mean over draws; the sites are those of the first."""
-        first: dict[str, Any] = jax.tree.map(lambda x: x[0], found)
-        posteriors, views = dict(first.pop("posteriors")), first.pop("views")
-        processes = {name: _process(_with_views(x, named_key(views, name))) for name, x in posteriors.items()}
-        return first | {"terms": jax.tree.map(jnp.mean, found["terms"]), "processes": processes}
+def _of_draw(model: Any, guide: Any, static: dict, notes: dict[str, Any], key: Array, at: At) -> dict[str, Any]:
+    """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training.
 
-    program = subject.compiled_for(Question("measure", of_draw, None, summary, notes=notes))
-    key = named_key(rng_key, "bound")
-    keys = random.split(key, _PARTICLES) if guide.draws_anything else key[None]
-    computed = program(keys, subject.at(views=named_key(rng_key, "views"), others=rng_key))
-    found, notes = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed), program.question.notes
-    return Measured(
-        found["terms"],
-        {name: Process(**found["processes"][name]) for name in notes["processes"]},
-        {name: Outcomes(**found["outcomes"][name], **kind) for name, kind in notes["outcomes"].items()},
-        found["starts"],
-    )
+    ``notes`` get the names of the sites in the program's order, with what of them is no array.
+    """
+    kwargs, bound = at.arrays | static, _TracedELBO(sum_sites=False)
+    # A copy: networks write their state into the dictionary that they are handed.
+    losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
+    of_guide, of_model = (each.trace for each in bound.runs)
+    if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
+        options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
+        of_model = run(key, at.args, kwargs, **options).model
+    if (starts := _starts(of_model)) is None:
+        untrained = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False)
+        starts = {name: site["value"] for name, site in untrained.model.items() if site["type"] == "param"}
+    posteriors, outcomes, kinds = {}, {}, {}
+    for name, site in of_guide.items():
+        if isinstance(site.get("fn"), InducingPosterior):
+            posteriors[name] = site["fn"]
+    for name, site in terms_per_datum(of_model).items():
+        outcomes[name], kinds[name] = _outcomes(site)
+    notes |= {"processes": tuple(posteriors), "outcomes": kinds}
+    terms = jax.tree.map(jnp.negative, losses)
+    return {"terms": terms, "posteriors": posteriors, "outcomes": outcomes, "starts": starts, "views": at.views}
+
+
+def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The bound's mean over draws; the sites are those of the first."""
+    first: dict[str, Any] = jax.tree.map(lambda x: x[0], numbers)
+    views, processes = first.pop("views"), {}
+    for name, posterior in first.pop("posteriors").items():
+        processes[name] = _process(_with_views(posterior, named_key(views, name)))
+    return first | {"terms": jax.tree.map(jnp.mean, numbers["terms"]), "processes": processes}
 
 
 def _starts(trace: Trace) -> dict[str, Any] | None:
     """What parameters are before training; ``None`` where only a run without their values knows, as of networks."""
-    given = {name: site["args"] for name, site in trace.items() if site["type"] == "param"}
-    known = all(args and args[0] is not None for args in given.values())
-    return {name: args[0] for name, args in given.items()} if known else None
+    starts = {}
+    for name, site in trace.items():
+        if site["type"] != "param":
+            continue
+        if not site["args"] or site["args"][0] is None:
+            return None
+        starts[name] = site["args"][0]
+    return starts
 
 
 def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
@@ -243,28 +254,31 @@ def _dense(matrix: Any) -> Array:
 
 def without_data(trace: Trace) -> list[str]:
     """Names of likelihoods that have no data."""
-    sites = {name: site for name, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
-    return [name for name, site in sites.items() if isinstance(unmasked(site["fn"]), Likelihood)]
+    names = []
+    for name, site in trace.items():
+        if site["type"] == "sample" and not site["is_observed"] and isinstance(unmasked(site["fn"]), Likelihood):
+            names.append(name)
+    return names
 
 
 def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
     """Which positional argument is the data of each data site; sites with other data are left out."""
-    return {name: i for name, site in terms_per_datum(trace).items() for i, x in enumerate(args) if site["value"] is x}
+    places = {}
+    for name, site in terms_per_datum(trace).items():
+        for i, argument in enumerate(args):
+            if site["value"] is argument:
+                places[name] = i
+    return places
 
 
-def _outcomes(site: dict[str, Any]) -> dict[str, Any]:
-    fn: Any = site["fn"]
-    value = jnp.asarray(site["value"])
-    rows = jnp.all(observed(fn, value).reshape(len(value), -1), axis=1)
-    value, fn = entries_of(fn, value), as_predictive(unmasked(fn))
-    rows = rows if fn.exact is None else rows & fn.exact
-    noise = None if fn.noise is None else jnp.mean(jnp.broadcast_to(fn.noise, value.shape))
-    return {"value": value, "observed": rows, "noise": noise}
-
-
-def _kind(site: dict[str, Any]) -> dict[str, Any]:
-    """The fields of :class:`Outcomes` that are no arrays."""
-    fn = unmasked(site["fn"])
-    said = as_predictive(fn)
-    ranked = said.noise is None and said.cdf(site["value"]) is not None
-    return {"kind": said.kind, "likelihood": type(fn).__name__, "ranked": ranked}
+def _outcomes(site: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of :class:`Outcomes`: arrays, and the others."""
+    fn, value = unmasked(site["fn"]), jnp.asarray(site["value"])
+    rows = jnp.all(observed(site["fn"], value).reshape(len(value), -1), axis=1)
+    answer = as_predictive(fn)
+    ranked = answer.noise is None and answer.cdf(site["value"]) is not None
+    kind = {"kind": answer.kind, "likelihood": type(fn).__name__, "ranked": ranked}
+    value = entries_of(site["fn"], value)
+    rows = rows if answer.exact is None else rows & answer.exact
+    noise = None if answer.noise is None else jnp.mean(jnp.broadcast_to(answer.noise, value.shape))
+    return {"value": value, "observed": rows, "noise": noise}, kind

@@ -1,4 +1,4 @@
-"""Do the data look like what was predicted of them? Coverage, transforms, classes, and a constant predictor beside."""
+"""Comparison of data with their predictions: coverage, transforms, classes, and a constant predictor beside."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ def _ordered(
     n = len(first) or len(values)
     low, high = pit_band(n, BINS)
     histogram = np.histogram(first, BINS, (0, 1))[0]
-    found: list[tuple[Any, ...]] = []
+    shown: list[tuple[Any, ...]] = []
     for level, share in zip((0.5, 0.9), coverage(_observed(values)), strict=True):
-        found.append((site, f"in central {level:.0%}", float(share), _between(*share_bounds(n, level))))
-    found.append((site, "mean transform", float(np.nanmean(values)), _between(0.5 - _of_mean(n), 0.5 + _of_mean(n))))
-    found.append((site, f"counts in {BINS} bins", f"{histogram.min()} to {histogram.max()}", f"{low} to {high}"))
+        shown.append((site, f"in central {level:.0%}", float(share), _between(*share_bounds(n, level))))
+    shown.append((site, "mean transform", float(np.nanmean(values)), _between(0.5 - _of_mean(n), 0.5 + _of_mean(n))))
+    shown.append((site, f"counts in {BINS} bins", f"{histogram.min()} to {histogram.max()}", f"{low} to {high}"))
     residuals = _residuals(site, outcomes, predicted, rows)
     findings = _misfit(site, outcomes, y[judged], values[judged], residuals) if judged.sum() >= FEWEST_ROWS else ()
-    sections = table("Outcomes among their predictions", found) + table("Residuals", residuals)
+    sections = table("Outcomes among their predictions", shown) + table("Residuals", residuals)
     return Diagnosis(findings, sections, {f"{site}_pit": values})
 
 
@@ -169,27 +169,27 @@ def _misfit(
     site: str, outcomes: Outcomes, y: np.ndarray, values: np.ndarray, residuals: list[tuple[Any, ...]]
 ) -> tuple[Finding, ...]:
     """The finding about the distribution of the transforms, if there is one."""
-    found = _by_coverage(site, outcomes, values, residuals) or _by_shape(site, outcomes, values)
-    if found is None:
+    misfit = _by_coverage(site, outcomes, values, residuals) or _by_shape(site, outcomes, values)
+    if misfit is None:
         return ()
     if outcomes.kind != "numbers" or not np.all(_observed(y) == np.round(_observed(y))):
-        return (found,)
-    return (finding("whole numbers as real ones", site, likelihood=outcomes.likelihood, text=found.text),)
+        return (misfit,)
+    return (finding("whole numbers as real ones", site, likelihood=outcomes.likelihood, text=misfit.text),)
 
 
 def _by_coverage(site: str, outcomes: Outcomes, values: np.ndarray, residuals: list[tuple[Any, ...]]) -> Finding | None:
     n = len(values)
     half, most = coverage(_observed(values))
     low, high = share_bounds(n, 0.9, LEVEL)
-    said = {"of": f"intervals at 90 % hold {most:.0%} of the data", "half": half, "likelihood": outcomes.likelihood}
+    words = {"of": f"intervals at 90 % hold {most:.0%} of the data", "half": half, "likelihood": outcomes.likelihood}
     if most < low and most < 0.9 - MARGIN:
         which = "counts" if outcomes.kind == "integers" else "noise" if _noise_explains(residuals) else "sure"
-        return finding("intervals too narrow", site, which, **said)
+        return finding("intervals too narrow", site, which, **words)
     most_half = max(share_bounds(n, 0.5, LEVEL)[1], 0.5 + MARGIN)
     if half > most_half and outcomes.noise is not None and 1 - most > _beyond(half, n):
-        return finding("tails too light", site, **said)
+        return finding("tails too light", site, **words)
     if half > most_half and most > max(min(high, 1 - 1e-12), 0.9 + MARGIN):
-        return finding("intervals too wide", site, **said)
+        return finding("intervals too wide", site, **words)
     return None
 
 

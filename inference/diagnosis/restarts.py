@@ -1,4 +1,4 @@
-"""Do several trainings of one program on the same data end at the same functions?"""
+"""Comparison of several trainings of one program on the same data: whether they end at the same functions."""
 
 from __future__ import annotations
 
@@ -59,25 +59,26 @@ def compare(
     """
     if not len(bounds):
         return Diagnosis()
-    members = [int(k) for k in np.argsort(-bounds) if np.isfinite(bounds[k])]
+    members = np.argsort(-bounds)[: np.isfinite(bounds).sum()].tolist()
+    rows = tuple((k, float(bounds[k]), float(bounds[k] - bounds[members[0]])) for k in members)
+    if len(members) < 2:
+        return Diagnosis(sections=table("Restarts", rows, rhat=""))
     draws: dict[str, list[np.ndarray]] = {site: [] for site in sites}
     rng = np.random.default_rng(np.asarray(random.key_data(rng_key)).ravel())
     for k in members:
-        found = predicted(trained.member(k))
+        predictions = predicted(trained.member(k))
         for site in sites:
-            mean, spread = found[site].mean, np.sqrt(found[site].variance)
+            mean, spread = predictions[site].mean, np.sqrt(predictions[site].variance)
             draws[site].append(mean + spread * rng.standard_normal((_DRAWS, *mean.shape)))
-    rhat = {site: by_arviz("rhat", np.stack(x)) for site, x in draws.items()} if len(members) > 1 else {}
-    rows = tuple((k, float(bounds[k]), float(bounds[k] - bounds[members[0]])) for k in members)
-    words = [f"{np.median(x):.3f} ({site}, {np.mean(x > APART):.0%} above {APART})" for site, x in rhat.items()]
-    said = f" Median R-hat of functions over rows, a test of several optima, not of convergence: {', '.join(words)}."
-    findings = tuple(
-        finding("several optima", site, trainings=len(members), apart=APART, share=np.mean(x > APART))
-        for site, x in rhat.items()
-        if np.mean(x > APART) > MOST_APART
-    )
-    arrays = {f"{site}_rhat": x for site, x in rhat.items()}
-    return Diagnosis(findings, table("Restarts", rows, rhat=said if rhat else ""), arrays)
+    words, findings, arrays = [], [], {}
+    for site, each in draws.items():
+        rhat = arrays[f"{site}_rhat"] = by_arviz("rhat", np.stack(each))
+        share = np.mean(rhat > APART)
+        words.append(f"{np.median(rhat):.3f} ({site}, {share:.0%} above {APART})")
+        if share > MOST_APART:
+            findings.append(finding("several optima", site, trainings=len(members), apart=APART, share=share))
+    note = f" Median R-hat of functions over rows, a test of several optima, not of convergence: {', '.join(words)}."
+    return Diagnosis(tuple(findings), table("Restarts", rows, rhat=note), arrays)
 
 
 def by_arviz(statistic: str, draws: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Is an approximation right for data that its own program makes? Variational simulation-based calibration."""
+"""Variational simulation-based calibration: an approximation at data that its own program makes."""
 
 from __future__ import annotations
 
@@ -101,52 +101,47 @@ def vsbc(
             :class:`~gpzoo.inference.CollapsedELBO`, which has no ``q(u)`` before its training has ended.
         NonFiniteError: if draws of a trained guide are not finite.
     """
-    model = svi.model
     rng_key = checks.rng_key(rng_key)
     num_steps = checks.positive_int("num_steps", num_steps)
     num_simulations = checks.positive_int("num_simulations", num_simulations)
     num_draws = checks.positive_int("num_draws", num_draws)
-    args, kwargs = arguments(model, args, model_kwargs)
+    args, kwargs = arguments(svi.model, args, model_kwargs)
     if (objective := of_objective(svi.loss)).finisher is not None:
         raise ValueError(f"vsbc ranks draws of q(u), which {objective.name} does not train: use GaussianProcessELBO().")
-    seen = look(model, args, kwargs).trace
-    places = places_of_data(seen, args)
+    places = places_of_data(look(svi.model, args, kwargs).trace, args)
     if not places:
         raise ValueError(
             f"None of the {len(args)} arguments is data of a site: pass them, as in vsbc(key, svi, 500, X, y)."
         )
 
-    def given(data: Mapping[str, Array | None], *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
+    options = {"num_simulations": num_simulations, "num_svi_steps": num_steps, "num_samples": num_draws}
+    return _judge(_simulate(rng_key, svi, args, kwargs, places, options), num_draws, rng_key)
+
+
+def _simulate(
+    rng_key: Array, svi: SVI, args: tuple, kwargs: dict[str, Any], places: Mapping[str, int], options: Mapping[str, int]
+) -> Any:
+    """NumPyro's ranks and p-values; data stand at ``places`` among the positional arguments."""
+
+    def with_data(data: Mapping[str, Array | None], *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
         values = list(args)
         for name, i in places.items():
             values[i] = data[name]
         return tuple(values), kwargs
 
     guide, failed = _watched(_started(svi.guide, named_key(rng_key, "start"), args, kwargs))
+    asked = {"observed_sites": list(places), "simulated_data_to_args": with_data, **options}
     # NumPyro's function reshapes its keys, for which they must be arrays of integers.
     key = random.PRNGKey(random.bits(named_key(rng_key, "vsbc"), dtype="uint32"))
     with relaxed_promotion():
-        found = vsbc_diagnostic(
-            key,
-            model,
-            guide,
-            svi.optim,
-            svi.loss,
-            *args,
-            observed_sites=list(places),
-            simulated_data_to_args=given,
-            num_simulations=num_simulations,
-            num_svi_steps=num_steps,
-            num_samples=num_draws,
-            **kwargs,
-        )
+        ranks = vsbc_diagnostic(key, svi.model, guide, svi.optim, svi.loss, *args, **asked, **kwargs)
         jax.effects_barrier()
     if failed:
         raise NonFiniteError(
-            f"Draws of the guide are not finite in some of the {num_simulations} simulations, first at site "
+            f"Draws of the guide are not finite in some of the {options['num_simulations']} simulations, first at site "
             f"{failed[0]!r}: lower the learning rate, or narrow the priors from which data are simulated."
         )
-    return _judged(found, num_draws, rng_key)
+    return ranks
 
 
 def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -158,11 +153,10 @@ def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any
     if isinstance(guide, GlobalInducingGuide):
         fixed.inputs = start[INPUTS]
         return fixed
-    # A grid has no parameter.
-    fixed.inducing = {
-        site: variable_of(for_site(guide.inducing, site), start.get(f"{site}_inducing", ()))
-        for site in guide.sites.processes
-    }
+    fixed.inducing = {}
+    for site in guide.sites.processes:
+        # A grid has no parameter.
+        fixed.inducing[site] = variable_of(for_site(guide.inducing, site), start.get(f"{site}_inducing", ()))
     return fixed
 
 
@@ -172,13 +166,13 @@ def _watched(guide: Callable) -> tuple[Callable, list[str]]:
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         with handlers.trace() as trace:
-            found = guide(*args, **kwargs)
+            result = guide(*args, **kwargs)
         for name, site in trace.items():
             value = site["value"]
             if site["type"] == "sample" and isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
                 note = partial(jax.debug.callback, partial(failed.append, name))
                 jax.lax.cond(jnp.isfinite(value).all(), lambda: None, note)
-        return found
+        return result
 
     return watched, failed
 
@@ -190,25 +184,25 @@ def _entries(value: np.ndarray) -> np.ndarray:
     return flat[:, np.unique(np.linspace(0, size - 1, min(size, _ENTRIES)).astype(int))]
 
 
-def _judged(found: Any, num_draws: int, key: Array) -> Diagnosis:
+def _judge(ranks: Any, num_draws: int, key: Array) -> Diagnosis:
     rng = np.random.default_rng(np.asarray(random.key_data(key)).ravel())
     rows, findings, arrays = [], [], {}
-    counts = {name: _entries(np.asarray(found.ranks[name])) for name in sorted(found.param_names)}
+    counts = {name: _entries(np.asarray(ranks.ranks[name])) for name in sorted(ranks.param_names)}
     entries = sum(x.shape[1] for x in counts.values())
     for name, count in counts.items():
         # Uniform over the steps of the ranks, so that right ones are uniform in (0, 1) and not only over a grid.
         scaled = (count + rng.uniform(size=count.shape)) / (num_draws + 1)
         arrays[f"{name}_ranks"] = scaled
-        pvalues = _entries(np.asarray(found.ks_pvalues[name])[None])[0]
+        pvalues = _entries(np.asarray(ranks.ks_pvalues[name])[None])[0]
         for i, values in enumerate(scaled.T):
             bias, uniform, inside = float(pvalues[i]), uniformity(values), float(coverage(values, (0.5,))[0])
             entry = f"{name}[{i}]" if scaled.shape[1] > 1 else name
             rows.append((entry, len(values), bias, uniform, float(values.mean()), inside))
-            findings += _found(entry, bias, uniform, rows[-1][4], inside, LEVEL / entries)
+            findings += _finding(entry, bias, uniform, rows[-1][4], inside, LEVEL / entries)
     return Diagnosis(tuple(findings), table("Ranks of the truth", rows, level=LEVEL), arrays)
 
 
-def _found(entry: str, bias: float, uniform: float, mean: float, inside: float, level: float) -> list[Finding]:
+def _finding(entry: str, bias: float, uniform: float, mean: float, inside: float, level: float) -> list[Finding]:
     if bias < level:
         return [finding("biased", entry, side="above" if mean > 0.5 else "below", mean=mean)]
     if uniform < level:

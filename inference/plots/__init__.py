@@ -1,4 +1,4 @@
-"""What does a trained model look like? Pictures, each drawn into axes and returned as axes.
+"""Pictures of trained models, each drawn into axes and returned as axes.
 
 Figures are made for the column of a journal: letters keep their size where a picture is shown 400 pixels wide. Colours
 are those of Okabe and Ito, which the colour-blind can tell apart. No picture opens a window or changes a setting:

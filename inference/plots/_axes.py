@@ -1,4 +1,4 @@
-"""What are pictures drawn on, and of which numbers? Figures without a window, for the column of a journal.
+"""Figures without a window, for the column of a journal, and the numbers that are drawn in them.
 
 Curves, bands, images and bars are drawn by the functions here, which keep their numbers: :func:`drawn_in` has them.
 """

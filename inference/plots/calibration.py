@@ -1,4 +1,4 @@
-"""Do predicted probabilities hold? Confusion, reliability, and probability integral transforms; arrays are enough."""
+"""Pictures of calibration: confusion, reliability, and probability integral transforms; arrays are enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a trained model say over two inputs? Its mean, a probability, or the likeliest class."""
+"""Pictures over two inputs: a mean, a probability, or the likeliest class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import Array
 from gpzoo._types import Argument
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._looks import beyond, seen
+from gpzoo.inference.plots._model import beyond, model_at
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -56,21 +56,21 @@ def field_2d(
     Raises:
         ValueError: for other inputs, an unknown site, or a program without data sites.
     """
-    looked = seen(trained, args, model_kwargs)
-    X = looked.inputs_of(2, "field_2d")
-    observed = looked.observed(data)
-    name = looked.site(site) if site is not None or len(looked.processes) == 1 else None
+    model = model_at(trained, args, model_kwargs)
+    X = model.inputs_of(2, "field_2d")
+    observed = model.observed(data)
+    name = model.site(site) if site is not None or len(model.processes) == 1 else None
     ax = draw.one(ax, height=3.9)
     lines = [beyond(column, 0.1, 60) for column in X.T]
     sides = [(line[0], line[-1]) for line in lines]
     across = np.stack(np.meshgrid(*lines), axis=-1)
-    found = looked.predict(rng_key, across.reshape(-1, 2).astype(X.dtype))
+    predictions = model.predict(rng_key, across.reshape(-1, 2).astype(X.dtype))
     extent = (*sides[0], *sides[1])
 
     def over_grid(values: np.ndarray) -> np.ndarray:
         return np.reshape(values, (*across.shape[:2], -1))
 
-    shown = found[observed.name if site is None else site]
+    shown = predictions[observed.name if site is None else site]
     if site is None and (shown.probs is not None or observed.binary):
         if shown.probs is not None:
             _classes(ax, over_grid(shown.probs), extent)
@@ -78,17 +78,14 @@ def field_2d(
             _probability(ax, over_grid(shown.mean)[..., 0], extent, observed.name)
         _class_marks(ax, X, observed.values)
     else:
-        values = observed.values if site is None else None
-        data = None if values is None else values.reshape(len(X), -1)[:, 0]
-        surface(
-            over_grid(shown.mean)[..., 0], extent, f"mean of {observed.name if site is None else site}", X, data, ax=ax
-        )
+        y = None if site is not None or observed.values is None else observed.values.reshape(len(X), -1)[:, 0]
+        surface(over_grid(shown.mean)[..., 0], extent, f"mean of {site or observed.name}", X, y, ax=ax)
         if name is not None:
-            _deviation(ax, np.sqrt(over_grid(found[name].variance)[..., 0]), sides, name)
-    if (at := looked.points(rng_key, name, X)) is not None:
+            _deviation(ax, np.sqrt(over_grid(predictions[name].variance)[..., 0]), sides, name)
+    if (at := model.points(rng_key, name, X)) is not None:
         draw.curve(ax, at[:, 0], at[:, 1], "inducing points", "+", color="k", markersize=5, markeredgewidth=0.9)
-    columns = (f"{looked.names[0]}, column {i}" for i in range(2))
-    return draw.finished(ax, *columns, xlim=sides[0], ylim=sides[1])
+    first = model.names[0]
+    return draw.finished(ax, f"{first}, column 0", f"{first}, column 1", xlim=sides[0], ylim=sides[1])
 
 
 def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]], name: str) -> None:
@@ -98,9 +95,12 @@ def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]]
     lines = ax.contour(deviation, extent=(*sides[0], *sides[1]), colors="k", linewidths=0.6, levels=4)
     # One number for each level, where its line is nearest to the middle.
     middle, width = np.mean(sides, axis=1), np.ptp(sides, axis=1)
-    segments = [np.concatenate(each) for each in lines.allsegs if sum(map(len, each))]
-    places = [each[np.argmin(np.sum(((each - middle) / width) ** 2, axis=1))] for each in segments]
-    ax.clabel(lines, fontsize=draw.NUMBERS - 1, fmt="%.2g", manual=[tuple(place) for place in places])
+    places = []
+    for segments in lines.allsegs:
+        if sum(map(len, segments)):
+            points = np.concatenate(segments)
+            places.append(tuple(points[np.argmin(np.sum(((points - middle) / width) ** 2, axis=1))]))
+    ax.clabel(lines, fontsize=draw.NUMBERS - 1, fmt="%.2g", manual=places)
     ax.plot([], [], color="k", linewidth=0.6, label=f"standard deviation of {name}")
 
 

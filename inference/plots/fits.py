@@ -1,4 +1,4 @@
-"""What does a trained model say along one input? Bands, draws, data and inducing points."""
+"""Pictures along one input: bands, draws, data and inducing points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._looks import Draws, Observed, beyond, columns, joint_draws, seen, seen_by_mcmc
+from gpzoo.inference.plots._model import Draws, Observed, beyond, columns, joint_draws, model_at, model_of_mcmc
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -71,22 +71,23 @@ def fit_1d(
     """
     draws = draws if draws == 0 else checks.positive_int("draws", draws)
     if not isinstance(trained, Trained):
-        looked = seen_by_mcmc(trained, args, model_kwargs, posterior_samples or {}, params or {})
+        model = model_of_mcmc(trained, args, model_kwargs, posterior_samples or {}, params or {})
     elif posterior_samples is None and params is None:
-        looked = seen(trained, args, model_kwargs)
+        model = model_at(trained, args, model_kwargs)
     else:
         raise ValueError("A trained model has its own parameters: give its program, trained.model, with those of MCMC.")
-    X, name, observed = looked.inputs_of(1, "fit_1d"), looked.site(site), looked.observed(data)
+    X, name, observed = model.inputs_of(1, "fit_1d"), model.site(site), model.observed(data)
     x = beyond(X[:, 0], 0.1)
     grid = x[:, None].astype(X.dtype)
-    found = looked.predict(rng_key, grid, quantiles=draw.ENDS)
-    drawn, at = Draws({}, {}), looked.points(rng_key, name, X)
+    predictions = model.predict(rng_key, grid, quantiles=draw.ENDS)
+    drawn, at = Draws({}, {}), model.points(rng_key, name, X)
     if isinstance(trained, Trained):
         drawn = joint_draws(rng_key, trained._subject((grid,), model_kwargs))
-    classes = found[observed.name].probs is not None or observed.binary
+    of_data = predictions[observed.name]
+    classes = of_data.probs is not None or observed.binary
     ax = draw.one(ax)
-    shown = _of_classes(found[observed.name], drawn, observed) if classes else _of_numbers(found, drawn, name, observed)
-    _draw(ax, grid[:, 0], shown, draws if looked.subject else 0)
+    shown = _of_classes(of_data, drawn, observed) if classes else _of_numbers(predictions, drawn, name, observed)
+    _draw(ax, grid[:, 0], shown, draws if model.subject else 0)
     if observed.values is not None:
         (_labels_as_marks if classes else _data)(ax, X[:, 0], observed.values)
     if at is not None:
@@ -94,7 +95,7 @@ def fit_1d(
         draw.ticks_below(ax, at[:, 0], "inducing points", **style)
     limits = {"yticks": [0, 0.25, 0.5, 0.75, 1], "ylim": (-0.17, 1.12)} if classes else {}
     limits["xlim"] = (grid[0, 0], grid[-1, 0])
-    return draw.finished(ax, looked.names[0], "probability" if classes else observed.name, **limits)
+    return draw.finished(ax, model.names[0], "probability" if classes else observed.name, **limits)
 
 
 class _Lines(NamedTuple):
@@ -126,11 +127,11 @@ def _draw(ax: Axes, x: np.ndarray, shown: _Lines, draws: int) -> None:
         draw.curve(ax, x, values, shown.named if s == 0 else None, color="0.25", linewidth=0.5, alpha=0.7)
 
 
-def _of_numbers(found: Mapping[str, SitePrediction], drawn: Draws, site: str, observed: Observed) -> _Lines:
+def _of_numbers(predictions: Mapping[str, SitePrediction], drawn: Draws, site: str, observed: Observed) -> _Lines:
     """Bands of ``y`` and of its mean given ``f``; without draws the inner one is that of the site."""
     data = observed.name
-    y, inner, what = found[data], found[site].quantiles, site
-    functions = drawn.functions.get(site, np.asarray(found[site].mean)[None])
+    y, inner, what = predictions[data], predictions[site].quantiles, site
+    functions = drawn.functions.get(site, np.asarray(predictions[site].mean)[None])
     expected = drawn.expected.get(data, functions)
     if not np.isfinite(expected).all():  # a Cauchy has no mean
         expected = functions
@@ -147,14 +148,14 @@ def _of_numbers(found: Mapping[str, SitePrediction], drawn: Draws, site: str, ob
     return _Lines(middle, names, bands, columns(expected, 1), f"draws of {what}")
 
 
-def _of_classes(found: SitePrediction, drawn: Draws, observed: Observed) -> _Lines:
+def _of_classes(prediction: SitePrediction, drawn: Draws, observed: Observed) -> _Lines:
     """Probabilities, with their bands."""
-    probs = columns(found.mean) if found.probs is None else found.probs
+    probs = columns(prediction.mean) if prediction.probs is None else prediction.probs
     name, K = observed.name, probs.shape[1]
-    of = (
-        "P({name}[{k}] = 1)" if observed.binary and K > 1 else "P({name} = 1)" if observed.binary else "P({name} = {k})"
-    )
-    names = [of.format(name=name, k=k) for k in range(K)]
+    event = "{name} = {k}"
+    if observed.binary:
+        event = "{name}[{k}] = 1" if K > 1 else "{name} = 1"
+    names = [f"P({event.format(name=name, k=k)})" for k in range(K)]
     given = drawn.expected.get(name)
     if given is None:
         return _Lines(probs, names, [], None, "")

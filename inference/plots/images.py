@@ -1,8 +1,8 @@
-"""What did a model of images learn? Its inducing patches, the weights of their places, its augmentations."""
+"""Pictures of what a model of images learned: inducing patches, the weights of their places, augmentations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +15,7 @@ from gpzoo._types import Argument
 from gpzoo.inducing.variables import InducingPatches
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._looks import posterior_at
+from gpzoo.inference.plots._model import posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.kernels import Kernel
 from gpzoo.kernels.base import addends
@@ -89,14 +89,21 @@ def inducing_images(
         order = np.argsort(values, kind="stable")[np.linspace(0, len(values) - 1, kept).round().astype(int)]
         rows.append([(pictures[i], f"{values[i]:.2g}") for i in order])
         shown += kept
-    columns = int(np.ceil(np.sqrt(shown)))
-    rows = [row[first : first + columns] for row in rows for first in range(0, len(row), columns)]
+    rows = _cut(rows, int(np.ceil(np.sqrt(shown))))
     first = rows[0][0][0]
     coloured = first.ndim == 3 and first.shape[-1] == 3
     by = "by the mean of u" if mean.shape[1] == 1 else "by the size of u (root mean square)"
     title = f"{shown} of {start} inducing images, {by}" if shown < start else by
-    scale = _limits([picture for row in rows for picture, _ in row])
+    scale = _limits(picture for row in rows for picture, _ in row)
     return _mosaic(ax, rows, title, bar=None if coloured else "pixel", cmap="gray", **scale)
+
+
+def _cut(rows: list[_Row], columns: int) -> list[_Row]:
+    """Rows of so many columns at most."""
+    cut = []
+    for row in rows:
+        cut += [row[first : first + columns] for first in range(0, len(row), columns)]
+    return cut
 
 
 def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
@@ -174,7 +181,9 @@ def patch_weights(
         ValueError: if the site's kernel has no weights of patches, or for an unknown site.
     """
     posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
-    maps = [one_map for node in _double_sums(posterior.prior.kernel) for one_map in _maps(node)]
+    maps: _Row = []
+    for node in _double_sums(posterior.prior.kernel):
+        maps += _maps(node)
     if not maps:
         raise ValueError(f"The kernel of site {posterior.site!r} has no weights of patches.")
     limit = max(float(np.abs(weights).max()) for weights, _ in maps) or 1.0
@@ -184,8 +193,7 @@ def patch_weights(
         ax = draw.matrix(ax, maps[0][0], *names, **scale)
         ax.locator_params(integer=True, nbins=6)
         return ax
-    columns = min(len(maps), 3 if len(maps) <= 9 else 5)
-    rows = [maps[i : i + columns] for i in range(0, len(maps), columns)]
+    rows = _cut([maps], min(len(maps), 3 if len(maps) <= 9 else 5))
     return _mosaic(ax, rows, "places of the patch in the image", bar="weight of the patch", **scale)
 
 
@@ -202,11 +210,11 @@ def _maps(node: DoubleSum) -> _Row:
     maps = weights.reshape(len(weights), -1, *view.positions)
     first = view.channels if isinstance(view.channels, int) else 0
     channels = C > 1 and view.channels != "joint"
-
-    def said(d: int, c: int) -> str:
-        return ", ".join([f"output {d}"] * (len(maps) > 1) + [f"channel {first + c}"] * channels)
-
-    return [(each, said(d, c)) for d, own in enumerate(maps) for c, each in enumerate(own)]
+    captioned = []
+    for d, c in np.ndindex(maps.shape[:2]):
+        words = [f"output {d}"] * (len(maps) > 1) + [f"channel {first + c}"] * channels
+        captioned.append((maps[d, c], ", ".join(words)))
+    return captioned
 
 
 # -- augmentations -----------------------------------------------------------------------------------------------------
@@ -252,7 +260,9 @@ def augmentations(
     """
     count = checks.positive_int("count", count)
     posterior = posterior_at(rng_key, trained, args, model_kwargs, site)
-    view = next((found for node in _double_sums(posterior.prior.kernel) if (found := _of_images(node.view))), None)
+    view = None
+    for node in _double_sums(posterior.prior.kernel):
+        view = view or _of_images(node.view)
     images = np.asarray(posterior.prior.X)[:6]
     if view is None or images.ndim != 4:
         raise ValueError(f"The kernel of site {posterior.site!r} has no views of whole images.")
@@ -262,9 +272,10 @@ def augmentations(
         drawn = list(np.asarray(_sampled(view.sampled, random.split(rng_key, len(images)), images, each)))
     else:
         drawn = [view.view(image[None])[0][:count] for image in images]
-    pairs = zip(images, drawn, strict=True)
-    rows = [[(x, "") for x in (own, *np.asarray(views).reshape(-1, *own.shape))] for own, views in pairs]
-    ax = _mosaic(ax, rows, "inputs (framed) and views of them", bar=None, cmap="gray", **_limits(list(images)))
+    rows = []
+    for own, views in zip(images, drawn, strict=True):
+        rows.append([(x, "") for x in (own, *np.asarray(views).reshape(-1, *own.shape))])
+    ax = _mosaic(ax, rows, "inputs (framed) and views of them", bar=None, cmap="gray", **_limits(images))
     from matplotlib.patches import Rectangle
 
     height = images.shape[1] / images.shape[2]
@@ -290,10 +301,12 @@ def _of_images(view: Any) -> View | None:
 # -- pictures side by side ---------------------------------------------------------------------------------------------
 
 
-def _limits(pictures: list[np.ndarray]) -> dict[str, float]:
+def _limits(pictures: Iterable[np.ndarray]) -> dict[str, float]:
     """The range of pixels that is black to white: [0, 1], or more where pixels are beyond."""
-    low, high = min(float(p.min()) for p in pictures), max(float(p.max()) for p in pictures)
-    return {"vmin": min(0.0, low), "vmax": max(1.0, high)}
+    low, high = 0.0, 1.0
+    for picture in pictures:
+        low, high = min(low, float(picture.min())), max(high, float(picture.max()))
+    return {"vmin": low, "vmax": high}
 
 
 def _mosaic(ax: Axes | None, rows: Sequence[_Row], title: str, *, bar: str | None, **scale: Any) -> Axes:

@@ -1,9 +1,9 @@
-"""What does a kernel hold to be alike? Its lengthscales column by column, and its matrix class by class."""
+"""Pictures of kernels: lengthscales column by column, and the matrix class by class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,9 +13,10 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._looks import of_runs, posterior_at
+from gpzoo.inference.plots._model import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.labelled import columns_of_inputs
 from gpzoo.inference.programs.runs import Runs, unmasked
@@ -63,44 +64,59 @@ def lengthscales(
     Raises:
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
-    subject = trained._subject(args, model_kwargs, seen=False)
-    guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
-    sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
-
-    def of_run(found: Runs) -> tuple[list[_Lengthscales], Array | None]:
-        priors = {site: unmasked(found.guide[site]["fn"]).prior for site in found.guide if site in processes}
-        nodes = [(site, prior.X, node) for site, prior in priors.items() for node in _lengthscaled(prior.kernel)]
-        # Other sites' inputs may be draws, and take a computation for which nobody asks.
-        spread = next((jnp.std(X, axis=0) for _, X, _ in nodes if X.ndim == 2), None)
-        return [_Lengthscales.of(*each) for each in nodes], spread
-
-    series, spread = of_runs("lengthscales", random.key(0), subject, _DRAWS if sampled else 1, of_run)
+    series, spread = _lengthscales_of(trained._subject(args, model_kwargs, seen=False))
     if not series:
         raise ValueError("No kernel of the program has lengthscales.")
-    of = [each.name for each in series]
-    of = [f"{n}, part {of[:i].count(n)}" if of.count(n) > 1 else n for i, n in enumerate(of)]
-    columns: list[int] = sorted({column for each in series for column in each.columns})
-    numbered = [column for column in columns if column != _ALL]
+    columns = sorted(set().union(*(each.columns for each in series)))
+    numbered = columns[1:] if columns[0] == _ALL else columns
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
-    rows = {column: i for i, column in enumerate(columns)}
     known = columns_of_inputs(trained.model, trained.data)[1] if names is None else names
-    words = {c: str(known[c]) if len(known) == len(numbered) else f"column {c}" for c in numbered}
-    words[_ALL] = "every column"
-    ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(rows)))
-    for i, (name, each) in enumerate(zip(of, series, strict=True)):
+    words = {_ALL: "every column"}
+    for column in numbered:
+        words[column] = str(known[column]) if len(known) == len(numbered) else f"column {column}"
+    ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(columns)))
+    for i, each in enumerate(series):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))
-        _dots(ax, each, name, {c: (words[c], rows[c] + offset) for c in each.columns}, i)
-    at = [] if spread is None else [(c, x) for c, x in enumerate(spread[0]) if c in rows and x > 0]
-    if at:
-        beside = {"named": [words[c] for c, _ in at], "color": "0.55", "markersize": 11}
-        draw.curve(ax, [x for _, x in at], [rows[c] for c, _ in at], "spread of the column (s.d.)", "|", **beside)
-    ax.set_yticks(list(rows.values()), [words[column] for column in columns])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+        _dots(ax, each, {c: (words[c], columns.index(c) + offset) for c in each.columns}, i)
+    if spread is not None:
+        shown = [c for c in numbered if c < len(spread[0]) and spread[0][c] > 0]
+        beside = {"named": [words[c] for c in shown], "color": "0.55", "markersize": 11}
+        places = list(map(columns.index, shown))
+        if shown:
+            draw.curve(ax, spread[0][shown], places, "spread of the column (s.d.)", "|", **beside)
+    ax.set_yticks(range(len(columns)), [words[column] for column in columns])
+    ax.set_ylim(len(columns) - 0.5, -0.5)
     _plain_logarithm(ax)
     ax.grid(axis="y", color="0.92", linewidth=0.6)
     ax.set_axisbelow(True)
     return draw.finished(ax, "lengthscale (units of the inputs)", "")
+
+
+def _lengthscales_of(subject: Subject) -> tuple[list[_Lengthscales], Array | None]:
+    """The lengthscales of all kernels, in draws, and the spread of the columns of the first inputs that are vectors."""
+    guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
+    sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
+
+    def of_run(runs: Runs) -> tuple[list[_Lengthscales], Array | None]:
+        series, spread = [], None
+        for name, site in runs.guide.items():
+            if name not in processes:
+                continue
+            prior = unmasked(site["fn"]).prior
+            kernels = _lengthscaled(prior.kernel)
+            series += [_Lengthscales.of(name, prior.X, kernel) for kernel in kernels]
+            # Other sites' inputs may be draws, and take a computation for which nobody asks.
+            if spread is None and kernels and prior.X.ndim == 2:
+                spread = jnp.std(prior.X, axis=0)
+        return series, spread
+
+    series, spread = of_runs("lengthscales", random.key(0), subject, _DRAWS if sampled else 1, of_run)
+    names = [each.name for each in series]
+    for i, name in enumerate(names):
+        if names.count(name) > 1:
+            series[i] = replace(series[i], name=f"{name}, part {names[:i].count(name)}")
+    return series, spread
 
 
 def _plain_logarithm(ax: Axes) -> None:
@@ -153,17 +169,17 @@ def _lengthscaled(kernel: Any) -> list[Any]:
     return [node for node in jax.tree.leaves(kernel, is_leaf=has) if has(node)]
 
 
-def _dots(ax: Axes, series: _Lengthscales, name: str, rows: Mapping[int, tuple[str, float]], k: int) -> None:
+def _dots(ax: Axes, series: _Lengthscales, rows: Mapping[int, tuple[str, float]], k: int) -> None:
     """The lengthscales of each column in its row, with their intervals where there are several draws."""
     for i, (words, row) in enumerate(rows.values()):
         low, middle, high = np.quantile(series.values[:, :, i], (draw.ENDS[0], 0.5, draw.ENDS[1]), axis=0)
         at, alpha = np.full(len(middle), row), 1 if len(middle) == 1 else 0.5
-        style = {"color": draw.colour(k), "markersize": 5, "label": name if i == 0 else None, "alpha": alpha}
+        style = {"color": draw.colour(k), "markersize": 5, "label": series.name if i == 0 else None, "alpha": alpha}
         if len(series.values) == 1:
             ax.plot(middle, at, draw.marker(k), **style)
         else:
             ax.errorbar(middle, at, xerr=(middle - low, high - middle), fmt=draw.marker(k), elinewidth=1.2, **style)
-        draw.keep(ax, draw.Series(name, middle, [words] * len(middle)))
+        draw.keep(ax, draw.Series(series.name, middle, [words] * len(middle)))
 
 
 @entry_point
@@ -228,7 +244,7 @@ def kernel_by_class(
         ax.axhline(edge, color="w", linewidth=0.6)
         ax.axvline(edge, color="w", linewidth=0.6)
     middles = (starts + np.append(starts[1:], len(kept)) - 1) / 2
-    names = [str(each) for each in classes]
+    names = list(map(str, classes))
     ax.set_xticks(middles, names)
     ax.set_yticks(middles, names)
     ax.tick_params(length=0)

@@ -1,4 +1,4 @@
-"""What does each layer of a deep GP do to the inputs? Every GP site along one line through them."""
+"""Pictures of the layers of a deep GP: every GP site along one line through the inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax import Array
 from gpzoo._types import Argument
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._looks import ALONG, beyond, columns, draws_at_each, seen
+from gpzoo.inference.plots._model import ALONG, beyond, columns, draws_at_each, model_at
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ def layers(
     Raises:
         ValueError: for several inputs, or another number of axes.
     """
-    looked = seen(trained, args, model_kwargs)
-    if len(looked.inputs) != 1:
-        raise ValueError(f"layers needs a program with one input; its inputs are {list(looked.names)}.")
-    panels = draw.several(ax, len(looked.processes), height=1.75, share=True)
-    at, line, name = _line_through(np.asarray(looked.inputs[0]), looked.names[0])
+    model = model_at(trained, args, model_kwargs)
+    if len(model.inputs) != 1:
+        raise ValueError(f"layers needs a program with one input; its inputs are {list(model.names)}.")
+    panels = draw.several(ax, len(model.processes), height=1.75, share=True)
+    at, line, name = _line_through(np.asarray(model.inputs[0]), model.names[0])
     drawn = draws_at_each(rng_key, trained._subject((line,), model_kwargs), _DRAWS)
-    for axes, site in zip(panels, looked.processes, strict=True):
+    for axes, site in zip(panels, model.processes, strict=True):
         values, prior = (columns(each, 1) for each in drawn[site])
         # The outputs that vary most along the line come first.
         order = np.argsort(-np.ptp(values.mean(axis=0), axis=0), kind="stable")[: draw.OUTPUTS]

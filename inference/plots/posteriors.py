@@ -1,4 +1,4 @@
-"""What did the data say of each latent variable? Prior against posterior, and one inference against another."""
+"""Pictures of latent variables: prior against posterior, and one inference against another."""
 
 from __future__ import annotations
 
@@ -42,12 +42,9 @@ def prior_posterior(
     Raises:
         ValueError: if a group or a variable is missing, there is nothing to show, or for another number of axes.
     """
-    prior, posterior = (_group(container, group) for group in ("prior", "posterior"))
-    panels = [
-        (name, prior_draws, posterior_draws)
-        for variable in _names(prior, posterior, names, "the prior and the posterior")
-        for name, prior_draws, posterior_draws in _entries(variable, prior[variable], posterior[variable], None)
-    ]
+    prior, posterior, panels = _group(container, "prior"), _group(container, "posterior"), []
+    for variable in _names(prior, posterior, names, "the prior and the posterior"):
+        panels += _entries(variable, prior[variable], posterior[variable], None)
     if not panels:
         raise ValueError(f"prior and posterior share no variable of at most {_ENTRIES} entries: pass names=.")
     axes = draw.several(ax, len(panels), height=1.8, columns=2)
@@ -98,19 +95,15 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
     Raises:
         ValueError: if a variable is missing in either, or has other entries, or there is none.
     """
-    first, second = (_group(container, "posterior") for container in (svi, nuts))
-    rows = [
-        row
-        for variable in _names(first, second, names, "the two posteriors", limit=None)
-        for row in _entries(variable, first[variable], second[variable], _SHOWN)
-    ]
-    rows = [row for row in rows if np.std(row[2]) > 0]
+    first, second, rows = _group(svi, "posterior"), _group(nuts, "posterior"), []
+    for variable in _names(first, second, names, "the two posteriors", limit=None):
+        rows += [row for row in _entries(variable, first[variable], second[variable], _SHOWN) if np.std(row[2]) > 0]
     if not rows:
         raise ValueError("The two posteriors share no variable that NUTS has draws of.")
     ax = draw.one(ax, height=1.1 + 0.26 * len(rows))
     for i, (name, by_svi, by_nuts) in enumerate(rows):
         centre, scale = np.mean(by_nuts), np.std(by_nuts)
-        of_nuts, of_svi = ((draws - centre) / scale for draws in (by_nuts, by_svi))
+        of_nuts, of_svi = (by_nuts - centre) / scale, (by_svi - centre) / scale
         first = i == 0
         for draws, which, style in (
             (of_nuts, "NUTS", {"color": "0.75", "linewidth": 7, "solid_capstyle": "butt"}),
@@ -160,12 +153,17 @@ def _entries(name: str, first: Any, second: Any, limit: int | None) -> list[tupl
     Raises:
         ValueError: if the groups have other shapes.
     """
-    values = [np.asarray(each.transpose("chain", "draw", ...).values, np.float64) for each in (first, second)]
-    shapes = [each.shape[2:] for each in values]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"Variable {name!r} has shape {shapes[0]} in one group and {shapes[1]} in the other.")
-    flat = [each.reshape(each.shape[0] * each.shape[1], -1) for each in values]
-    size = flat[0].shape[1]
-    shown = np.arange(size) if limit is None or size <= limit else np.linspace(0, size - 1, limit).round().astype(int)
-    place = lambda i: ", ".join(map(str, np.unravel_index(i, shapes[0])))  # noqa: E731
-    return [(f"{name}[{place(i)}]" if shapes[0] else name, flat[0][:, i], flat[1][:, i]) for i in shown]
+    (draws, shape), (others, other_shape) = _flat(first), _flat(second)
+    if shape != other_shape:
+        raise ValueError(f"Variable {name!r} has shape {shape} in one group and {other_shape} in the other.")
+    size, entries = draws.shape[1], []
+    for i in np.linspace(0, size - 1, size if limit is None else min(size, limit)).round().astype(int):
+        place = ", ".join(map(str, np.unravel_index(i, shape)))
+        entries.append((f"{name}[{place}]" if shape else name, draws[:, i], others[:, i]))
+    return entries
+
+
+def _flat(variable: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Draws of a variable ``[S, entries]``, and its shape."""
+    values = np.asarray(variable.transpose("chain", "draw", ...).values, np.float64)
+    return values.reshape(values.shape[0] * values.shape[1], -1), values.shape[2:]

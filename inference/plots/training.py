@@ -1,4 +1,4 @@
-"""How did the training go? The bound at every step, and its running mean."""
+"""Pictures of a training: the bound at every step, and its running mean."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
         return learning_curve(-losses, ax=ax)
     ax = draw.one(ax)
     window = max(1, losses.shape[1] // 50)
-    finite = [np.isfinite(each) for each in losses]
-    smooth = [running_mean(-each[kept], window) for each, kept in zip(losses, finite, strict=True)]
-    for k, (mean, kept) in enumerate(zip(smooth, finite, strict=True)):
-        name = f"training {k}" if len(smooth) <= len(draw.CYCLE) else f"{len(smooth)} trainings" if k == 0 else None
-        draw.curve(ax, np.flatnonzero(kept) + 1, mean, name, color=draw.colour(k), linewidth=1.2)
+    smooth, count = [], len(losses)
+    for k, each in enumerate(losses):
+        finite = np.isfinite(each)
+        smooth.append(running_mean(-each[finite], window))
+        name = f"training {k}" if count <= len(draw.CYCLE) else f"{count} trainings" if k == 0 else None
+        draw.curve(ax, np.flatnonzero(finite) + 1, smooth[k], name, color=draw.colour(k), linewidth=1.2)
     _fit_to(ax, smooth)
     return draw.finished(ax, "optimisation step", f"evidence lower bound (nats),\nmean of {window} steps")
 

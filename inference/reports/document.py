@@ -1,4 +1,4 @@
-"""How is a report written? As one HTML file that needs no network and no script, whatever the words in it are."""
+"""Report documents: one HTML file that needs no network and no script, whatever the words in it are."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def page(title: str, subtitle: str, parts: Iterable[Part]) -> str:
         from jinja2 import Environment, StrictUndefined
 
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    made = Environment(finalize=_printable, **options)
-    made.filters["shown"] = shown
-    made.globals |= {"numbers": count(1), "next": next}
-    # Pictures that follow each other stand side by side.
-    named = [
-        (part.title, [(kind, list(blocks)) for kind, blocks in groupby(part.blocks, lambda x: type(x).__name__)])
-        for part in parts
-        if part.blocks
-    ]
+    environment = Environment(finalize=_printable, **options)
+    environment.filters["shown"] = shown
+    environment.globals |= {"numbers": count(1), "next": next}
+    shown_parts = [(part.title, _in_groups(part.blocks)) for part in parts if part.blocks]
     text = files(__package__).joinpath("report.html").read_text(encoding="utf-8")
-    return made.from_string(text).render(title=title, subtitle=subtitle, parts=named)
+    return environment.from_string(text).render(title=title, subtitle=subtitle, parts=shown_parts)
+
+
+def _in_groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+    """Blocks of one kind that follow each other, with their kind: pictures then stand side by side."""
+    return [(kind, list(group)) for kind, group in groupby(blocks, lambda block: type(block).__name__)]
 
 
 def _printable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What does a picture show, in numbers and in words? The series and the images that were drawn, and its labels."""
+"""Pictures for a report, with what they show in numbers and in words."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ def picture(title: str, words: str, axes: Any) -> Picture:
         axes: what a function of :mod:`gpzoo.inference.plots` returns, one axes or several of one figure.
     """
     panels: list[Any] = list(np.ravel(np.asarray(axes, object)))
-    tables = [_table(title, ax) for ax in panels]
-    tables = [table for table in tables if table.rows]
-    said = "; ".join(filter(None, (_described(ax) for ax in panels)))
-    alt = f"{title}. {words} {said}. " + ("The numbers are in the table below." if tables else "")
+    tables, descriptions = [], []
+    for ax in panels:
+        table = _table(title, ax)
+        tables += [table] if table.rows else []
+        descriptions.append(_described(ax))
+    alt = f"{title}. {words} {'; '.join(filter(None, descriptions))}. "
+    alt += "The numbers are in the table below." if tables else ""
     return Picture(title, words, _svg(panels), alt.strip(), tuple(tables))
 
 
@@ -84,22 +87,29 @@ def _labels(ax: Any) -> tuple[str, str]:
 
 def _table(title: str, ax: Any) -> Section:
     """The numbers in axes: an image of few pixels whole, several images a row each, else points of every series."""
-    x, y = (name or axis for name, axis in zip(_labels(ax), "xy", strict=True))
+    x, y = _labels(ax)
+    x, y = x or "x", y or "y"
     name = title if y in (title, "y") else ax.get_title() or y
     images = [each for each in drawn_in(ax) if isinstance(each, Image)]
+    rows: list[tuple[Any, ...]] = []
     if len(images) > 1:
-        rows = [
-            (str(i), each.caption or str(i), *(float(f(each.values)) for f in (np.min, np.mean, np.max)))
-            for i, each in enumerate(images, 1)
-        ]
+        for i, each in enumerate(images, 1):
+            pixels = each.values
+            rows.append(
+                (str(i), each.caption or str(i), float(pixels.min()), float(pixels.mean()), float(pixels.max()))
+            )
         return Section(name, ("image", "caption", "least", "mean", "greatest"), tuple(rows))
     if images and max(images[0].values.shape[:2]) <= _WHOLE:
         values = images[0].values if images[0].written is None else images[0].written
         rows = [(str(i), *row) for i, row in enumerate(values.tolist())]
         return Section(name, (y, *(f"{x} {j}" for j in range(values.shape[1]))), tuple(rows))
-    rows = [row for each in drawn_in(ax) if isinstance(each, Series) for row in _of_series(each)]
+    for each in drawn_in(ax):
+        if isinstance(each, Series):
+            rows += _of_series(each)
+    for each in images:
+        rows += _of_field(each)
     note = "Of the colours, numbers at evenly spaced places." if images else ""
-    return Section(name, ("shown", x, y), (*rows, *(row for each in images for row in _of_field(each))), note)
+    return Section(name, ("shown", x, y), tuple(rows), note)
 
 
 def _of_series(series: Series) -> Iterator[tuple[Any, ...]]:
@@ -119,7 +129,7 @@ def _plain(entry: Any) -> str | float:
 
 def _some(n: int, most: int) -> list[int]:
     """Evenly spaced indices, the first and the last among them."""
-    return sorted({int(i) for i in np.linspace(0, n - 1, min(n, most)).round()})
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int)).tolist()
 
 
 def _of_field(image: Image) -> Iterator[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Which pictures fit a model? Each function of ``plots`` is asked, and says why where its picture does not."""
+"""Pictures that fit a model: each function of ``plots`` is called, and says why where its picture does not fit."""
 
 from __future__ import annotations
 
@@ -75,17 +75,34 @@ def _candidates(
     key: Array, trained: Trained, subject: Subject, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """The kind of each picture, the site it is of where there are several, and how it is drawn."""
-    args, sites = subject.args, subject.guide.sites
+    args, options, sites = subject.args, {"model_kwargs": subject.kwargs}, subject.guide.sites
     outer = [name for name in seen.trace if name in sites.processes - sites.inner]
+    images = max(map(np.ndim, jax.tree.leaves(args))) > 2
+    yield "Fit", "", partial(plots.fit_1d, key, trained, *args, **options)
+    yield "Field", "", partial(plots.field_2d, key, trained, *args, **options)
+    yield from _of_outcomes(arrays)
+    yield "Bound", "", partial(plots.elbo, trained)
+    one_layer = partial(_refused, "The program has no GP site on which another one depends.")
+    yield "Layers", "", partial(plots.layers, key, trained, *args, **options) if sites.inner else one_layer
+    if not images:
+        no_image = "No input of the program is an image: there are no inducing images, patches or augmentations."
+        yield "Images", "", partial(_refused, no_image)
+    few = jax.tree.map(lambda x: x[:6], args)
+    for site in outer if images else ():
+        of, own = site if len(outer) > 1 else "", options | {"site": site}
+        yield "Inducing images", of, partial(plots.inducing_images, trained, *few, **own)
+        yield "Weights of patches", of, partial(plots.patch_weights, trained, *few, **own)
+        yield "Augmentations", of, partial(plots.augmentations, key, trained, *few, **own)
+    yield "Lengthscales", "", partial(plots.lengthscales, trained, *args, **options)
+    labels = next((values for name, values in arrays.items() if name.endswith("_labels")), None)
+    for site in outer if labels is not None and labels.shape == (rows_in(args),) else ():
+        of, own = site if len(outer) > 1 else "", options | {"labels": labels, "site": site}
+        count = _ROWS_OF_IMAGES if images else _ROWS
+        yield "Covariance by class", of, partial(plots.kernel_by_class, trained, *args, count=count, **own)
 
-    def of_model(draw: Callable, *given: Any, at: tuple = args, **options: Any) -> Callable[[], Any]:
-        return partial(draw, *given, trained, *at, model_kwargs=subject.kwargs, **options)
 
-    def only(site: str) -> str:
-        return site if len(outer) > 1 else ""
-
-    yield "Fit", "", of_model(plots.fit_1d, key)
-    yield "Field", "", of_model(plots.field_2d, key)
+def _of_outcomes(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Pictures of the data among their predictions."""
     for name, values in arrays.items():
         site, _, what = name.rpartition("_")
         if what == "probs" and f"{site}_labels" in arrays:
@@ -93,23 +110,6 @@ def _candidates(
             yield "Reliability", site, partial(plots.reliability, values, arrays[f"{site}_labels"])
         elif what == "pit":
             yield "Calibration", site, partial(plots.pit, values)
-    yield "Bound", "", partial(plots.elbo, trained)
-    one_layer = partial(_refused, "The program has no GP site on which another one depends.")
-    yield "Layers", "", of_model(plots.layers, key) if sites.inner else one_layer
-    images = max(map(np.ndim, jax.tree.leaves(args))) > 2
-    if not images:
-        no_image = "No input of the program is an image: there are no inducing images, patches or augmentations."
-        yield "Images", "", partial(_refused, no_image)
-    few = jax.tree.map(lambda x: x[:6], args)
-    for site in outer if images else ():
-        yield "Inducing images", only(site), of_model(plots.inducing_images, at=few, site=site)
-        yield "Weights of patches", only(site), of_model(plots.patch_weights, at=few, site=site)
-        yield "Augmentations", only(site), of_model(plots.augmentations, key, at=few, site=site)
-    yield "Lengthscales", "", of_model(plots.lengthscales)
-    labels = next((values for name, values in arrays.items() if name.endswith("_labels")), None)
-    for site in outer if labels is not None and labels.shape == (rows_in(args),) else ():
-        options = {"labels": labels, "site": site, "count": _ROWS_OF_IMAGES if images else _ROWS}
-        yield "Covariance by class", only(site), of_model(plots.kernel_by_class, **options)
 
 
 def rows_in(args: tuple) -> int:

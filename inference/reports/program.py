@@ -1,8 +1,9 @@
-"""What is said of a program and its parameters? Every site, and every trained value, in a line."""
+"""Tables of a program and its parameters: every site, and every trained value, in a line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -32,23 +33,31 @@ _DRAWS = 1000
 
 def sites_of(program: Callable, seen: Look) -> Section:
     """Every site of the program, in its order."""
-    rows, sizes = [], {name: site["args"][0] for name, site in seen.trace.items() if site["type"] == "plate"}
+    rows = []
     for name, site in seen.trace.items():
         if site["type"] not in ("sample", "param", "mutable", "deterministic"):
             continue
-        shape = list(np.shape(site["value"])) if hasattr(site["value"], "shape") else None
+        shape = str(list(np.shape(site["value"]))) if hasattr(site["value"], "shape") else None
         kind, what = _kind(site)
         if name in seen.arrays:
             kind += ", drawn"
         if site["type"] == "sample":
-            shape = list(site["fn"].shape())
-        frames = [(frame.name, frame.size, sizes.get(frame.name)) for frame in site.get("cond_indep_stack") or ()]
-        plates = ", ".join(f"{at} ({n}{'' if of in (n, None) else f' of {of}'})" for at, n, of in reversed(frames))
+            shape = str(list(site["fn"].shape()))
         needs = ", ".join(sorted(seen.needs.get(name, ())))
-        rows.append((name, kind, what, str(shape) if shape is not None else None, plates or None, needs or None))
+        rows.append((name, kind, what, shape, _plates(site, seen.trace) or None, needs or None))
     note = "Depends on: the latent sites that it depends on, directly or indirectly. Shapes are at these rows."
     title = f"Sites of {named(program)}"
     return Section(title, ("site", "kind", "prior or distribution", "shape", "plates", "depends on"), tuple(rows), note)
+
+
+def _plates(site: Mapping[str, Any], trace: Mapping[str, Any]) -> str:
+    """The plates around a site, with their rows."""
+    plates = []
+    for frame in reversed(site.get("cond_indep_stack") or ()):
+        whole = trace[frame.name]["args"][0] if frame.name in trace else frame.size
+        part = "" if whole in (frame.size, None) else f" of {whole}"
+        plates.append(f"{frame.name} ({frame.size}{part})")
+    return ", ".join(plates)
 
 
 def _kind(site: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -65,13 +74,12 @@ def _kind(site: Mapping[str, Any]) -> tuple[str, str | None]:
 def _constraint(constraint: Any) -> str:
     name = type(constraint).__name__.strip("_")
     words = "".join(f" {c.lower()}" if c.isupper() else c for c in name).replace("_", " ").strip()
-    limits = {"lower_bound": "above", "upper_bound": "below"}
-    said = [
-        f"{word} {shown(float(getattr(constraint, at)))}"
-        for at, word in limits.items()
-        if np.ndim(getattr(constraint, at, [])) == 0
-    ]
-    return ", ".join(said) or words
+    limits = []
+    for attribute, word in (("lower_bound", "above"), ("upper_bound", "below")):
+        limit = getattr(constraint, attribute, None)
+        if limit is not None and np.ndim(limit) == 0:
+            limits.append(f"{word} {shown(float(limit))}")
+    return ", ".join(limits) or words
 
 
 def described(fn: Any) -> str:
@@ -80,10 +88,11 @@ def described(fn: Any) -> str:
         mean = "" if fn.loc is None or (checks.is_concrete(fn.loc) and not np.any(fn.loc)) else ", with a mean function"
         return f"GP, kernel {described(fn.kernel)}{mean}"
     fields = fn.data_fields + fn.static_fields if isinstance(fn, Fields) else getattr(fn, "arg_constraints", None) or ()
-    said = [_argument(name, getattr(fn, name, None)) for name in fields]
+    inside = [_argument(name, getattr(fn, name, None)) for name in fields]
     base = getattr(fn, "base_dist", None)
-    said += [described(base)] if base is not None and not fields else []
-    return f"{type(fn).__name__}({', '.join(filter(None, said))})"
+    if base is not None and not fields:
+        inside = [described(base)]
+    return f"{type(fn).__name__}({', '.join(filter(None, inside))})"
 
 
 def _argument(name: str, value: Any) -> str:
@@ -95,9 +104,9 @@ def _argument(name: str, value: Any) -> str:
     if isinstance(value, Fields):
         return described(value)
     if isinstance(value, Mapping):
-        return ", ".join(filter(None, (_argument(str(of), each) for of, each in value.items())))
+        return ", ".join(filter(None, map(_argument, map(str, value), value.values())))
     if isinstance(value, tuple | list) and any(isinstance(each, Fields) or hasattr(each, "shape") for each in value):
-        return ", ".join(filter(None, (_argument(name, each) for each in value)))
+        return ", ".join(filter(None, map(partial(_argument, name), value)))
     shape: Any = getattr(value, "shape", None)
     if shape is None:
         return f"{name}={shown(value) if isinstance(value, float) else getattr(value, '__name__', str(value)[:40])}"
@@ -112,37 +121,55 @@ def _argument(name: str, value: Any) -> str:
 
 def parameters_of(key: Array, trained: Trained, subject: Subject, seen: Look) -> Section:
     """Hyperparameters first, with their priors and posteriors; then inducing variables, ``q(u)`` and networks."""
-    guide = subject.guide
+    guide, trace = subject.guide, seen.trace
     others = guide.sites.latents - guide.sites.processes
     posteriors = trained.posterior(key, *subject.args, model_kwargs=subject.kwargs) if others else {}
-    rows = []
-    for name in (site for site in seen.trace if site in others):
+    rows, hidden = [], set()
+    for name in filter(others.__contains__, trace):
+        hidden |= {f"{name}_loc", f"{name}_scale"}
         if isinstance(guide, DrawsGuide):
             draws = np.concatenate(np.asarray(subject.params[f"{name}_loc"], np.float64))
         else:
             draws = np.asarray(posteriors[name].sample(named_key(key, name), (_DRAWS,)), np.float64)
-        ends = np.quantile(draws.reshape(len(draws), -1).mean(axis=1), (0.05, 0.5, 0.95))
-        low, middle, high = (shown(float(x)) for x in ends)
-        value = middle if ends[0] == ends[2] else f"{middle} ({low} to {high})"
-        rows.append((name, str(list(draws.shape[1:])), value, described(unmasked(seen.trace[name]["fn"]))))
+        rows.append((name, str(list(draws.shape[1:])), _interval(draws), described(unmasked(trace[name]["fn"]))))
     _, columns = columns_of_inputs(trained.model, trained.data)
-    variational, hidden = guide.variational_parameters(), {f"{n}_{part}" for n in others for part in ("loc", "scale")}
-    limits = {name: site for name, site in seen.trace.items() if site["type"] == "param"}
-    own = [name for name in trained.params if name not in variational | hidden]
-    for name in [*sorted(own, key=lambda n: n not in limits), *sorted(variational & trained.params.keys() - hidden)]:
-        what = "parameter of q(u)" if name in variational else "inducing variables"
-        if name in limits:
-            what = _kind(limits[name])[1] or "no prior"
-        elif name in seen.trace:
-            what = "state"
-        rows += [(*row, what) for row in _leaves(name, trained.params[name], columns if "lengthscale" in name else [])]
+    roles = {}
+    for name in trained.params.keys() - hidden:
+        roles[name] = _role(trace.get(name), name in guide.variational_parameters())
+    for name in sorted(roles, key=partial(_place, tuple(trained.params), trace, guide.variational_parameters())):
+        for row in _leaves(name, trained.params[name], columns if "lengthscale" in name else []):
+            rows.append((*row, roles[name]))
     note = "Of a posterior: its median, and in brackets its central 90 %. Of many numbers: the least to the greatest."
     return Section("Trained values", ("parameter", "shape", "value", "prior or role"), tuple(rows), note)
 
 
+def _interval(draws: np.ndarray) -> str:
+    """The median of draws, and their central 90 %; of several entries, of their mean."""
+    ends = np.quantile(draws.reshape(len(draws), -1).mean(axis=1), (0.05, 0.5, 0.95))
+    low, middle, high = map(shown, ends.tolist())
+    return middle if ends[0] == ends[2] else f"{middle} ({low} to {high})"
+
+
+def _role(site: Mapping[str, Any] | None, variational: bool) -> str:
+    """What a parameter is, by its site in the program, if it has one."""
+    if site is None:
+        return "parameter of q(u)" if variational else "inducing variables"
+    return _kind(site)[1] or "no prior" if site["type"] == "param" else "state"
+
+
+def _place(names: Sequence[str], trace: Mapping[str, Any], variational: Collection[str], name: str) -> tuple:
+    """Where a parameter stands: those of the program first, then others as trained, then those of ``q(u)`` by name."""
+    if name in variational:
+        return 2, 0, name
+    of_program = name in trace and trace[name]["type"] == "param"
+    return int(not of_program), names.index(name), name
+
+
 def values(trained: Trained) -> Section:
     """Every parameter of a model whose program is not known."""
-    rows = [row for name, value in trained.params.items() for row in _leaves(name, value)]
+    rows: list[tuple[str, str, str]] = []
+    for name, value in trained.params.items():
+        rows += _leaves(name, value)
     note = "Of many numbers: the least to the greatest."
     return Section("Trained values", ("parameter", "shape", "value"), tuple(rows), note)
 
@@ -158,7 +185,7 @@ def _value(leaf: Any, columns: Sequence[str]) -> str:
         return "a random key"
     values = np.ravel(np.asarray(leaf)).astype(np.float64)
     if len(columns) == values.size:
-        return ", ".join(f"{column} {shown(float(x))}" for column, x in zip(columns, values, strict=True))
+        return ", ".join(map(" ".join, zip(columns, map(shown, values.tolist()), strict=True)))
     if values.size <= _WRITTEN:
-        return ", ".join(shown(float(x)) for x in values)
+        return ", ".join(map(shown, values.tolist()))
     return f"{shown(float(values.min()))} to {shown(float(values.max()))}"

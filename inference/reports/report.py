@@ -1,4 +1,4 @@
-"""What is a trained model, and should it be believed? One file that says so, for oneself and for others."""
+"""Report on a trained model: what it is and whether to believe it, in one file, for oneself and for others."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ from gpzoo.inference.programs.program import named
 from gpzoo.inference.reports.document import Block, Code, Folded, Part, page
 from gpzoo.inference.reports.pictures import pictures_of, rows_in
 from gpzoo.inference.reports.program import parameters_of, sites_of
+
+#: Libraries whose versions are told.
+_LIBRARIES = ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")
 
 
 @entry_point
@@ -141,7 +144,7 @@ def environment(trained: Trained) -> Section:
     rows = [
         ("Python", platform.python_version()),
         ("gpzoo", gpzoo.__version__),
-        *((name, version(name)) for name in ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")),
+        *zip(_LIBRARIES, map(version, _LIBRARIES), strict=True),
         ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores"),
         ("device", "CPU" if device.platform == "cpu" else f"{device.platform.upper()} ({device.device_kind})"),
         ("precision of parameters", ", ".join(kinds)),
@@ -172,12 +175,12 @@ def _again(
         program = program.func
     module, name = getattr(program, "__module__", "?"), getattr(program, "__qualname__", type(program).__name__)
     names, _ = checks.positional(trained.model, len(args))
-    options = ", ".join(f"{name!r}: {_short(value)}" for name, value in kwargs.items() if value is not None)
-    options = f", model_kwargs={{{options}}}" if options else ""
+    options = [f"{name!r}: {_short(value)}" for name, value in kwargs.items() if value is not None]
+    more = f", model_kwargs={{{', '.join(options)}}}" if options else ""
     if train_args is not None:
         of_training, _ = checks.positional(trained.model, len(train_args))
-        options += f", train_args=({', '.join(f'{name}_train' for name in of_training)},)"
-    given = "".join(f", {key}={_short(value)}" for key, value in bound.items())
+        more += f", train_args=({'_train, '.join(of_training)}_train,)"
+    given = "".join(f", {name}={_short(value)}" for name, value in bound.items())
     text = f"""{"from functools import partial" if bound else ""}
 
 from jax import random
@@ -186,7 +189,7 @@ from {module} import {name}
 
 program = {f"partial({name}{given})" if bound else name}
 trained = load("MODEL.gpzoo", program)  # written by trained.save("MODEL.gpzoo")
-report({_key(key)}, trained, {", ".join(names)}, path="report.html"{options})"""
+report({_key(key)}, trained, {", ".join(names)}, path="report.html"{more})"""
     shapes = (f"{name} {list(np.shape(x))}" for name, x in zip(names, args, strict=True) if hasattr(x, "shape"))
     return [f"With the same data, {', '.join(shapes)}, these lines make the same report.", Code(text.lstrip())]
 

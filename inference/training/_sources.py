@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,14 @@ from jax import Array, random
 from jaxtyping import Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
+from gpzoo._digests import fingerprint
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training._mesh import HERE, Placement
 from gpzoo.inference.training.members import Members, member_of
-from gpzoo.tables.files import fingerprint
-from gpzoo.tables.minibatches import Minibatches
-from gpzoo.tables.table import Table
+
+if TYPE_CHECKING:
+    from gpzoo.tables import Minibatches, Table
 
 #: Largest number of steps on the device before control returns to the host.
 MAX_CHUNK = 1000
@@ -76,7 +77,7 @@ def source_of(
             f"batch_size is {batch_size}, which the {placement.number} devices of mesh do not divide: every device "
             f"takes as many rows. Use {f'{below} or ' if below else ''}{below + placement.number}, or a smaller mesh."
         )
-    tables = [a for a in args if isinstance(a, Table)]
+    tables = [a for a in args if checks.is_table(a)]
     ordered = batch_size is not None or bool(tables)  # all rows of a step have no order
     seeds = [order_seed(key) if ordered else 0 for key in members.keys]
     if tables:
@@ -206,7 +207,7 @@ class Streamed:
             raise ValueError("A table needs minibatches: give fit a batch_size.")
         self.table, self.num_rows, self.size, self.num_arguments = table, table.num_rows, batch_size, 1
         self.seed, self.placement, own = seed, placement, placement.rows(batch_size)
-        self.minibatches = Minibatches(table, batch_size, seed, part=own)
+        self.minibatches = self._minibatches(part=own)
         self.is_whole = own == slice(0, batch_size)
         row = sum(int(np.prod(group.shape)) for group in table.groups)
         self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))
@@ -236,8 +237,13 @@ class Streamed:
         """Minibatches with all of their rows."""
         if self.is_whole:
             return _fitting(self.minibatches.take(start, count))
-        with Minibatches(self.table, self.size, self.seed, read_ahead=0) as minibatches:
+        with self._minibatches(read_ahead=0) as minibatches:
             return _fitting(minibatches.take(start, count))
+
+    def _minibatches(self, **options: Any) -> Minibatches:
+        from gpzoo.tables.minibatches import Minibatches  # a training on arrays has none
+
+        return Minibatches(self.table, self.size, self.seed, **options)
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
         """Settings that a continued training must share, with the fingerprint of the table."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,9 @@ from gpzoo.inference.training.members import Members
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.training.protocol import refuse_misfits
 from gpzoo.inference.training.state import Training
-from gpzoo.tables.table import Table
+
+if TYPE_CHECKING:
+    from gpzoo.tables import Table
 
 #: Intended seconds between two visits of the host.
 _CHUNK_SECONDS = 1.0
@@ -190,7 +192,7 @@ def fit(
         raise ValueError(f"mesh splits the rows of one training: with {members.count} keys call fit for each.")
     refuse_misfits(svi, num_steps, full=batch_size is None, mesh=mesh is not None)
     absent: checks.Absent = []
-    tables = any(isinstance(x, Table) for x in data)
+    tables = any(map(checks.is_table, data))
     data, columns = unlabelled(svi.model, data), columns_of(svi.model, data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with ExitStack() as held:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo._digests import fingerprint
 from gpzoo.reproductions.datasets.files import Files, choices, member, npz, numbers
 from gpzoo.reproductions.datasets.in_memory import Dataset, first_rows
 from gpzoo.reproductions.datasets.registry import FACTS, dataset, load, published
-from gpzoo.tables.files import fingerprint
 
 # The pairs (height, width) of the original images: sides of 4 to 28 pixels that differ by at least 3.
 _SIDES = np.array([(h, w) for h in range(4, 29) for w in range(4, 29) if abs(h - w) >= 3])

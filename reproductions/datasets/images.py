@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from gpzoo._checks import positive_int
+from gpzoo._digests import fingerprint
 from gpzoo._extras import needs
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions.datasets.files import VARIABLE, Files, find, folders, idx, npz
 from gpzoo.reproductions.datasets.in_memory import Dataset, divided, first_rows
 from gpzoo.reproductions.datasets.registry import dataset, published
-from gpzoo.tables.files import fingerprint, opened, reason, unreadable
+from gpzoo.tables.files import opened, reason, unreadable
 
 _CIFAR10_TRAIN = 50_000
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo._digests import fingerprint
 from gpzoo.reproductions.datasets.icml2007 import draw_rectangles
 from gpzoo.reproductions.datasets.in_memory import Dataset, random_split
 from gpzoo.reproductions.datasets.registry import dataset
-from gpzoo.tables.files import fingerprint
 
 #: The descriptions by name of the original.
 STAND_INS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("standins.toml").read_text("utf-8"))

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from gpzoo._digests import fingerprint
 from gpzoo.reproductions.datasets.files import Files, member, npz, numbers
 from gpzoo.reproductions.datasets.in_memory import divided
 from gpzoo.reproductions.datasets.registry import FACTS, published
-from gpzoo.tables.files import fingerprint
 
 UCI = [name for name in FACTS if name.startswith("uci/")]
 

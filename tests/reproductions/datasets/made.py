@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.io import savemat
 
+from gpzoo._digests import fingerprint
 from gpzoo.errors import DatasetError
 from gpzoo.reproductions import datasets
-from gpzoo.tables.files import fingerprint
 
 HTML = b"<html><body>moved</body></html>\n"
 RNG = np.random.RandomState(0)

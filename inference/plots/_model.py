@@ -1,4 +1,4 @@
-"""What does a picture need of a model? Its GP sites, its data, predictions, and draws through the whole program."""
+"""What pictures need of a model: its GP sites, its data, predictions, and draws through the whole program."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, SiteMode, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
+<<<<<<< HEAD:inference/plots/_looks.py
 from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
 from gpzoo.likelihoods.answers import as_predictive
+=======
+from gpzoo.inference.programs.runs import Runs, Trace, run, sampled, terms_per_datum, unmasked
+from gpzoo.likelihoods.answers import as_predictive
+>>>>>>> f3961905ae80361cae908da18def45553fd6ac66:inference/plots/_model.py
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
@@ -48,7 +53,7 @@ class Draws(NamedTuple):
     expected: dict[str, Any]
 
 
-class Seen(NamedTuple):
+class ModelAt(NamedTuple):
     """A model at some arguments.
 
     Attributes:
@@ -81,8 +86,7 @@ class Seen(NamedTuple):
         if name is None and len(outer) == 1:
             return outer[0]
         if name not in self.processes:
-            said = "the program has several" if name is None else f"got {name!r}"
-            raise ValueError(f"site must name a latent GP site of the program, one of {list(self.processes)}; {said}.")
+            raise ValueError(f"site must name a latent GP site of the program, {list(self.processes)}; got {name!r}.")
         return name
 
     def observed(self, name: str | None) -> Observed:
@@ -109,8 +113,8 @@ class Seen(NamedTuple):
         """
         X = np.asarray(self.inputs[0]) if len(self.inputs) == 1 and hasattr(self.inputs[0], "shape") else None
         if X is None or X.ndim != 2 or X.shape[1] != columns:
-            found = [f"{name} {list(np.shape(x))}" for name, x in zip(self.names, self.inputs, strict=True)]
-            raise ValueError(f"{picture} needs a program with one input, [N, {columns}]; its inputs are {found}.")
+            shapes = dict(zip(self.names, map(np.shape, self.inputs), strict=True))
+            raise ValueError(f"{picture} needs a program with one input, [N, {columns}]; its inputs are {shapes}.")
         return X
 
     def points(self, key: Array, site: str | None, X: np.ndarray) -> np.ndarray | None:
@@ -137,7 +141,7 @@ class Observed(NamedTuple):
     binary: bool
 
 
-def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) -> Seen:
+def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) -> ModelAt:
     """What is at these arguments; the program is traced, and nothing is computed.
 
     Raises:
@@ -159,7 +163,7 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     jax.eval_shape(once, subject.params)
     if not sites.processes:
         raise ValueError("The program has no latent GP site to draw.")
-    return Seen(
+    return ModelAt(
         *_inputs(subject.model, subject.args),
         tuple(name for name in trace if name in sites.processes),
         terms_per_datum(trace, sites.latents | sites.enumerated),
@@ -170,13 +174,13 @@ def seen(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) 
     )
 
 
-def seen_by_mcmc(
+def model_of_mcmc(
     model: Callable,
     args: tuple,
     model_kwargs: Mapping[str, Any] | None,
     samples: Mapping[str, Any],
     params: Mapping[str, Any],
-) -> Seen:
+) -> ModelAt:
     """What is at the arguments of a program without a guide, on which predictions are conditioned.
 
     Args:
@@ -190,16 +194,19 @@ def seen_by_mcmc(
     first = {name: np.asarray(value)[0] for name, value in checks.named("posterior_samples", samples).items()}
     with as_they_stand():
         trace = look(model, args, kwargs, first | dict(params), arrays=True).trace
-    sites = {name: site for name, site in trace.items() if site["type"] == "sample"}
-    # Of exact regression the site that is drawn is the observed one.
-    data = {n: s for n, s in sites.items() if s["is_observed"] and not s["infer"].get("is_auxiliary")}
-    latent = [n for n in sites if n not in data and isinstance(unmasked(sites[n]["fn"]), GaussianProcess)]
+    data, latent = {}, []
+    for name, site in sampled(trace).items():
+        if site["is_observed"] and not site["infer"].get("is_auxiliary"):
+            data[name] = site
+        elif isinstance(unmasked(site["fn"]), GaussianProcess):
+            latent.append(name)
     options = {"posterior_samples": samples, "params": params, "train_args": args, "train_kwargs": kwargs}
 
     def predicted(key: Array, *inputs: Any, **asked: Any) -> dict[str, SitePrediction]:
         return predict(key, model, *inputs, model_kwargs=kwargs, **options, **asked)
 
-    return Seen(*_inputs(model, args), tuple(latent) or tuple(data)[:1], data, predicted)
+    # Of exact regression the site that is drawn is the observed one.
+    return ModelAt(*_inputs(model, args), tuple(latent or data)[: len(latent) or 1], data, predicted)
 
 
 def _inputs(model: Callable, args: tuple) -> tuple[tuple, tuple[str, ...]]:
@@ -212,8 +219,8 @@ def _inputs(model: Callable, args: tuple) -> tuple[tuple, tuple[str, ...]]:
 def posterior_at(
     key: Array, trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None, site: str | None
 ) -> InducingPosterior:
-    """The posterior of one GP site, see :meth:`Seen.site`."""
-    name = seen(trained, args, model_kwargs).site(site)
+    """The posterior of one GP site, see :meth:`ModelAt.site`."""
+    name = model_at(trained, args, model_kwargs).site(site)
     return trained.posterior(key, *args, model_kwargs=model_kwargs)[name]
 
 
@@ -237,12 +244,13 @@ def joint_draws(key: Array, subject: Subject) -> Draws:
     sites = subject.guide.sites
 
     def of_run(found: Runs) -> Draws:
-        data = terms_per_datum(found.model, sites.latents | sites.enumerated)
-        expected = {name: _mean(unmasked(site["fn"])) for name, site in data.items()}
-        return Draws(
-            {name: jnp.asarray(found.guide[name]["value"]) for name in sites.processes},
-            {name: mean for name, mean in expected.items() if mean is not None},
-        )
+        draws = Draws({}, {})
+        for name in sites.processes:
+            draws.functions[name] = jnp.asarray(found.guide[name]["value"])
+        for name, site in terms_per_datum(found.model, sites.latents | sites.enumerated).items():
+            if (mean := _mean(unmasked(site["fn"]))) is not None:
+                draws.expected[name] = mean
+        return draws
 
     return of_runs("joint draws", key, subject, BAND_DRAWS, of_run, SiteMode, program=True)
 
@@ -305,8 +313,9 @@ def of_runs(
         of = {"guide": guide, "model": model, "values": at.params, "mode": shown(views=at.views)}
         return of_run(run(key, at.args, at.arrays | static, **of))
 
+    program = subject.compiled_for(Question(name, of_draw, once=True))
     keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")
-    return jax.tree.map(np.asarray, subject.compiled_for(Question(name, of_draw))(keys, subject.at(views=views)))
+    return jax.tree.map(np.asarray, program(keys, subject.at(views=views)))
 
 
 def _mean(fn: Any) -> Array | None:
