@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import numpyro
-from numpyro.infer import elbo
 
 try:
     from numpyro.infer.util import _unconstrain_params
@@ -37,7 +36,6 @@ __all__ = [
     "markov_factors",
     "mask_of",
     "outside",
-    "sites_in_order",
     "value_and_grad",
 ]
 
@@ -82,31 +80,6 @@ def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:
     """The handlers outside and inside those by which MCMC runs a program; ``None`` where it does not run one."""
     depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
     return None if depth is None else (_PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :])
-
-
-class _InOrder(set):
-    """A set that is gone through in the order of the texts of what it holds."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(sorted(super().__iter__(), key=str))
-
-    def union(self, *others: Any) -> _InOrder:
-        return _InOrder(set.union(self, *others))
-
-
-@contextmanager
-def sites_in_order() -> Iterator[None]:
-    """NumPyro's objectives go through sets of sites by name, and not in the order of hashes that differ by process.
-
-    ``Trace_ELBO`` sums over such a set. The order of its terms decides how the sum is rounded, and is a part of the
-    traced program, by which a checkpoint knows its training.
-    """
-    names: Any = vars(elbo)
-    names["set"] = _InOrder  # found before Python's own
-    try:
-        yield
-    finally:
-        names.pop("set", None)
 
 
 def in_chain(site: Mapping[str, Any]) -> bool:

@@ -1,7 +1,5 @@
 """The importance-weighted bound: sums in NumPy of the same draws, the limit of many draws, and derivatives."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -219,7 +217,7 @@ def test_it_trains_in_float32_and_batches():
         found = fit(random.key(0), svi, 60, *two_branches(60, 0, np.float32), **options)
     assert found.losses[-20:].mean() < found.losses[:20].mean() - 20
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(found.params))
-    assert re.fullmatch(r"closed form given draws of w, layer_0 \(deep.py:\d+\)", found.expectations["y"])
+    assert found.expectations["y"] == "closed form given draws of w, layer_0"
 
 
 @pytest.mark.slow
