@@ -84,8 +84,7 @@ def source_of(
         if len(args) > 1 or replicates.several:
             raise ValueError(
                 "A table is the only positional argument of fit, its groups are the model's, and it takes one key, "
-                f"random.key(0) rather than keys [K]; got {len(args)} arguments and "
-                f"{replicates.count} key(s)."
+                f"random.key(0) rather than keys [K]; got {len(args)} arguments and {replicates.count} key(s)."
             )
         return Streamed(tables[0], batch_size, seeds[0], placement)
     return Resident(args, batch_size, seeds, replicates.axes_of(in_axes, len(args)), placement)
@@ -97,8 +96,8 @@ class Resident:
     Args:
         args: the model's positional arguments.
         batch_size: rows per minibatch, ``None`` for all.
-        seeds: one per member, or one without replicates.
-        axes: for each argument whether it carries a leading member axis; ``None`` without replicates.
+        seeds: one for each replicate.
+        axes: for each argument whether it has an axis of replicates; ``None`` without one.
         placement: of the arrays, whole on every device: choosing rows of a minibatch then moves none between devices.
 
     Attributes:
@@ -106,7 +105,7 @@ class Resident:
         placed: the same for the compiled steps.
 
     Raises:
-        ValueError: if the numbers of rows or members differ, there are no rows, or ``batch_size`` is out of range.
+        ValueError: if the numbers of rows or replicates differ, there are no rows, or ``batch_size`` is out of range.
     """
 
     def __init__(

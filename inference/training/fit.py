@@ -209,58 +209,74 @@ def fit(
             held.enter_context(keeper.alone())
             state = _resumed(keeper, state, num_steps)
 
-        clock, pace = _Clock(state.seconds), _Pace(source.chunk, num_steps, callback_steps if callback else None)
+        pace = _Pace(source.chunk, num_steps, callback_steps if callback else None)
+        started = time.perf_counter() - state.seconds
         due = time.perf_counter() + min(_FIRST_SECONDS, checkpoint_seconds)
 
         def report() -> None:
-            step = state.step
-            if callback is not None and step and (step % callback_steps == 0 or step >= num_steps):
-                with clock.paused() as seconds:
-                    callback(step, seconds, setup.params(state.svi))
+            nonlocal started
+            if callback is None or not pace.is_reported(state.step):
+                return
+            paused = time.perf_counter()
+            try:
+                callback(state.step, paused - started, setup.params(state.svi))
+            finally:
+                started += time.perf_counter() - paused
 
-        try:
-            if state.step == 0:
-                refuse_coinciding(steps, state)
-            bar = progress_bar(placement.first and progress, num_steps, state.step)
-            with Signals(keeper is not None) as signals, bar as show:
-                try:
-                    report()  # a training that stopped in a callback owes it still
-                    count = pace.count(state.step)
-                    feed = source.feed(state.step, count) if count else None
-                    with _platform.collected_later():
-                        steps.compile(state.svi, feed)
-                    with others_may_run():
-                        while state.step < num_steps and not state.all_failed and not signals.received:
-                            tick, ahead = time.perf_counter(), pace.count(state.step + count)
-                            taken = steps.take(state.svi, feed, state.ends(count))
-                            try:  # while the device computes
-                                feed = source.feed(state.step + count, ahead) if ahead else None
-                            finally:  # steps are kept also where the rows after them cannot be read
-                                state = keep(steps, state, count, taken)
-                            pace.measured(count, time.perf_counter() - tick)
-                            # All processes take as many steps, and stop at the same one.
-                            most, signal = placement.agreed(pace.most, signals.received or 0)
-                            pace.most, signals.received, count = int(most), int(signal) or None, ahead
-                            show(state.step, state.losses[:, -100:], len(state.failed))
-                            if keeper is not None and time.perf_counter() > due:
-                                due = time.perf_counter() + checkpoint_seconds
-                                state = state._replace(seconds=clock.seconds)
-                                keeper.save(state)
-                            if not state.all_failed:
-                                report()
-                finally:  # also where a callback raises, or rows that cannot be read
-                    state = state._replace(seconds=clock.seconds)
-                    kept = keeper is not None and keeper.save(state)
-            signals.propagate(kept)
-            if state.failed:
-                raise_failure(steps, state, num_steps)
-            result = setup.result(state, setup.described | columns)
-            _warn(setup, result)
-        except BaseException as error:
-            where = f"Training ended after step {state.step} of {num_steps}."
-            keep_in(error, "result", lambda: setup.result(state), where)
-            raise
+        def save() -> bool:
+            nonlocal state
+            state = state._replace(seconds=time.perf_counter() - started)
+            return keeper is not None and keeper.save(state)
+
+        held.enter_context(_keeping_result(setup, lambda: state, num_steps))
+        if state.step == 0:
+            refuse_coinciding(steps, state)
+        kept = False
+        bar = progress_bar(placement.first and progress, num_steps, state.step)
+        with Signals(keeper is not None) as signals, bar as show:
+            try:
+                report()  # a training that stopped in a callback owes it still
+                count = pace.count(state.step)
+                feed = source.feed(state.step, count) if count else None
+                with _platform.collected_later():
+                    steps.compile(state.svi, feed)
+                with others_may_run():
+                    while state.step < num_steps and not state.all_failed and not signals.received:
+                        tick, ahead = time.perf_counter(), pace.count(state.step + count)
+                        taken = steps.take(state.svi, feed, state.ends(count))
+                        try:  # while the device computes
+                            feed = source.feed(state.step + count, ahead) if ahead else None
+                        finally:  # steps are kept also where the rows after them cannot be read
+                            state = keep(steps, state, count, taken)
+                        pace.measured(count, time.perf_counter() - tick)
+                        # All processes take as many steps, and stop at the same one.
+                        most, signal = placement.agreed(pace.most, signals.received or 0)
+                        pace.most, signals.received, count = int(most), int(signal) or None, ahead
+                        show(state.step, state.losses[:, -100:], len(state.failed))
+                        if keeper is not None and time.perf_counter() > due:
+                            due = time.perf_counter() + checkpoint_seconds
+                            save()
+                        if not state.all_failed:
+                            report()
+            finally:  # also where a callback raises, or rows that cannot be read
+                kept = save()
+        signals.propagate(kept)
+        if state.failed:
+            raise_failure(steps, state, num_steps)
+        result = setup.result(state, setup.described | columns)
+        _warn(setup, result)
         return result
+
+
+@contextmanager
+def _keeping_result(setup: Setup, state: Callable[[], TrainState], num_steps: int) -> Iterator[None]:
+    """Give any error in this context the result so far."""
+    try:
+        yield
+    except BaseException as error:
+        where = f"Training ended after step {state().step} of {num_steps}."
+        keep_in(error, "result", lambda: setup.result(state()), where)
+        raise
 
 
 def _with_natural(svi: SVI, natural: Rate | Mapping[str, Rate] | None) -> SVI:
@@ -335,27 +351,11 @@ class _Pace:
             count = min(count, self.callback_steps - step % self.callback_steps)
         return max(count, 0)
 
+    def is_reported(self, step: int) -> bool:
+        """Whether a callback is due at a step."""
+        at_end = step >= self.num_steps
+        return step > 0 and self.callback_steps is not None and (at_end or step % self.callback_steps == 0)
+
     def measured(self, count: int, seconds: float) -> None:
         """Learn from the time that steps took."""
         self.most = int(np.clip(_CHUNK_SECONDS * count / max(seconds, 1e-6), 1, self.chunk))
-
-
-class _Clock:
-    """Seconds in training, without those in callbacks."""
-
-    def __init__(self, before: float) -> None:
-        self.started = time.perf_counter() - before
-
-    @contextmanager
-    def paused(self) -> Iterator[float]:
-        """Stand still; gives the seconds so far."""
-        paused = time.perf_counter()
-        try:
-            yield paused - self.started
-        finally:
-            self.started += time.perf_counter() - paused
-
-    @property
-    def seconds(self) -> float:
-        """So far."""
-        return time.perf_counter() - self.started
