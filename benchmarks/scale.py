@@ -109,16 +109,18 @@ def step_of(svi: Any, data: tuple, batch_size: int, mesh: Any) -> tuple[dict[str
 
     from gpzoo.inference.training._mesh import Placement
     from gpzoo.inference.training._sources import source_of
-    from gpzoo.inference.training.members import Members
-    from gpzoo.inference.training.state import Training
+    from gpzoo.inference.training.replicates import Replicates
+    from gpzoo.inference.training.setup import Setup
+    from gpzoo.inference.training.start import start
 
-    members = Members(jax.random.key(0))
-    source = source_of(data, batch_size, members, placement=Placement(mesh))
-    training = Training(svi, members, source, {"num_data": source.num_rows})
-    with training.placement.tracing():
-        text = training.steps.all.lower(*training.steps.example(training.state)).compile().as_text()
+    one = Replicates(jax.random.key(0))
+    source = source_of(data, batch_size, one, placement=Placement(mesh))
+    setup = Setup(svi, one, source, {"num_data": source.num_rows})
+    steps, state = start(setup, None)
+    with setup.placement.tracing():
+        text = steps.all.lower(*steps.example(state.svi)).compile().as_text()
     source.close()
-    return dict(training.params), text
+    return dict(setup.params(state.svi)), text
 
 
 def generated(rows: int) -> Any:

@@ -24,7 +24,7 @@ from .reports.report import report
 from .training.checkpoints import CheckpointError
 from .training.comparison import Candidate, Comparison, compare, error_rate, rmse
 from .training.devices import all_devices
-from .training.explain import NonFiniteError
+from .training.failures import NonFiniteError
 from .training.fit import fit
 from .training.infer_rows import infer_rows
 from .training.lbfgs import lbfgs

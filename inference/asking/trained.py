@@ -78,8 +78,8 @@ class Trained:
         state: NumPyro's state, from which ``svi.update`` can go on, or ``None``.
         seconds: wall time of the steps, compilation included, over all resumptions.
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
-            ``"draw"``. Draws of latent sites, over which nothing was integrated, are named with the line of the program
-            that took them: ``"draw of f (model.py:12)"``, ``"closed form given draws of h (model.py:9)"``.
+            ``"draw"``. Draws of latent sites, over which nothing was integrated, are named: ``"draw of f"``,
+            ``"closed form given draws of h"``.
         backed_off: of each site with natural gradients, how many steps were shortened, because at the length asked for
             they lowered the bound or led to no covariance; like ``state`` not kept by :meth:`save`.
         data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.

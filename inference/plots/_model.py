@@ -21,13 +21,8 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, SiteMode, draw_per_input
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
-<<<<<<< HEAD:inference/plots/_looks.py
-from gpzoo.inference.programs.runs import Runs, Trace, run, terms_per_datum, unmasked
-from gpzoo.likelihoods.answers import as_predictive
-=======
 from gpzoo.inference.programs.runs import Runs, Trace, run, sampled, terms_per_datum, unmasked
 from gpzoo.likelihoods.answers import as_predictive
->>>>>>> f3961905ae80361cae908da18def45553fd6ac66:inference/plots/_model.py
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess

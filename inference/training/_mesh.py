@@ -1,4 +1,4 @@
-"""Where do a training's arrays lie? On JAX's own device, or over a mesh: rows of minibatches split, all else whole."""
+"""Placement of a training's arrays: on JAX's own device, or over a mesh, rows of minibatches split, all else whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from jax import Array, random
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Shaped
 
-from gpzoo import _checks as checks
 from gpzoo._devices import ROWS
 from gpzoo.inference.programs import files
 
@@ -42,28 +41,25 @@ class Placement:
         self.number, self.first, self.processes = 1, True, 1
         if mesh is None:
             return
-        checks.refuse(
-            not isinstance(mesh, Mesh),
-            "mesh must be a jax.sharding.Mesh of all devices that train, such as "
-            f"jax.make_mesh((jax.device_count(),), ('data',)), or None; got {type(mesh).__name__}.",
-            TypeError,
-        )
-        checks.refuse(
-            len(mesh.axis_names) != 1,
-            f"mesh must have one axis, over which rows are split, got {dict(mesh.shape)}: "
-            f"pass jax.make_mesh(({mesh.size},), ('data',)).",
-        )
+        if not isinstance(mesh, Mesh):
+            raise TypeError(
+                "mesh must be a jax.sharding.Mesh of all devices that train, such as "
+                f"jax.make_mesh((jax.device_count(),), ('data',)), or None; got {type(mesh).__name__}."
+            )
+        if len(mesh.axis_names) != 1:
+            raise ValueError(
+                f"mesh must have one axis, over which rows are split, got {dict(mesh.shape)}: "
+                f"pass jax.make_mesh(({mesh.size},), ('data',))."
+            )
         devices, here, everybody = mesh.devices.ravel(), jax.process_index(), jax.process_count()
         numbers = sorted({device.process_index for device in devices})
         self.mesh, self.number = Mesh(devices, (ROWS,), axis_types=(AxisType.Auto,)), mesh.size
         self.first, self.processes = here == numbers[0], len(numbers)
-        none = f"mesh has no device of this process, number {here}: all processes train, or none."
-        checks.refuse(here not in numbers, none)
-        checks.refuse(
-            self.processes not in (1, everybody),
-            f"mesh has devices of {self.processes} of {everybody} processes: all train together, with "
-            "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of its own devices.",
-        )
+        if here not in numbers or self.processes not in (1, everybody):
+            raise ValueError(
+                f"mesh has devices of the processes {numbers} of {everybody}: all train together, with "
+                "jax.make_mesh((jax.device_count(),), ('data',)), or each by itself, with a mesh of its own devices."
+            )
 
     def tracing(self) -> AbstractContextManager[Any]:
         """The context in which the compiled steps are traced and called."""

@@ -1,4 +1,4 @@
-"""Where do a training's rows come from? Arrays on the device, for one training or many, or a streamed table."""
+"""Sources of the rows of a training: arrays on the device, for one training or many, or a streamed table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpzoo._digests import fingerprint
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training._mesh import HERE, Placement
-from gpzoo.inference.training.members import Members, member_of
+from gpzoo.inference.training.replicates import Replicates, arguments_of
 
 if TYPE_CHECKING:
     from gpzoo.tables import Minibatches, Table
@@ -48,9 +48,10 @@ def described(name: str, arrays: Any) -> dict[str, str]:
 
 def described_arguments(model: Callable, args: tuple, arrays: Mapping[str, Any]) -> dict[str, str]:
     """:func:`described`, of all arguments of a program by name: positional ones, and arrays among the others."""
-    named = [*zip(checks.positional(model, len(args))[0], args, strict=True), *arrays.items()]
-    each = [described(f"argument {name}", jax.tree.map(jnp.asarray, value)) for name, value in named]
-    return {key: said for one in each for key, said in one.items()}
+    found: dict[str, str] = {}
+    for name, value in [*zip(checks.positional(model, len(args))[0], args, strict=True), *arrays.items()]:
+        found |= described(f"argument {name}", jax.tree.map(jnp.asarray, value))
+    return found
 
 
 def order_seed(rng_key: PRNGKeyArray) -> int:
@@ -61,7 +62,7 @@ def order_seed(rng_key: PRNGKeyArray) -> int:
 def source_of(
     args: tuple,
     batch_size: int | None,
-    members: Members,
+    replicates: Replicates,
     in_axes: int | Sequence[int | None] | None = None,
     placement: Placement = HERE,
 ) -> Resident | Streamed:
@@ -79,16 +80,15 @@ def source_of(
         )
     tables = [a for a in args if checks.is_table(a)]
     ordered = batch_size is not None or bool(tables)  # all rows of a step have no order
-    seeds = [order_seed(key) if ordered else 0 for key in members.keys]
+    seeds = [order_seed(key) if ordered else 0 for key in replicates.keys]
     if tables:
-        if len(args) > 1 or members.several:
+        if len(args) > 1 or replicates.several:
             raise ValueError(
                 "A table is the only positional argument of fit, its groups are the model's, and it takes one key, "
-                f"random.key(0) rather than keys [K]; got {len(args)} arguments and "
-                f"{f'{members.count} keys' if members.several else 'one key'}."
+                f"random.key(0) rather than keys [K]; got {len(args)} arguments and {replicates.count} key(s)."
             )
         return Streamed(tables[0], batch_size, seeds[0], placement)
-    return Resident(args, batch_size, seeds, members.axes_of(in_axes, len(args)), placement)
+    return Resident(args, batch_size, seeds, replicates.axes_of(in_axes, len(args)), placement)
 
 
 class Resident:
@@ -97,8 +97,8 @@ class Resident:
     Args:
         args: the model's positional arguments.
         batch_size: rows per minibatch, ``None`` for all.
-        seeds: one per member, or one without members.
-        axes: for each argument whether it carries a leading member axis; ``None`` without members.
+        seeds: one for each replicate.
+        axes: for each argument whether it has an axis of replicates; ``None`` without one.
         placement: of the arrays, whole on every device: choosing rows of a minibatch then moves none between devices.
 
     Attributes:
@@ -106,7 +106,7 @@ class Resident:
         placed: the same for the compiled steps.
 
     Raises:
-        ValueError: if the numbers of rows or members differ, there are no rows, or ``batch_size`` is out of range.
+        ValueError: if the numbers of rows or replicates differ, there are no rows, or ``batch_size`` is out of range.
     """
 
     def __init__(
@@ -118,32 +118,9 @@ class Resident:
         placement: Placement = HERE,
     ) -> None:
         self.axes, self.placement = axes, placement
-        shapes = [
-            (np.shape(leaf), axes is not None and axes[i]) for i, a in enumerate(args) for leaf in jax.tree.leaves(a)
-        ]
-        keys = len(seeds)
-        checks.refuse(
-            not shapes or any(len(shape) == 0 for shape, _ in shapes),
-            "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs.",
-        )
-        checks.refuse(
-            any(own and (len(shape) < 2 or shape[0] != keys) for shape, own in shapes),
-            f"With {keys} keys the positional arguments must be [{keys}, rows, ...], one data set per "
-            f"key; got shapes {[shape for shape, own in shapes if own]}. For data that all keys share pass "
-            "in_axes=None (or None in its place, as in in_axes=(None, 0)).",
-        )
-        counts = {shape[own] for shape, own in shapes}
-        self.num_rows = min(counts)
-        checks.refuse(
-            len(counts) > 1,
-            f"The positional arguments have different numbers of rows, {sorted(counts)}: all have a row for each "
-            "datum, of which minibatches are cut. Pass arrays with other rows in model_kwargs.",
-        )
-        checks.refuse(self.num_rows == 0, "The data are empty: no rows.")
-        checks.refuse(
-            batch_size is not None and not 1 <= batch_size <= self.num_rows,
-            f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.",
-        )
+        self.num_rows = _number_of_rows(args, axes, len(seeds))
+        if batch_size is not None and not 1 <= batch_size <= self.num_rows:
+            raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size: int = self.num_rows if batch_size is None else batch_size
         self.placed = placement.everywhere(jax.device_put(args))
@@ -155,34 +132,65 @@ class Resident:
         return data if self.full else _take(data, feed)
 
     def feed(self, start: int, count: int) -> Integer[Array, "*K chunk size"]:
-        """Row numbers ``[chunk, size]`` of ``count`` steps from ``start`` on; with members ``[K, chunk, size]``."""
-        empty = np.zeros((self.chunk - count, self.size), np.int32)
-        if self.full:
-            each = [np.zeros((self.chunk, 0), np.int32) for _ in self.seeds]
-        else:
-            each = [np.concatenate([indices(s, start, count, self.num_rows, self.size), empty]) for s in self.seeds]
+        """Row numbers ``[chunk, size]`` of ``count`` steps from ``start`` on; ``[K, ...]`` of replicates."""
+        size = 0 if self.full else self.size
+        rows = np.zeros((len(self.seeds), self.chunk, size), np.int32)
+        for k, seed in enumerate(() if self.full else self.seeds):
+            rows[k, :count] = indices(seed, start, count, self.num_rows, size)
         if self.axes is not None:
-            return jnp.asarray(np.stack(each))
-        size = each[0].shape[1]
-        return self.placement.split(each[0][:, self.placement.rows(size)], size)
+            return jnp.asarray(rows)
+        return self.placement.split(rows[0][:, self.placement.rows(size)], size)
 
-    def all_rows(self, member: int) -> tuple:
-        """All rows of a member."""
-        return member_of(self.data, self.axes, member)
+    def all_rows(self, k: int) -> tuple:
+        """All rows of a replicate."""
+        return arguments_of(self.data, self.axes, k)
 
-    def batch(self, member: int, step: int) -> tuple:
-        """The minibatch of a member at a step."""
+    def batch(self, k: int, step: int) -> tuple:
+        """The minibatch of a replicate at a step."""
         if self.full:
-            return self.all_rows(member)
-        return _take(self.all_rows(member), indices(self.seeds[member], step, 1, self.num_rows, self.size)[0])
+            return self.all_rows(k)
+        return _take(self.all_rows(k), indices(self.seeds[k], step, 1, self.num_rows, self.size)[0])
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
         """Settings that a continued training must share, with the data by the names of the program's arguments."""
-        data = [described(f"argument {name}", value) for name, value in zip(names, self.data, strict=True)]
-        return {key: value for each in data for key, value in each.items()} | {"batch_size": self.size}
+        found: dict[str, Any] = {}
+        for name, value in zip(names, self.data, strict=True):
+            found |= described(f"argument {name}", value)
+        return found | {"batch_size": self.size}
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _number_of_rows(args: tuple, axes: tuple[bool, ...] | None, keys: int) -> int:
+    """The number of rows that all arguments have, after the axis of replicates where there is one.
+
+    Raises:
+        ValueError: if they differ, or there are none.
+    """
+    counts = set()
+    for argument, own in zip(args, axes or [False] * len(args), strict=True):
+        for leaf in jax.tree.leaves(argument):
+            shape = np.shape(leaf)
+            if own and (len(shape) < 2 or shape[0] != keys):
+                raise ValueError(
+                    f"With {keys} keys the positional arguments must be [{keys}, rows, ...], one data set per key; got "
+                    f"shape {shape}. For data that all keys share pass in_axes=None (or None in its place, as in "
+                    "in_axes=(None, 0))."
+                )
+            counts.add(shape[own] if shape else None)
+    if not counts or None in counts:
+        raise ValueError(
+            "fit takes the data as positional arguments, arrays with one row per datum; others are model_kwargs."
+        )
+    if len(counts) > 1:
+        raise ValueError(
+            f"The positional arguments have different numbers of rows, {sorted(counts)}: all have a row for each "
+            "datum, of which minibatches are cut. Pass arrays with other rows in model_kwargs."
+        )
+    if counts == {0}:
+        raise ValueError("The data are empty: no rows.")
+    return counts.pop()
 
 
 class Streamed:
@@ -223,13 +231,13 @@ class Streamed:
             drawn = tuple(np.concatenate([x, np.zeros((self.chunk - count, *x.shape[1:]), x.dtype)]) for x in drawn)
         return tuple(self.placement.split(x, self.size) for x in drawn)
 
-    def all_rows(self, member: int) -> tuple:
+    def all_rows(self, k: int) -> tuple:
         """The rows of the first steps, a sample in place of all rows for finding initial values."""
         steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
         drawn = self._whole(0, min(steps, self.minibatches.steps_per_epoch))
         return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
 
-    def batch(self, member: int, step: int) -> tuple:
+    def batch(self, k: int, step: int) -> tuple:
         """The minibatch of a step."""
         return jax.tree.map(lambda x: jnp.asarray(x[0]), self._whole(step, 1))
 

@@ -1,8 +1,9 @@
 """Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
 
-The state after a step is one file (see :mod:`gpzoo.inference.programs.files`). Orbax is not used, because it spreads a
-step over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as numbers), and leaves a
-folder behind whenever it is killed.
+A checkpoint knows the names and shapes of its parameters, the data, and the settings of ``fit``; a training with others
+is refused. The state after a step is one file (see :mod:`gpzoo.inference.programs.files`). Orbax is not used, because
+it spreads a step over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as numbers),
+and leaves a folder behind whenever it is killed.
 """
 
 from __future__ import annotations
@@ -13,43 +14,23 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax import random
 from jax.tree_util import keystr
-from jaxtyping import Float
+from numpyro.infer.svi import SVIState
 
 from gpzoo.errors import CheckpointError
 from gpzoo.inference.programs import files
 from gpzoo.inference.training._mesh import HERE, Placement
+from gpzoo.inference.training.state import TrainState, restored
 
 _SUFFIX, _UNFINISHED = ".checkpoint", ".checkpoint-unfinished"
 
-_ABSENT = "not given"
-
-#: Largest number of differences, or of damaged arrays, that a message names.
+#: Largest number of differences that a message names.
 _MOST_NAMED = 4
-
-
-def kept_in_state(state: Any) -> dict[str, list[str]]:
-    """Initial hyperparameters that an optimiser keeps in its state, by their paths: no program tells them.
-
-    A training that goes on has those of its state, whatever its optimiser was made with. So they are settings.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    injected = ((path, x) for path, x in leaves if any(getattr(key, "name", "") == "hyperparams" for key in path))
-    return {f"optimiser{keystr(path)}": [str(value) for value in np.ravel(x)] for path, x in injected}
-
-
-class Restored(NamedTuple):
-    """The content of a checkpoint: steps taken, their seconds, ``losses`` as given, and the state."""
-
-    step: int
-    seconds: float
-    losses: Float[np.ndarray, "*K steps"]
-    state: Any
 
 
 class Checkpoints:
@@ -61,7 +42,7 @@ class Checkpoints:
         placement: of the training; of several processes that share the folder the first one writes.
 
     Raises:
-        CheckpointError: if the directory cannot be made or read, or holds checkpoints of an earlier format.
+        CheckpointError: if the directory cannot be made.
     """
 
     def __init__(
@@ -71,14 +52,8 @@ class Checkpoints:
         self._good: list[int] = []
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            earlier = sorted(path.name for path in self.directory.iterdir() if _of_orbax(path))
         except (OSError, ValueError) as error:
             raise CheckpointError(f"Cannot use {self.directory} for checkpoints: {error}.") from error
-        if earlier:
-            raise CheckpointError(
-                f"{self.directory} holds checkpoints written by an earlier gpzoo, {', '.join(earlier[:_MOST_NAMED])}, "
-                "which this one cannot read. Finish the training with the gpzoo that began it, or use another folder."
-            )
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -107,39 +82,38 @@ class Checkpoints:
                 raise refused or CheckpointError(f"The first process cannot use {self.directory}: its error says why.")
             yield
 
-    def save(self, step: int, seconds: float, losses: Float[np.ndarray, "*K steps"], state: Any) -> bool:
-        """Write the state after ``step`` steps; the two before it stay until this one is complete.
+    def save(self, state: TrainState) -> bool:
+        """Write the state of a training; the two before it stay until this one is complete.
 
         Later ones are removed, since a failed training goes back to an earlier step. If the disk is full or gone, a
         warning is given and training continues.
 
         Returns:
-            Whether the state after this step is on disk.
+            Whether this state is on disk.
         """
-        if self._good[-1:] == [step] or not self.placement.first:
+        if self._good[-1:] == [state.step] or not self.placement.first:
             return True
-        arrays = {"losses": losses} | _named(state)
-        description = {"step": step, "seconds": seconds, "settings": self.settings}
+        description = {"step": state.step, "seconds": state.seconds, "settings": self.settings}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            files.write(self._path(step), description, arrays, _UNFINISHED)
+            files.write(self._path(state.step), description, {"losses": state.losses} | _named(state.svi), _UNFINISHED)
         except OSError as error:
             warnings.warn(
-                f"No checkpoint was written to {self.directory} at step {step}: {error}. Training goes on; free some "
-                "space or interrupt it.",
+                f"No checkpoint was written to {self.directory} at step {state.step}: {error}. Training goes on; free "
+                "some space or interrupt it.",
                 RuntimeWarning,
                 stacklevel=2,
             )
             return False
-        self._good = [*(before for before in self._good if before < step), step][-2:]
+        self._good = [*(before for before in self._good if before < state.step), state.step][-2:]
         for path in self._paths():
             if path.stem.isdecimal() and path not in map(self._path, self._good):
                 with suppress(OSError):
                     path.unlink()
         return True
 
-    def restore(self, template: Any) -> Restored | None:
-        """The newest undamaged checkpoint, its state in the structure of ``template``; ``None`` without checkpoints.
+    def restore(self, template: SVIState) -> TrainState | None:
+        """The newest undamaged checkpoint, in the structure of ``template``; ``None`` without checkpoints.
 
         If a checkpoint is damaged, a warning names it and the one before it is used.
 
@@ -148,20 +122,7 @@ class Checkpoints:
                 with other settings or shapes.
             ValueError: if it is not the same in all processes.
         """
-        found, damaged = None, []
-        for path in self._paths():
-            try:
-                found = _read(path)
-                break
-            except (OSError, ValueError) as error:
-                damaged.append(f"{path.name}: {error}")
-        if found is None and damaged:
-            raise CheckpointError(
-                f"No checkpoint in {self.directory} can be used: {'; '.join(damaged)}. Put back a copy, or delete the "
-                "folder to start again."
-            )
-        if found is not None:
-            self._compare(found[0], template)
+        found, damaged = self._newest()
         step = -1 if found is None else found[0]["step"]
         if self.placement.agreed(step, -step) != (step, -step):
             raise ValueError(
@@ -170,32 +131,48 @@ class Checkpoints:
             )
         if found is None:
             return None
+        description, arrays = found
+        self._compare(description, template)
         if damaged:
             warnings.warn(
                 f"Damaged in {self.directory}: {'; '.join(damaged)}. Training goes on from step {step} instead.",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self._good, (description, arrays) = [step], found
-        # Copies: steps donate their input, and the arrays that were read share the file's bytes.
-        state = jax.tree_util.tree_map_with_path(
+        self._good = [step]
+        # Copies: the arrays that were read share the file's bytes.
+        svi = jax.tree_util.tree_map_with_path(
             lambda path, x: files.on_device(arrays[_name(path)], random.key_impl(x) if files.is_key(x) else None),
             template,
         )
-        return Restored(step, description["seconds"], arrays["losses"], state)
+        return restored(svi, step, arrays["losses"], description["seconds"])
 
-    def _compare(self, description: dict[str, Any], template: Any) -> None:
+    def _newest(self) -> tuple[tuple[dict[str, Any], dict[str, np.ndarray]] | None, list[str]]:
+        """Description and arrays of the newest undamaged file, and what is damaged before it."""
+        damaged: list[str] = []
+        for path in self._paths():
+            try:
+                return _read(path), damaged
+            except (OSError, ValueError) as error:
+                damaged.append(f"{path.name}: {error}")
+        if damaged:
+            raise CheckpointError(
+                f"No checkpoint in {self.directory} can be used: {'; '.join(damaged)}. Put back a copy, or delete the "
+                "folder to start again."
+            )
+        return None, damaged
+
+    def _compare(self, description: dict[str, Any], template: SVIState) -> None:
         """Raise CheckpointError unless the description is of this training."""
-        stored = {name: f"{dtype}{shape}" for name, dtype, shape, _ in description["arrays"] if name != "losses"}
-        here = self.settings | {name: f"{x.dtype}{list(x.shape)}" for name, x in _named(template).items()}
-        there = description["settings"] | stored
-        # Compared as text, because NaN is not equal to itself.
-        here, there = ({name: json.dumps(value) for name, value in both.items()} for both in (here, there))
-        different = [
-            f"{name} is {here.get(name, _ABSENT)} here and {there.get(name, _ABSENT)} there"
-            for name in here | there
-            if here.get(name) != there.get(name)
-        ]
+        here, there = dict(self.settings), dict(description["settings"])
+        here |= {name: f"{x.dtype}{list(x.shape)}" for name, x in _named(template).items()}
+        there |= {name: f"{dtype}{shape}" for name, dtype, shape, _ in description["arrays"] if name != "losses"}
+        different = []
+        for name in here | there:
+            # Compared as text, because NaN is not equal to itself.
+            own, other = (json.dumps(each[name]) if name in each else "not given" for each in (here, there))
+            if own != other:
+                different.append(f"{name} is {own} here and {other} there")
         if different:
             more = f"; and {len(different) - _MOST_NAMED} more" if len(different) > _MOST_NAMED else ""
             raise CheckpointError(
@@ -210,10 +187,6 @@ class Checkpoints:
         """Files of checkpoints, the newest first; files that are not named after a step come last."""
         of_step = {path: int(path.stem) if path.stem.isdecimal() else -1 for path in self.directory.glob(f"*{_SUFFIX}")}
         return sorted(of_step, key=of_step.__getitem__, reverse=True)
-
-
-def _of_orbax(path: Path) -> bool:
-    return (path / "_CHECKPOINT_METADATA").exists() or ".orbax-checkpoint-tmp" in path.name
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -1,12 +1,10 @@
-"""Which model do the data prefer? Candidates are trained in the same way; bounds and test errors are compared."""
+"""Comparison of models: candidates are trained in the same way, and their bounds and test errors stand in a table."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning, keeping_finished
+from gpzoo.errors import PrecisionWarning, keeping_finished
 from gpzoo.inference.asking.export import densities
 from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.asking.summaries import SitePrediction
@@ -210,59 +208,53 @@ def compare(
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
             ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite,
-            ``site`` is not a data site, or a candidate cannot begin on these data or be asked about the test data; for
-            ``elpd``, there are fewer than two folds or fewer rows than folds, data are missing, ``model_kwargs`` belong
-            to all rows, or a candidate cannot begin without the rows of a fold (ten of them for ``"loo"``).
+            ``site`` is not a data site, or test rows are of another shape; for ``elpd``, there are fewer than two folds
+            or fewer rows than folds, data are missing, or ``model_kwargs`` belong to all rows; and as
+            :func:`~gpzoo.inference.fit`, when a candidate's turn comes.
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name, and itself if its
     training had ended.
     """
-    _check_candidates(candidates)
-    checks.refuse((X_test is None) != (y_test is None), "Give compare both X_test and y_test, or neither.")
+    if not isinstance(candidates, Mapping) or not candidates:
+        raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
+    if (X_test is None) != (y_test is None):
+        raise ValueError("Give compare both X_test and y_test, or neither.")
     rng_key, num_steps = checks.rng_key(rng_key), checks.positive_int("num_steps", num_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     if not callable(learning_rate):
         checks.positive_number("learning_rate", learning_rate)
-    programs = [x.model if isinstance(x, SVI) else x[0] for x in candidates.values()]
+    trainings = {name: _training_of(name, candidate, learning_rate) for name, candidate in candidates.items()}
+    folders = {} if checkpoint is None else _folders(checkpoint, trainings)
+    programs = [svi.model for svi in trainings.values()]
     data, kwargs = _data_of(programs, ("X", "y"), (X, y), model_kwargs)
     tests = None
     if X_test is not None:
         test = unlabelled(programs[0], (X_test, y_test), columns_of(programs[0], (X, y)))
         tests = _data_of(programs, ("X_test", "y_test"), test, kwargs, new=True)[0]
-    trainings = {}
-    for name, candidate in candidates.items():
-        guide = candidate.guide if isinstance(candidate, SVI) else InducingGuide(*candidate)
-        sites = guide.sites_for(data, kwargs)
-        if not isinstance(candidate, SVI):
-            candidate = SVI(guide.model, guide, optax.adam(learning_rate), GaussianProcessELBO())
-        trainings[name] = candidate
+        for name, new, old in zip(("X_test", "y_test"), tests, data, strict=True):
+            if np.shape(new)[1:] != np.shape(old)[1:] or len(new) != len(tests[0]):
+                raise ValueError(f"{name} has shape {np.shape(new)}, but the rows of training are {np.shape(old)}.")
+    for name, svi in trainings.items():
+        sites = svi.guide.sites_for(data, kwargs)
         observed = sites.names - sites.latents - sites.enumerated - set(sites.parameters)
-        message = f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
-        checks.refuse((tests is not None or elpd is not None) and site not in observed, message)
-    folds: list[np.ndarray] = []
-    if elpd is not None:
-        rows, by_weights = len(data[0]), isinstance(elpd, str) and elpd == "loo"
-        count = _FOLDS if by_weights else checks.whole("elpd, where it is not 'loo',", elpd, 2, rows)
-        folds = np.array_split(np.asarray(random.permutation(named_key(rng_key, "folds"), rows)), min(count, rows))
-        by_row = [n for n, x in kwargs.items() if np.shape(x)[:1] == np.shape(data[0])[:1] or n == "num_data"]
-        checks.refuse(by_row, f"elpd trains on parts of the rows, and model_kwargs {by_row} belong to all of them.")
-        absent = not _observed(np.asarray(data[1])).all()
-        checks.refuse(absent, "elpd is of rows whose data are there: leave out those that miss some.")
-    options: dict[str, Any] = {"batch_size": batch_size, "model_kwargs": kwargs}
-    folders = {} if checkpoint is None else _folders(checkpoint, trainings)
-    tested = partial(_tested, rng_key, tests, site, score, kwargs)
-    begun = _begun(rng_key, trainings, data, folds, tested, options)
-    found = {}
+        if site not in observed and (tests is not None or elpd is not None):
+            raise ValueError(
+                f"site must be a data site of every program: {name!r} has {sorted(observed)}, got {site!r}."
+            )
+    by_weights = isinstance(elpd, str) and elpd == "loo"
+    folds = [] if elpd is None else _folds(rng_key, data, kwargs, elpd, by_weights)
+    task = _Task(rng_key, data, tests, site, score, num_steps, batch_size, kwargs, folds, by_weights)
+    found: dict[str, Candidate] = {}
     for name, svi in trainings.items():
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
-            shown = progress and str(name)
-            trained = fit(rng_key, svi, num_steps, *data, **options, checkpoint=folders.get(name), progress=shown)
-            trained = replace(trained, _compiled=begun[name]._compiled)
+            trained = task.trained(rng_key, svi, data, checkpoint=folders.get(name), progress=progress and str(name))
             bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
-            found[name] = Candidate(bound, *tested(trained), trained)  # which an error below leaves in .finished
+            found[name] = Candidate(bound, None, None, trained)  # which an error below leaves in .finished
+            nlpp, scored = task.tested(trained)
+            found[name] = replace(found[name], nlpp=nlpp, score=scored)
             if folds:
-                left, by = _left_out(rng_key, trained, svi, num_steps, data, site, folds, elpd == "loo", options)
+                left, by = task.left_out(trained, svi)
                 found[name] = replace(found[name], elpd=left, elpd_by=by)
     # A partial has no name; without a default, the trained candidates would be lost to an AttributeError.
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
@@ -272,44 +264,98 @@ def compare(
 _FOLDS, _MOST_ALONE, _DRAWS = 10, 20, 1000
 
 
-def _begun(
-    key: Array,
-    trainings: Mapping[str, SVI],
-    data: tuple,
-    folds: Sequence[np.ndarray],
-    tested: Callable[[Trained], Any],
-    options: Mapping[str, Any],
-) -> dict[str, Trained]:
-    """All candidates before their first step: what training, test or folds refuse is refused before any is trained."""
-    begun = {}
-    for name, svi in trainings.items():
-        at = f"Candidate {name!r} cannot be trained"
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the training gives them
-                begun[name] = fit(key, svi, 0, *data, **options, progress=False)
-                with suppress(NonFiniteError, FactorisationError):  # of initial parameters only
-                    tested(begun[name])
-                if folds:
-                    at += f" without each of {len(folds)} folds of its rows"
-                    _trained_without(key, svi, 0, data, folds, options)
-        except Exception as error:
-            error.add_note(f"{at}. Nothing was trained.")
-            raise
-    return begun
+@dataclass(frozen=True)
+class _Task:
+    """What every candidate is trained on and asked."""
+
+    rng_key: Array
+    data: tuple
+    tests: tuple | None
+    site: str
+    score: Callable[[SitePrediction, np.ndarray], float] | None
+    num_steps: int
+    batch_size: int | None
+    kwargs: dict[str, Any]
+    folds: Sequence[np.ndarray]
+    by_weights: bool
+
+    def trained(self, key: Array, svi: SVI, data: tuple, **options: Any) -> Trained:
+        """A training of a candidate."""
+        return fit(key, svi, self.num_steps, *data, batch_size=self.batch_size, model_kwargs=self.kwargs, **options)
+
+    def tested(self, trained: Trained) -> tuple[float | None, float | None]:
+        """The nlpp and the score of the test rows, or ``None`` for what is not asked for."""
+        if self.tests is None:
+            return None, None
+        X, y = self.tests[0], np.asarray(self.tests[1])
+        test_data = {self.site: self.tests[1]}
+        test = trained.predict(self.rng_key, X, test_data=test_data, model_kwargs=self.kwargs)[self.site]
+        seen = _observed(y).reshape(len(y), -1).any(axis=1)
+        nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
+        return nlpp, None if self.score is None else self.score(test, y)
+
+    def left_out(self, trained: Trained, svi: SVI) -> tuple[np.ndarray, str]:
+        """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
+        if self.by_weights:
+            subject = trained._subject(self.data, self.kwargs, seen=False)
+            found = densities(subject, named_key(self.rng_key, "loo"), num_draws=_DRAWS)
+            terms = found.log_likelihood.get(self.site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
+            if pareto(found.log_ratio)[1] <= largest_k(_DRAWS) and terms.shape[1] == len(self.data[0]):
+                weighted = leave_one_out(terms, found.log_ratio)
+                bad = np.flatnonzero(weighted.k > largest_k(_DRAWS))
+                if len(bad) <= _MOST_ALONE:
+                    left = weighted.elpd.copy()
+                    left[bad] = self._without(svi, [np.array([i]) for i in bad])
+                    return left, f"LOO, {len(bad)} trained without" if len(bad) else "LOO"
+        left = np.zeros(len(self.data[0]))
+        left[np.concatenate(self.folds)] = self._without(svi, self.folds)
+        return left, f"{len(self.folds)} folds"
+
+    def _without(self, svi: SVI, folds: Sequence[np.ndarray]) -> np.ndarray:
+        """Log predictive densities of the rows of each fold by a training without them, one fold after the other."""
+        if not folds:
+            return np.zeros(0)
+        X, y = (np.asarray(x) for x in self.data)
+        size = len(X) - max(map(len, folds))  # all trainings have as many rows
+        kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
+        keys = random.split(named_key(self.rng_key, "without"), len(folds))
+        several = self.trained(keys, svi, (X[kept], y[kept]), progress=False)
+        found = []
+        for k, fold in enumerate(folds):
+            test = {"test_data": {self.site: y[fold]}, "model_kwargs": self.kwargs}
+            found.append(several.member(k).predict(self.rng_key, X[fold], **test)[self.site].log_density)
+        return np.concatenate(found)
 
 
-def _tested(
-    key: Array, tests: tuple | None, site: str, score: Callable | None, kwargs: Mapping[str, Any], trained: Trained
-) -> tuple[float | None, float | None]:
-    """The nlpp and the score of the test rows, or ``None`` for what is not asked for."""
-    if tests is None:
-        return None, None
-    X, y = tests[0], np.asarray(tests[1])
-    test = trained.predict(key, X, test_data={site: tests[1]}, model_kwargs=kwargs)[site]
-    seen = _observed(y).reshape(len(y), -1).any(axis=1)
-    nlpp = -float(np.mean(test.log_density[seen], dtype=np.float64))
-    return nlpp, None if score is None else score(test, y)
+def _training_of(name: str, candidate: Any, learning_rate: float | optax.Schedule) -> SVI:
+    """NumPyro's object of a candidate.
+
+    Raises:
+        ValueError: for anything that cannot be trained.
+    """
+    if isinstance(candidate, SVI):
+        if not isinstance(candidate.guide, InducingGuide):
+            raise ValueError(f"The guide of candidate {name!r} must be an InducingGuide, got {candidate.guide!r}.")
+        return candidate
+    if not isinstance(candidate, tuple) or len(candidate) != 2:
+        raise ValueError(f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.")
+    return SVI(candidate[0], InducingGuide(*candidate), optax.adam(learning_rate), GaussianProcessELBO())
+
+
+def _folds(key: Array, data: tuple, kwargs: dict[str, Any], elpd: Any, by_weights: bool) -> list[np.ndarray]:
+    """The rows of each fold.
+
+    Raises:
+        ValueError: for other numbers of folds than there can be, and data that cannot be split.
+    """
+    rows = len(data[0])
+    count = _FOLDS if by_weights else checks.whole("elpd, where it is not 'loo',", elpd, 2, rows)
+    by_row = [n for n, x in kwargs.items() if np.shape(x)[:1] == (rows,) or n == "num_data"]
+    if by_row:
+        raise ValueError(f"elpd trains on parts of the rows, and model_kwargs {by_row} belong to all of them.")
+    if not _observed(np.asarray(data[1])).all():
+        raise ValueError("elpd is of rows whose data are there: leave out those that miss some.")
+    return np.array_split(np.asarray(random.permutation(named_key(key, "folds"), rows)), min(count, rows))
 
 
 def _folders(checkpoint: str | Path, names: Iterable[Any]) -> dict[Any, Path]:
@@ -321,88 +367,9 @@ def _folders(checkpoint: str | Path, names: Iterable[Any]) -> dict[Any, Path]:
     """
     folder = checked_path("checkpoint", checkpoint, "a folder")
     found = {name: checked_path(f"checkpoint of candidate {name!r}", folder / str(name), "a folder") for name in names}
-    same = len(set(found.values())) < len(found)
-    checks.refuse(same, f"Give candidates names of their own for their folders of checkpoints, got {list(found)}.")
+    if len(set(found.values())) < len(found):
+        raise ValueError(f"Give candidates names of their own for their folders of checkpoints, got {list(found)}.")
     return found
-
-
-def _left_out(
-    key: Array,
-    trained: Trained,
-    svi: SVI,
-    num_steps: int,
-    data: tuple,
-    site: str,
-    folds: Sequence[np.ndarray],
-    by_weights: bool,
-    options: Mapping[str, Any],
-) -> tuple[np.ndarray, str]:
-    """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
-    if by_weights:
-        subject = trained._subject(data, options["model_kwargs"], seen=False)
-        found = densities(subject, named_key(key, "loo"), num_draws=_DRAWS)
-        terms = found.log_likelihood.get(site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
-        if pareto(found.log_ratio)[1] <= largest_k(_DRAWS) and terms.shape[1] == len(data[0]):
-            weighted = leave_one_out(terms, found.log_ratio)
-            bad = np.flatnonzero(weighted.k > largest_k(_DRAWS))
-            if len(bad) <= _MOST_ALONE:
-                left = weighted.elpd.copy()
-                left[bad] = _without(key, svi, num_steps, data, [np.array([i]) for i in bad], site, options)
-                return left, f"LOO, {len(bad)} trained without" if len(bad) else "LOO"
-    left = np.zeros(len(data[0]))
-    left[np.concatenate(folds)] = _without(key, svi, num_steps, data, folds, site, options)
-    return left, f"{len(folds)} folds"
-
-
-def _without(
-    key: Array,
-    svi: SVI,
-    num_steps: int,
-    data: tuple,
-    folds: Sequence[np.ndarray],
-    site: str,
-    options: Mapping[str, Any],
-) -> np.ndarray:
-    """Log predictive densities of the rows of each fold by a training without them, one fold after the other."""
-    if not len(folds):
-        return np.zeros(0)
-    several, each = _trained_without(key, svi, num_steps, data, folds, options), []
-    X, y = (np.asarray(x) for x in data)
-    for k, fold in enumerate(folds):
-        test = {"test_data": {site: y[fold]}, "model_kwargs": options["model_kwargs"]}
-        each.append(several.member(k).predict(key, X[fold], **test)[site].log_density)
-    return np.concatenate(each)
-
-
-def _trained_without(
-    key: Array, svi: SVI, num_steps: int, data: tuple, folds: Sequence[np.ndarray], options: Mapping[str, Any]
-) -> Trained:
-    """A training without each fold, all of as many rows."""
-    X, y = (np.asarray(x) for x in data)
-    size = len(X) - max(map(len, folds))
-    kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
-    keys = random.split(named_key(key, "without"), len(folds))
-    return fit(keys, svi, num_steps, X[kept], y[kept], **options, progress=False)
-
-
-def _check_candidates(candidates: Any) -> None:
-    """Refuse candidates that cannot be trained.
-
-    Raises:
-        ValueError: naming the first.
-    """
-    none = not isinstance(candidates, Mapping) or not candidates
-    checks.refuse(none, f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
-    for name, candidate in candidates.items():
-        of_guide, pair = getattr(candidate, "guide", None), isinstance(candidate, tuple) and len(candidate) == 2
-        checks.refuse(
-            isinstance(candidate, SVI) and not isinstance(of_guide, InducingGuide),
-            f"The guide of candidate {name!r} must be an InducingGuide, got {of_guide!r}.",
-        )
-        checks.refuse(
-            not isinstance(candidate, SVI) and not pair,
-            f"Candidate {name!r} must be a pair (program, initialiser) or an SVI, got {candidate!r}.",
-        )
 
 
 def _data_of(

@@ -1,4 +1,4 @@
-"""Which devices does a script train on? All there are: of this machine, or of every process of a cluster's job."""
+"""Devices of a script: all there are, of this machine or of every process of a cluster's job."""
 
 from __future__ import annotations
 

@@ -1,144 +1,141 @@
-"""What becomes of a member that fails? It goes back to its last good state, and an error says what failed and why."""
+"""Replicates of a training that fail: they go back to their last good state, and an error says what failed."""
 
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import random
 from jaxtyping import Bool, Float, Integer
+from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
-from gpzoo.errors import FactorisationError, PrecisionWarning
+from gpzoo import _checks as checks
+from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning
+from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.training.explain import Failed, explain_failure
-from gpzoo.inference.training.state import Training
+from gpzoo.inference.training.protocol import of_objective, of_optimizer
+from gpzoo.inference.training.state import TrainState
+from gpzoo.inference.training.step import Steps, all_finite
 
 
-class Chunk(NamedTuple):
-    """Steps that the members have begun together.
-
-    Attributes:
-        start: state before them.
-        feed: their rows.
-        counts: how many steps each member was to take.
-        values: their losses.
-        begun: how many steps each member has begun; one whose loss is not finite is its last.
-    """
-
-    start: SVIState
-    feed: Any
-    counts: Integer[np.ndarray, " K"]
-    values: Float[np.ndarray, "K chunk"]
-    begun: Integer[np.ndarray, " K"]
-
-
-def step_back(training: Training, chunk: Chunk, bad: Bool[np.ndarray, " K"]) -> Integer[np.ndarray, " K"]:
-    """Put members that failed back to their last good state; returns how many steps of the chunk they keep.
-
-    A state is good if it is finite, and the bound there is. So the update before a bound that is not finite is taken
-    back too; at the beginning of a chunk that is the last one of the chunk before, -1. No step is selected or copied
-    for this: chunks that run again give the same numbers.
+def keep(steps: Steps, state: TrainState, count: int, taken: tuple) -> TrainState:
+    """The state after steps of which every replicate keeps those up to its last good state.
 
     Args:
-        training: after the chunk.
-        chunk: its last steps.
-        bad: which members failed.
+        steps: of the training.
+        state: before them.
+        count: how many each replicate was to take.
+        taken: what :meth:`Steps.take` gave.
     """
-    steps, where, start, feed = training.steps, training.members.where, chunk.start, chunk.feed
-
-    def after(state: SVIState, feed: Any, counts: Integer[np.ndarray, " K"]) -> SVIState:
-        return steps.take(steps.copy(state), feed, counts)[0]
-
-    low, high, width = np.where(bad, 0, chunk.begun), chunk.begun, 1
-    training.state = where(bad, start, training.state)
-    while (open_ := bad & (high - low > 1)).any():
-        # As a rule only the last step or two are bad.
-        middle = np.maximum(high - width, (low + high) // 2)
-        state = after(start, feed, np.where(open_, middle, 0))
-        good = open_ & steps.finite(state)
-        training.state = where(good, state, training.state)
-        low, high = np.where(good, middle, low), np.where(open_ & ~good, middle, high)
-        width *= 2
-    losses = chunk.values[np.arange(len(low)), np.minimum(low, chunk.values.shape[1] - 1)]
-    worse = bad & ~np.isfinite(losses)
-    if (again := worse & (low > 0)).any():
-        training.state = where(again, after(start, feed, np.where(again, low - 1, 0)), training.state)
-    if (before := worse & (low == 0)).any() and training.earlier is not None:
-        state, step = training.earlier
-        count = training.done - step
-        state = after(state, training.source.feed(step, count), np.where(before, count - 1, 0))
-        training.state = where(before, state, training.state)
-        again |= before
-    return low - again
+    svi, losses, begun = taken
+    losses, begun = np.asarray(losses).reshape(len(state.losses), -1), np.asarray(begun).reshape(-1)
+    finite = np.isfinite(losses) & (np.arange(losses.shape[1]) < begun[:, None])
+    kept = finite.sum(axis=1)
+    bad = (kept < begun) | ~steps.finite(svi)
+    bad[list(state.failed)] = False
+    if bad.any():
+        good, good_steps = _last_good(steps, state, begun, bad)
+        svi, kept = steps.replicates.where(bad, good, svi), np.where(bad, good_steps, kept)
+    return state.after(svi, losses, kept, count)
 
 
-def _failing(training: Training, k: int) -> tuple[int, SVIState, SVIState, float]:
-    """The step of a failed member that is not finite, the states before and after it, and its loss."""
-    state, only, steps = training.state, (np.arange(training.members.count) == k).astype(int), training.steps
-    for step in (training.failed[k], training.failed[k] + 1):
-        before = state
-        state, values, _ = steps.take(steps.copy(before), training.source.feed(step, 1), only)
-        loss = float(np.asarray(values).reshape(len(only), -1)[k, 0])
-        if not np.isfinite(loss) or not steps.finite(state)[k]:
-            break
-    return step, before, state, loss
+def _last_good(
+    steps: Steps, state: TrainState, begun: Integer[np.ndarray, " K"], bad: Bool[np.ndarray, " K"]
+) -> tuple[SVIState, Integer[np.ndarray, " K"]]:
+    """The last good states of failed replicates, and how many steps after ``state`` they are.
+
+    A state is good if it is finite, and the bound there is. So an update that leads to a bound that is not finite is
+    taken back too, which may be the last one before ``state``: the steps are taken again, one at a time, from one visit
+    of the host earlier. They give the same numbers.
+    """
+    good, first = state.before or (state.svi, state.step)
+    now, going = good, bad
+    kept = np.full(len(bad), first - state.step)
+    for start, end in ((first, state.step), (state.step, state.step + int(begun[bad].max()))):
+        feed = steps.source.feed(start, end - start) if end > start else None
+        for i in range(end - start):
+            after, losses, _ = steps.take(now, feed, np.where(going, i + 1, i), first=i)
+            bounded = going & np.isfinite(np.asarray(losses).reshape(len(bad), -1)[:, i])
+            good = steps.replicates.where(bounded, now, good)
+            kept = np.where(bounded, start + i - state.step, kept)
+            going = bounded & steps.finite(after)
+            now = after
+    return good, kept
 
 
-def raise_failure(training: Training, num_steps: int) -> None:
-    """Raise the error of the first member that failed."""
-    members, found = training.members, {k: _failing(training, k) for k in sorted(training.failed)}
+def raise_failure(steps: Steps, state: TrainState, num_steps: int) -> None:
+    """Raise the error of the first replicate that failed."""
+    setup, replicates = steps.setup, steps.replicates
+    found = {k: _failed_step(steps, state, k) for k in sorted(state.failed)}
     k = min(found)
-    step, before, after, loss = found[k]
-    where, kept = "Training", training.failed[k]
+    failed, kept = found[k], state.failed[k]
     which = "The initial parameters" if kept == 0 else f"The last good parameters, after step {kept},"
-    if kept > 0 and step == kept and not np.isfinite(loss):
-        which = f"The parameters after step {kept}, from which this training was resumed,"
-    if members.several:
-        failed = ", ".join(f"{member} at step {at + 1}" for member, (at, *_) in found.items())
-        rest = f"; the others are at step {training.done} of {num_steps}" if len(found) < members.count else ""
-        where = f"{len(found)} of {members.count} trainings failed, {failed}{rest}. Member {k}"
-    before, after = members.of(k, training.placement.here((before, after)))
-    batch, arrays = training.source.batch(k, step), training.arrays_of(k)
+    where = "Training"
+    if replicates.several:
+        at = ", ".join(f"{other} at step {each.number + 1}" for other, each in found.items())
+        rest = "" if state.all_failed else f"; the others are at step {state.step} of {num_steps}"
+        where = f"{len(found)} of {replicates.count} trainings failed, {at}{rest}. Member {k}"
     explain_failure(
-        Failed(training.svi, before, after, loss, batch, arrays, training.static),
-        training.result,
-        where=f"{where} stopped at step {step + 1}",
-        kept=f"{which} are in this error's .result{_of_all(training)}.",
-        initial=step == 0,
+        failed,
+        setup.result(state),
+        where=f"{where} stopped at step {failed.number + 1}",
+        kept=f"{which} are in this error's .result{_of_all(steps)}.",
     )
 
 
-def refuse_coinciding(training: Training) -> None:
+def _failed_step(steps: Steps, state: TrainState, k: int) -> FailedStep:
+    """The step of a failed replicate that is not finite, one or two after its last good state."""
+    setup, replicates, source = steps.setup, steps.replicates, steps.source
+    only = (np.arange(replicates.count) == k).astype(int)
+    before, number = state.svi, state.failed[k]
+    after, losses, _ = steps.take(before, source.feed(number, 1), only)
+    if np.isfinite(_first(losses, k)) and steps.finite(after)[k]:
+        before, number = after, number + 1
+        _, losses, _ = steps.take(before, source.feed(number, 1), only)
+    before, batch = replicates.of(k, setup.placement.here(before)), source.batch(k, number)
+    return FailedStep(setup.svi, number, before, _first(losses, k), batch, setup.kwargs_of(k))
+
+
+def _first(losses: Any, k: int) -> float:
+    return float(np.atleast_2d(losses)[k, 0])
+
+
+def refuse_coinciding(steps: Steps, state: TrainState) -> None:
     """Refuse sites that are not whitened and have more inducing variables that coincide than others.
 
     Raises:
         FactorisationError: naming the first, with the initial parameters.
     """
-    guide, members = training.svi.guide, training.members
+    setup, replicates = steps.setup, steps.replicates
+    guide = setup.svi.guide
     if not isinstance(guide, InducingGuide) or guide.whitens_all:
         return
-    params = training.params
-    for k, key in enumerate(members.keys):
-        kwargs = training.arrays_of(k) | training.static
-        found = guide.coinciding(key, members.of(k, params), training.source.batch(k, 0), kwargs)
+    params = setup.params(state.svi)
+    for k, key in enumerate(replicates.keys):
+        batch = setup.source.batch(k, 0)
+        found = guide.coinciding(key, replicates.of(k, params), batch, setup.kwargs_of(k))
         for site, (count, size) in found.items():
             # A few do little harm: of 300 in 4 dimensions, when 100 coincide, 150 steps take the loss from 4263 to
             # 1320 (distinct ones to 355), when 297 do, to 4963 by way of 3e6.
             if 2 * count > size:
                 raise FactorisationError(
-                    f"Training{f' {k} of {members.count}' if members.several else ''} cannot begin: {count} of the "
-                    f"{size} inducing variables of site {site!r} coincide with an earlier one up to the jitter, so "
+                    f"Training{f' {k} of {replicates.count}' if replicates.several else ''} cannot begin: {count} of "
+                    f"the {size} inducing variables of site {site!r} coincide with an earlier one up to the jitter, so "
                     "that Kuu is singular but for it, and with whiten=False small steps along their differences cost "
                     "the bound much. Use whiten=True, fewer or distinct inducing inputs, a shorter initial "
                     "lengthscale, or a larger GaussianProcess(jitter=...). The initial parameters are in this error's "
-                    f".result{_of_all(training)}.",
-                    training.result,
+                    f".result{_of_all(steps)}.",
+                    setup.result(state),
                 )
 
 
-def _of_all(training: Training) -> str:
-    return ", of all members" if training.members.several else ""
+def _of_all(steps: Steps) -> str:
+    return ", of all members" if steps.replicates.several else ""
 
 
 def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None:
@@ -157,3 +154,108 @@ def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None
             PrecisionWarning,
             stacklevel=3,
         )
+
+
+#: If a training with data beyond this number fails, the data are blamed, and not the learning rate.
+EXTREME = 1e6
+
+
+class FailedStep(NamedTuple):
+    """A step that failed.
+
+    Attributes:
+        svi: NumPyro's object.
+        number: of the step.
+        before: NumPyro's state before the step.
+        loss: its loss.
+        batch: its minibatch.
+        kwargs: the program's keyword arguments.
+    """
+
+    svi: SVI
+    number: int
+    before: SVIState
+    loss: float
+    batch: tuple
+    kwargs: dict[str, Any]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Unconstrained parameters before the step."""
+        return self.svi.optim.get_params(self.before.optim_state)
+
+    def objective(self, loss: Any, params: dict[str, Any]) -> Any:
+        """An objective's value in this step, at unconstrained parameters."""
+        svi, key = self.svi, random.split(self.before.rng_key)[1]
+        values = svi.constrain_fn(params) | (self.before.mutable_state or {})
+        return loss.loss(key, values, svi.model, svi.guide, *self.batch, **self.kwargs, **svi.static_kwargs)
+
+
+def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str) -> None:
+    """Raise the error that explains a failed step.
+
+    Args:
+        step: the step.
+        result: the trained model that the error carries.
+        where: beginning of the message.
+        kept: end of the message.
+    """
+    kind, cause = NonFiniteError, None
+    try:
+        what = _of_update(step) if np.isfinite(step.loss) else _of_bound(step)
+    except Exception as error:
+        # Compiled code gives NaN; with concrete numbers, a factorisation or a kernel's check raises the reason.
+        what, cause = str(error), error
+        if isinstance(error, FactorisationError) and result.losses.ndim == 1:
+            kind = FactorisationError
+    raise kind(f"{where}: {what} {way_out(step)} {kept}", result) from cause
+
+
+def _of_bound(step: FailedStep) -> str:
+    """Which sites' terms of the bound are not finite.
+
+    Raises as the program does outside ``jit``.
+    """
+    loss, bound = step.svi.loss, f"the ELBO is {-step.loss}"
+    step.objective(loss, step.params)
+    if (by_site := of_objective(loss).by_site) is None:
+        return f"{bound}."
+    values = jax.jit(partial(step.objective, by_site()))(step.params)
+    sites = [f"{name!r} ({-float(value):.6g})" for name, value in values.items() if not np.isfinite(value)]
+    if not sites:
+        return f"{bound}: each site's term is finite, their sum is not."
+    return f"{bound}, from site(s) {', '.join(sites)}."
+
+
+def _of_update(step: FailedStep) -> str:
+    """Which gradients are not finite, or else that the update is not."""
+    bound = f"the ELBO is {-step.loss:.6g}"
+    gradients = jax.jit(jax.grad(partial(step.objective, step.svi.loss)))(step.params)
+    bad = [name for name, gradient in gradients.items() if not bool(all_finite(gradient, 0))]
+    if bad:
+        return (
+            f"{bound} but the gradient of {', '.join(bad)} is not finite. Where a function of the program has no "
+            "derivative (sqrt at 0, jnp.where around what is not finite), keep its argument away from there."
+        )
+    return f"{bound} but the update is not finite, or out of the range of the numbers' type."
+
+
+def way_out(step: FailedStep) -> str:
+    """Advice: about the data if they are extreme, else the initial values, else the steps."""
+    names = checks.positional(step.svi.model, len(step.batch))[0]
+    large = [name for name, x in [*zip(names, step.batch, strict=True), *step.kwargs.items()] if _largest(x) > EXTREME]
+    if large:
+        return f"{', '.join(large)} holds numbers beyond {EXTREME:g}: standardise (mean 0, standard deviation 1)."
+    if step.number == 0 and not np.isfinite(step.loss):
+        return "No step was taken before: check the initial values (init_params) and fixed hyperparameters."
+    slower = of_optimizer(step.svi.optim).way_out or "Lower the learning rate."
+    return f"Check the initial values (init_params). {slower}" if step.number == 0 else slower
+
+
+def _largest(tree: Any) -> float:
+    """The largest absolute number of an argument."""
+    found = 0.0
+    for x in jax.tree.leaves(tree):
+        if np.size(x) and jnp.issubdtype(jnp.result_type(x), jnp.number):
+            found = max(found, float(np.nanmax(np.abs(np.asarray(x)), initial=0)))
+    return found

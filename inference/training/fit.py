@@ -1,11 +1,12 @@
-"""How is a program trained? NumPyro's SVI update is compiled once, looped over minibatches, watched, and kept.
+"""``fit``: a program is trained by NumPyro's SVI, whose update is compiled once and looped over minibatches.
 
-In order: the call and its arguments are checked (``entry_point``, :func:`fit`, ``protocol.py``, ``_sources.py``); every
-member gets a guide that knows the program, and an initial state (``state.py``, ``start.py``); one step is traced and
-looked at (``_steps.py``, ``seen_step.py``); the newest checkpoint is restored (``checkpoints.py``); the loop takes
-chunks of steps, keeps finite losses, steps failed members back, saves and calls back (:func:`fit` and below); a failed
-member's step is explained (``explain.py``, ``failures.py``); the objective's ``finish`` ends with a
-:class:`~gpzoo.inference.Trained`.
+In order: the call is checked and its rows get a source (``_sources.py``); ``start.py`` gives every replicate an initial
+state and compiles the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``); the loop takes chunks
+of steps, keeps those that are finite (``failures.py``), saves and calls back.
+
+What stays the same is a :class:`Setup` (``setup.py``), what changes a :class:`TrainState` (``state.py``). Of a batch:
+``source.feed`` says which rows the next steps take, ``Steps.take`` hands that to the compiled loop, where
+``source.of_step`` cuts the batch of a step, and ``step_of`` updates NumPyro's state with it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,11 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import Mesh
@@ -37,13 +36,15 @@ from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
-from gpzoo.inference.training._sources import source_of
+from gpzoo.inference.training._sources import Resident, Streamed, source_of
 from gpzoo.inference.training.checkpoints import Checkpoints
-from gpzoo.inference.training.failures import Chunk, raise_failure, refuse_coinciding, step_back, warn_if_fallen
-from gpzoo.inference.training.members import Members
+from gpzoo.inference.training.failures import keep, raise_failure, refuse_coinciding, warn_if_fallen
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.training.protocol import refuse_misfits
-from gpzoo.inference.training.state import Training
+from gpzoo.inference.training.replicates import Replicates
+from gpzoo.inference.training.setup import Setup
+from gpzoo.inference.training.start import start
+from gpzoo.inference.training.state import TrainState
 
 if TYPE_CHECKING:
     from gpzoo.tables import Table
@@ -133,11 +134,12 @@ def fit(
             :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a
             warning at the end says so if most were.
         checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
-            there when started again with the same arguments, and ends with the same bits. It is refused with other
-            data, told by the sha256 of each array's bytes (of a table only the first and last rows are looked at, 128
-            MB of each), and with other settings, such as a learning rate, also one that the optimiser keeps in its
-            state (``optax.inject_hyperparams``). ``init_params`` and what the guide's initialisers give are not
-            compared: a training that goes on has no use for them. Written within the first 30 seconds, then every
+            there when started again with the same arguments, and ends with the same bits (objectives of NumPyro may
+            sum over sites in another order in another process). It is refused with other data, told by the sha256 of
+            each array's bytes (of a table only the first and last rows are looked at, 128 MB of each), with other keys,
+            ``batch_size`` or keyword arguments, and with parameters of other names or shapes. Nothing else of program,
+            guide and optimiser is compared: after a change of these, such as another learning rate, the training goes
+            on with it. Written within the first 30 seconds, then every
             ``checkpoint_seconds``, at the end, on SIGINT and SIGTERM, and when the callback or the reading of a table
             fails. A folder has one training at a time.
         checkpoint_seconds: seconds between checkpoints.
@@ -163,8 +165,9 @@ def fit(
             function; for a ``mesh`` of several axes, with several keys or with that objective, one whose devices do not
             divide ``batch_size``, and arguments that differ between its processes.
         DatasetError: when rows of a table cannot be read.
-        NonFiniteError: when the ELBO or a gradient is not finite, naming the site, the rows and what to try. Its
-            ``result`` has the last parameters at which the bound was finite, and the losses before.
+        NonFiniteError: when the ELBO, a gradient or an update is not finite, naming the step, the site or the
+            parameter, and what to try. Its ``result`` has the last parameters at which the bound was finite, and the
+            losses before.
         FactorisationError: when that is due to a Cholesky factorisation, naming the site, with the same ``result``.
             With several keys a NonFiniteError says so, after the others are done. Also before the first step, with the
             initial parameters as ``result``, when more than half of a site's inducing variables coincide with earlier
@@ -175,11 +178,7 @@ def fit(
 
     Every error that ends the training has the result so far as ``.result``, also one of a callback or an interruption.
     """
-    if not isinstance(svi, SVI):
-        raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
-    if natural is not None:
-        optimizer = NaturalGradients(svi.optim, svi.guide, natural)
-        svi = SVI(svi.model, svi.guide, optimizer, svi.loss, **svi.static_kwargs)
+    svi = _with_natural(svi, natural)
     num_steps = checks.count("num_steps", num_steps)
     callback_steps = checks.positive_int("callback_steps", callback_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
@@ -187,178 +186,178 @@ def fit(
     if checkpoint is not None:
         none, empty = ", or None for none;", "; the current one is '.'"
         checked_path("checkpoint", checkpoint, "a folder", none=none, empty=empty)
-    members, placement = Members(checks.rng_key(rng_key, several=True)), Placement(mesh)
-    if mesh is not None and members.several:
-        raise ValueError(f"mesh splits the rows of one training: with {members.count} keys call fit for each.")
+    replicates, placement = Replicates(checks.rng_key(rng_key, several=True)), Placement(mesh)
+    if mesh is not None and replicates.several:
+        raise ValueError(f"mesh splits the rows of one training: with {replicates.count} keys call fit for each.")
     refuse_misfits(svi, num_steps, full=batch_size is None, mesh=mesh is not None)
+
     absent: checks.Absent = []
     tables = any(map(checks.is_table, data))
     data, columns = unlabelled(svi.model, data), columns_of(svi.model, data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
     with ExitStack() as held:
-        source = held.enter_context(closing(source_of(args, batch_size, members, in_axes, placement)))
-        for k in range(members.count if absent else 0):
-            own = {name: members.of(k, x) if name in member_kwargs else x for name, x in kwargs.items()}
-            refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, (source.all_rows(k), own))
-        if not source.full and kwargs.get("num_data") is None and checks.is_open(svi.model, "num_data"):
-            kwargs["num_data"] = source.num_rows
-        if (size := kwargs.get("num_data")) is not None and np.ndim(size) == 0 and size < source.num_rows:
-            raise ValueError(
-                f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}."
-            )
+        source = held.enter_context(closing(source_of(args, batch_size, replicates, in_axes, placement)))
+        kwargs = _with_num_data(svi, source, kwargs)
+        setup = Setup(svi, replicates, source, kwargs, member_kwargs)
+        for k in range(replicates.count if absent else 0):
+            example = source.all_rows(k), setup.kwargs_of(k)
+            refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, example)
         with _platform.collected_later():
-            training = Training(svi, members, source, kwargs, member_kwargs, init_params)
-        training.refuse_other_arguments()
+            steps, state = start(setup, init_params)
+        setup.refuse_other_processes(state.svi)
         keeper = None
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, training.settings(kwargs), placement)
+            keeper = Checkpoints(checkpoint, setup.settings(), placement)
             held.enter_context(keeper.alone())
-            if (found := keeper.restore(training.state)) is not None:
-                if found.step > num_steps:
-                    raise ValueError(
-                        f"num_steps is {num_steps}, but the checkpoint in {keeper.directory} is already at step "
-                        f"{found.step}. Ask for {found.step} or more, or use another folder."
-                    )
-                training.restore(found)
-        try:
-            if training.done == 0:
-                refuse_coinciding(training)
-            _loop(training, num_steps, keeper, checkpoint_seconds, callback, callback_steps, progress)
-            if training.failed:
-                raise_failure(training, num_steps)
-            training.describe()
-            training.data |= columns
-            result = training.result
-            if training.finish is not None:
-                warn_if_fallen(result.losses, training.source.num_rows)
-            # Once if most natural steps were shorter than asked for, of the member with the most.
-            counts = result.backed_off.items()
-            if said := [text for site, n in counts if (text := shortened(site, int(np.max(n)), training.done))]:
-                warnings.warn(" ".join(said), UserWarning, stacklevel=3)
-        except BaseException as error:
-            where = f"Training ended after step {training.done} of {num_steps}."
-            keep_in(error, "result", lambda: training.result, where)
-            raise
+            state = _resumed(keeper, state, num_steps)
+
+        pace = _Pace(source.chunk, num_steps, callback_steps if callback else None)
+        started = time.perf_counter() - state.seconds
+        due = time.perf_counter() + min(_FIRST_SECONDS, checkpoint_seconds)
+
+        def report() -> None:
+            nonlocal started
+            if callback is None or not pace.is_reported(state.step):
+                return
+            paused = time.perf_counter()
+            try:
+                callback(state.step, paused - started, setup.params(state.svi))
+            finally:
+                started += time.perf_counter() - paused
+
+        def save() -> bool:
+            nonlocal state
+            state = state._replace(seconds=time.perf_counter() - started)
+            return keeper is not None and keeper.save(state)
+
+        held.enter_context(_keeping_result(setup, lambda: state, num_steps))
+        if state.step == 0:
+            refuse_coinciding(steps, state)
+        kept = False
+        bar = progress_bar(placement.first and progress, num_steps, state.step)
+        with Signals(keeper is not None) as signals, bar as show:
+            try:
+                report()  # a training that stopped in a callback owes it still
+                count = pace.count(state.step)
+                feed = source.feed(state.step, count) if count else None
+                with _platform.collected_later():
+                    steps.compile(state.svi, feed)
+                with others_may_run():
+                    while state.step < num_steps and not state.all_failed and not signals.received:
+                        tick, ahead = time.perf_counter(), pace.count(state.step + count)
+                        taken = steps.take(state.svi, feed, state.ends(count))
+                        try:  # while the device computes
+                            feed = source.feed(state.step + count, ahead) if ahead else None
+                        finally:  # steps are kept also where the rows after them cannot be read
+                            state = keep(steps, state, count, taken)
+                        pace.measured(count, time.perf_counter() - tick)
+                        # All processes take as many steps, and stop at the same one.
+                        most, signal = placement.agreed(pace.most, signals.received or 0)
+                        pace.most, signals.received, count = int(most), int(signal) or None, ahead
+                        show(state.step, state.losses[:, -100:], len(state.failed))
+                        if keeper is not None and time.perf_counter() > due:
+                            due = time.perf_counter() + checkpoint_seconds
+                            save()
+                        if not state.all_failed:
+                            report()
+            finally:  # also where a callback raises, or rows that cannot be read
+                kept = save()
+        signals.propagate(kept)
+        if state.failed:
+            raise_failure(steps, state, num_steps)
+        result = setup.result(state, setup.described | columns)
+        _warn(setup, result)
         return result
 
 
-class _Clock:
-    """Seconds in training, without those in callbacks."""
-
-    def __init__(self, before: float) -> None:
-        self.started = time.perf_counter() - before
-
-    @contextmanager
-    def paused(self) -> Iterator[float]:
-        """Stand still; gives the seconds so far."""
-        paused = time.perf_counter()
-        try:
-            yield paused - self.started
-        finally:
-            self.started += time.perf_counter() - paused
-
-    @property
-    def seconds(self) -> float:
-        """So far."""
-        return time.perf_counter() - self.started
-
-
-def _loop(
-    training: Training,
-    num_steps: int,
-    keeper: Checkpoints | None,
-    checkpoint_seconds: float,
-    callback: Callable | None,
-    callback_steps: int,
-    progress: bool | str,
-) -> None:
-    """Take the steps that are missing, chunk by chunk, or those until it fails."""
-    source, placement, everybody = training.source, training.placement, training.members.count
-    missing = np.full((everybody, num_steps - training.done), np.nan)
-    training.losses = np.concatenate([training.losses, missing], axis=1)
-    clock, due = _Clock(training.seconds), time.perf_counter() + min(_FIRST_SECONDS, checkpoint_seconds)
-    most, compiled, kept = 1, False, False
-
-    def report() -> None:
-        done = training.done
-        if callback is not None and done and (done % callback_steps == 0 or done >= num_steps):
-            with clock.paused() as seconds:
-                # Copies: the next steps take over the state's own arrays.
-                callback(done, seconds, jax.tree.map(jnp.copy, training.params))
-
-    def steps_from(start: int) -> int:
-        """Steps of the chunk that begins at ``start``."""
-        count = min(most, source.chunk, num_steps - start)
-        return min(count, callback_steps - start % callback_steps) if callback is not None else count
-
-    bar = progress_bar(placement.first and progress, num_steps, training.done)
-    with Signals(keeper is not None) as signals, bar as show, ExitStack() as after:
-        try:
-            report()  # a training that stopped in a callback owes it still
-            count = steps_from(training.done)
-            feed = _feed(training, training.done, count)
-            while training.done < num_steps and len(training.failed) < everybody and not signals.received:
-                tick, ahead = time.perf_counter(), steps_from(training.done + count)
-                with nullcontext() if compiled else _platform.collected_later():
-                    feed = _advance(training, feed, count, ahead)
-                if compiled:
-                    elapsed = max(time.perf_counter() - tick, 1e-6)
-                    most = int(np.clip(_CHUNK_SECONDS * count / elapsed, 1, source.chunk))
-                else:
-                    after.enter_context(others_may_run())
-                # All processes take as many steps, and stop at the same one.
-                said = placement.agreed(most, signals.received or 0)
-                most, signals.received = int(said[0]), int(said[1]) or None
-                count, compiled = ahead, True
-                recent = training.losses[:, max(0, training.done - 100) : training.done]
-                show(training.done, recent, len(training.failed))
-                if keeper is not None and time.perf_counter() > due:
-                    due, training.seconds = time.perf_counter() + checkpoint_seconds, clock.seconds
-                    training.save(keeper)
-                if len(training.failed) < everybody:
-                    report()
-        finally:
-            # Also where a callback raises, or rows that cannot be read.
-            training.seconds = clock.seconds
-            kept = training.save(keeper)
-    signals.propagate(kept)
-
-
-def _feed(training: Training, start: int, count: int) -> Any:
-    return training.source.feed(start, count) if count > 0 else None
-
-
-def _advance(training: Training, feed: Any, count: int, ahead: int) -> Any:
-    """Take ``count`` steps; returns the feed of the next ``ahead``, which is made while the device computes."""
-    start, done, failed = training.steps.copy(training.state), training.done, dict(training.failed)
-    counts = np.array([0 if k in failed else count for k in range(training.members.count)])
+@contextmanager
+def _keeping_result(setup: Setup, state: Callable[[], TrainState], num_steps: int) -> Iterator[None]:
+    """Give any error in this context the result so far."""
     try:
-        training.state, *taken = training.steps.take(training.state, feed, counts)
-        try:
-            return _feed(training, done + count, ahead)
-        finally:
-            # Steps are kept also where the rows after them cannot be read.
-            values, begun = (np.asarray(x).reshape(len(counts), -1) for x in taken)
-            _keep(training, Chunk(start, feed, counts, values, begun[:, 0]))
-    except BaseException:
-        if training.done == done:  # no step was kept, and the state that was given up may be gone
-            training.state, training.failed = start, failed
+        yield
+    except BaseException as error:
+        where = f"Training ended after step {state().step} of {num_steps}."
+        keep_in(error, "result", lambda: setup.result(state()), where)
         raise
-    finally:
-        training.earlier = start, done
 
 
-def _keep(training: Training, chunk: Chunk) -> None:
-    """Keep the losses of a chunk up to where a member fails, and the state there."""
-    done, counts, values, begun = training.done, chunk.counts, chunk.values, chunk.begun
-    before = np.arange(values.shape[1]) < begun[:, None]
-    taken = (np.isfinite(values) & before).sum(axis=1)
-    bad = (taken < begun) | ~training.steps.finite(training.state)
-    if bad.any():
-        taken = np.where(bad, step_back(training, chunk, bad), taken)
-        training.failed |= {k: done + int(taken[k]) for k in np.flatnonzero(bad).tolist()}
-    for k in range(len(counts)):
-        kept = max(taken[k], 0)
-        training.losses[k, done : done + kept] = values[k, :kept]
-        training.losses[k, done + taken[k] : done + max(counts)] = np.nan
-    training.done += int(taken[counts > 0].max())
+def _with_natural(svi: SVI, natural: Rate | Mapping[str, Rate] | None) -> SVI:
+    """NumPyro's object, with natural gradients where they are asked for."""
+    if not isinstance(svi, SVI):
+        raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
+    if natural is None:
+        return svi
+    return SVI(svi.model, svi.guide, NaturalGradients(svi.optim, svi.guide, natural), svi.loss, **svi.static_kwargs)
+
+
+def _with_num_data(svi: SVI, source: Resident | Streamed, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments, with the number of all rows where the program scales minibatches to it.
+
+    Raises:
+        ValueError: if a smaller number was given.
+    """
+    size = kwargs.get("num_data")
+    if size is None and not source.full and checks.is_open(svi.model, "num_data"):
+        return kwargs | {"num_data": source.num_rows}
+    if size is not None and np.ndim(size) == 0 and size < source.num_rows:
+        raise ValueError(f"num_data is {size}, but there are {source.num_rows} rows: pass num_data={source.num_rows}.")
+    return kwargs
+
+
+def _resumed(keeper: Checkpoints, state: TrainState, num_steps: int) -> TrainState:
+    """The state of the newest checkpoint, or the initial one.
+
+    Raises:
+        ValueError: if it has more than ``num_steps``.
+    """
+    found = keeper.restore(state.svi)
+    if found is None:
+        return state
+    if found.step > num_steps:
+        raise ValueError(
+            f"num_steps is {num_steps}, but the checkpoint in {keeper.directory} is already at step {found.step}. Ask "
+            f"for {found.step} or more, or use another folder."
+        )
+    return found._replace(svi=keeper.placement.everywhere(found.svi))
+
+
+def _warn(setup: Setup, result: Trained) -> None:
+    """Warn of a collapsed bound that fell, and of natural gradients most of which were shortened."""
+    if setup.finish is not None:
+        warn_if_fallen(result.losses, setup.source.num_rows)
+    said = []
+    for site, counts in result.backed_off.items():
+        most = int(np.max(counts))  # of the replicate with the most
+        if text := shortened(site, most, result.losses.shape[-1]):
+            said.append(text)
+    if said:
+        warnings.warn(" ".join(said), UserWarning, stacklevel=4)
+
+
+class _Pace:
+    """Numbers of steps between two visits of the host, such that these are about a second apart.
+
+    Args:
+        chunk: the largest number.
+        num_steps: at which the training ends.
+        callback_steps: at multiples of which a callback wants the host; ``None`` without one.
+    """
+
+    def __init__(self, chunk: int, num_steps: int, callback_steps: int | None) -> None:
+        self.chunk, self.num_steps, self.callback_steps, self.most = chunk, num_steps, callback_steps, 1
+
+    def count(self, step: int) -> int:
+        """Number of steps to take at once from a step on."""
+        count = min(self.most, self.chunk, self.num_steps - step)
+        if self.callback_steps is not None:
+            count = min(count, self.callback_steps - step % self.callback_steps)
+        return max(count, 0)
+
+    def is_reported(self, step: int) -> bool:
+        """Whether a callback is due at a step."""
+        at_end = step >= self.num_steps
+        return step > 0 and self.callback_steps is not None and (at_end or step % self.callback_steps == 0)
+
+    def measured(self, count: int, seconds: float) -> None:
+        """Learn from the time that steps took."""
+        self.most = int(np.clip(_CHUNK_SECONDS * count / max(seconds, 1e-6), 1, self.chunk))

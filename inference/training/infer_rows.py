@@ -1,4 +1,4 @@
-"""Where are new rows, whose latent variables have parameters of their own? Found with all else held."""
+"""Latent variables of new rows, which have parameters of their own: found with all else held."""
 
 from __future__ import annotations
 

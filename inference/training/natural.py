@@ -22,7 +22,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
-from gpzoo.inference.training.seen_step import Watch
+from gpzoo.inference.training.step_trace import StepTrace
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.forms import Form, Full
 
@@ -134,7 +134,7 @@ class NaturalGradients(Optimizer):
         if inner := sorted(rates.keys() & self.guide.sites.inner):
             warnings.warn(
                 f"Natural gradients of {', '.join(inner)}, on which other GP sites depend: the bound is far from "
-                "quadratic there, and steps that suit the last layer can be too long. Watch the losses.",
+                "quadratic there, and steps that suit the last layer can be too long. StepTrace the losses.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -163,7 +163,7 @@ class NaturalGradients(Optimizer):
         Returns:
             What ``fn`` returned, and the state after.
         """
-        with (seen := Watch()):
+        with (seen := StepTrace()):
             (loss, aux), g = value_and_grad(fn, self.get_params(state), forward_mode_differentiation)
         after = self.update(g, state, value=loss)
         if self._cannot_overshoot(seen):
@@ -218,7 +218,7 @@ class NaturalGradients(Optimizer):
         *_, counts = state[1]
         return {site: np.asarray(count) for site, count in counts.items()}
 
-    def _cannot_overshoot(self, seen: Watch) -> bool:
+    def _cannot_overshoot(self, seen: StepTrace) -> bool:
         """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site is stepped whole.
 
         Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls. Where

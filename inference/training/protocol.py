@@ -1,4 +1,4 @@
-"""What do an objective and an optimiser say of themselves? Nothing else of their classes matters to a training."""
+"""Attributes by which objectives and optimisers speak of themselves; a training asks nothing else of their classes."""
 
 from __future__ import annotations
 

@@ -1,19 +1,23 @@
-"""Where does a training begin? At the initial state of every member, once its data and its program are checked."""
+"""The start of a training: the initial state of every replicate, once its data and its program are checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax
-import numpyro
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, random
 from jaxtyping import PRNGKeyArray
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
-from numpyro.primitives import mutable
+from numpyro.infer.util import transform_fn
 
-from gpzoo.errors import FactorisationError
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.batches import refuse_in_minibatches
@@ -21,102 +25,122 @@ from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
-from gpzoo.inference.training._sources import Resident, Streamed
-from gpzoo.inference.training.explain import extreme_data
-from gpzoo.inference.training.protocol import of_objective
+from gpzoo.inference.training.protocol import of_objective, refuse_no_parameters
+from gpzoo.inference.training.setup import Setup
+from gpzoo.inference.training.state import TrainState
+from gpzoo.inference.training.step import Steps
+from gpzoo.inference.training.step_trace import expectations, refuse_scales
 
 
-class InitialStates:
-    """Initial states of the members of a training, one after the other.
+def start(setup: Setup, init_params: Mapping[str, Any] | None) -> tuple[Steps, TrainState]:
+    """The compiled steps of a training and its state before them.
 
     Args:
-        svi: NumPyro's object.
-        source: of the rows.
-        static: keyword arguments of the program that are no arrays.
+        setup: of the training.
+        init_params: see :func:`~gpzoo.inference.fit`.
+
+    Raises:
+        ValueError: for programs and data that cannot be trained, see there.
+    """
+    replicates, svi = setup.replicates, setup.svi
+    if init_params is not None:
+        replicates.check("init_params", init_params)
+    begin: Any = _OfInducingGuide(setup) if isinstance(svi.guide, InducingGuide) else _OfOtherGuide(setup)
+    states = []
+    for k, key in enumerate(replicates.keys):
+        try:
+            states.append(begin(k, key, replicates.of(k, init_params)))
+            if setup.finish is not None:  # raises here if the objective does not fit the program
+                setup.finished(k, svi.get_params(states[k]) | (states[k].mutable_state or {}))
+        except Exception as error:
+            if replicates.several:
+                error.add_note(f"This is member {k} of {replicates.count} trainings.")
+            raise
+    state = setup.placement.everywhere(replicates.stacked(states))
+    steps = Steps(setup, state)
+    refuse_scales(steps.trace, setup.source.size, setup.source.num_rows)
+    refuse_no_parameters(svi.optim.get_params(states[0].optim_state))
+    setup.expectations |= expectations(steps.trace, begin.needs)
+    return steps, TrainState(state, 0, np.zeros((replicates.count, 0)))
+
+
+class _OfInducingGuide:
+    """``begin(k, key, given)``: the initial state of a replicate whose guide is an :class:`InducingGuide`.
 
     Attributes:
         needs: which sites each data site depends on, once there is a state.
     """
 
-    def __init__(self, svi: SVI, source: Resident | Streamed, static: dict[str, Any]) -> None:
-        self.svi, self.source, self.static = svi, source, static
-        self.needs: Mapping[str, frozenset[str]] = {}
-        self._init: Callable | None = None
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.needs = setup, {}
+        self.init: Callable | None = None
+        self.alike = not any(jax.tree.leaves((setup.source.axes, setup.array_axes)))
 
-    def of(
-        self, k: int, key: PRNGKeyArray, arrays: dict[str, Any], given: Mapping[str, Any] | None, *, known: bool
-    ) -> SVIState:
-        """The state of member ``k``.
-
-        Args:
-            k: its number.
-            key: of its training.
-            arrays: its keyword arguments that are arrays.
-            given: its ``init_params``.
-            known: whether its data are those of the member before.
-        """
-        svi, source = self.svi, self.source
-        first, whole, kwargs = source.batch(k, 0), source.all_rows(k), arrays | self.static
-        if not isinstance(svi.guide, InducingGuide):
-            # A guide of another kind may set parameters that the program has no start for.
-            self._init = self._init or jax.jit(self._by_guide)
-            state = self._init(key, given, first, arrays)
-            if not known:
-                values = svi.get_params(state)
-                self.needs = look(svi.model, whole, kwargs | svi.static_kwargs, values, arrays=True, first=True).needs
-            return state
-        guide = svi.guide
+    def __call__(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
+        svi, source, guide = self.setup.svi, self.setup.source, self.setup.svi.guide
+        first, whole, kwargs = source.batch(k, 0), source.all_rows(k), self.setup.kwargs_of(k)
+        options, known = kwargs | svi.static_kwargs, k > 0 and self.alike
         # The data are constants here, so that likelihoods check their numbers. The look holds the data, which are many
         # rows of a table: nothing else of it is kept.
-        looked = None if known else look(guide.model, whole, kwargs | svi.static_kwargs, first=True)
+        looked = None if known else look(guide.model, whole, options, first=True)
         if looked is not None:
             self.needs = looked.needs
         # On all rows at once the program may not fit in memory, such as a network on images.
         guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
         refuse_other_program(svi.model, guide)
         seen = whole if guide.looks_at_inputs(given) else first
-        try:
-            sites = guide.starting_sites(key, seen, kwargs, given, "init_params")
-        except FactorisationError as error:
-            cause = extreme_data(svi.model, seen, arrays) or "Look at initial and fixed hyperparameters."
-            raise FactorisationError(f"Training cannot begin: {error} {cause}") from error
+        sites = guide.starting_sites(key, seen, kwargs, given, "init_params")
         if not source.full and not known:
-            options, values = kwargs | svi.static_kwargs, values_of(sites)
             learns_state = any(site["type"] == "mutable" for site in sites.values())
-            refuse_in_minibatches(guide.model, first, options, values, order_alone=learns_state)
-        self._init = self._init or initial(svi, sites)
-        return self._init(key, values_of(sites))
+            refuse_in_minibatches(guide.model, first, options, values_of(sites), order_alone=learns_state)
+        self.init = self.init or initial(svi, sites)
+        return self.init(key, values_of(sites))
 
-    def _by_guide(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
-        shown = of_objective(self.svi.loss).mode
+
+class _OfOtherGuide:
+    """``begin(k, key, given)`` for guides of another kind, which may have parameters without a start.
+
+    Attributes:
+        needs: see :class:`_OfInducingGuide`.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.needs = setup, {}
+        self.init = jax.jit(self._init)
+
+    def __call__(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
+        svi, source = self.setup.svi, self.setup.source
+        state = self.init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
+        options, values = self.setup.kwargs_of(k) | svi.static_kwargs, svi.get_params(state)
+        self.needs = look(svi.model, source.all_rows(k), options, values, arrays=True, first=True).needs
+        return state
+
+    def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
+        svi, static = self.setup.svi, self.setup.static
+        shown = of_objective(svi.loss).mode
         with nullcontext() if shown is None else in_mode(shown):
-            return self.svi.init(named_key(key, "training"), *batch, init_params=params, **arrays, **self.static)
+            return svi.init(named_key(key, "training"), *batch, init_params=params, **arrays, **static)
 
 
 def initial(svi: SVI, sites: Trace) -> Callable:
-    """``init(key, values)``: the state of ``svi.init``, without running guide and program, whose sites are known.
+    """``init(key, values)``: what ``svi.init`` gives, without running guide and program, whose sites are known.
 
     Args:
         svi: NumPyro's object, which is given the sites' constraints.
         sites: sites of parameters and mutable state, by name.
     """
-
-    # Values are left out, because the training would keep them alive.
-    known_sites = {name: (site["type"], site["kwargs"]) for name, site in sites.items()}
+    transforms = {}
+    for name, site in sites.items():
+        if site["type"] == "param":
+            transforms[name] = biject_to(site["kwargs"].get("constraint", constraints.real))
+    svi.constrain_fn = partial(transform_fn, transforms)
 
     def init(key: PRNGKeyArray, values: dict[str, Any]) -> SVIState:
-        def declare() -> None:
-            for name, value in values.items():
-                kind, options = known_sites[name]
-                if kind == "mutable":
-                    mutable(name, value)
-                else:
-                    # A lambda, because an equinox module is callable: it would be called for its initial value.
-                    numpyro.param(name, lambda key, value=value: value, **options)
-
-        known = SVI(lambda: None, declare, svi.optim, svi.loss)
-        state = known.init(named_key(key, "training"))
-        svi.constrain_fn = known.constrain_fn
-        return state
+        found = {name: transform.inv(values[name]) for name, transform in transforms.items()}
+        # Without weak types, which an update loses: the step would be compiled twice.
+        found = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), values | found)
+        params = {name: found.pop(name) for name in transforms}
+        rng_key = random.split(named_key(key, "training"), 3)[0]  # as svi.init, which seeds model and guide too
+        return SVIState(svi.optim.init(params), found or None, rng_key)
 
     return jax.jit(init)

@@ -12,7 +12,7 @@ from numpyro.infer import SVI, Trace_ELBO
 from gpzoo._platform import compiled_for_one_run, steps_on_host
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
-from gpzoo.inference.training._steps import Steps
+from gpzoo.inference.training.step import Steps
 from tests.programs import adam, around_constant, constant, regression, relaxed, sine
 
 KEY = random.key(0)

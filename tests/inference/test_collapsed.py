@@ -33,7 +33,6 @@ from gpzoo.inference import (
     lbfgs,
 )
 from gpzoo.inference.bounds import collapsed
-from gpzoo.inference.training.explain import _way_out
 from gpzoo.inference.training.failures import warn_if_fallen
 from gpzoo.kernels import RBF, Invariant
 from gpzoo.likelihoods import Bernoulli, Gaussian
@@ -487,16 +486,6 @@ def test_a_bound_that_is_not_finite_in_training_is_said():
     message = r"stopped at step 2: .*(ELBO is|precision of q)"
     with pytest.warns(PrecisionWarning), pytest.raises((NonFiniteError, FactorisationError), match=message):
         fit(KEY, svi, 3, X, Y[:, 0], progress=False)
-
-
-@pytest.mark.slow
-def test_a_line_search_is_not_told_of_learning_rates():
-    for optimiser, said in (
-        (lbfgs(), "Train in float64: call numpyro.enable_x64() first"),
-        (relaxed(optax.adam(0.01)), "Lower the"),
-    ):
-        svi = SVI(regression, InducingGuide(regression, kmeans(3)), optimiser, COLLAPSED)
-        assert _way_out(svi, sine(10), {}, initial=False).startswith(said)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide,
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import _sources as minibatches
 from gpzoo.inference.training._sources import order_seed
-from gpzoo.inference.training._steps import Steps
+from gpzoo.inference.training.step import Steps
 from gpzoo.models import gp_regression
 from gpzoo.tables import table as tables
 from gpzoo.tables.arrays import ArrayTable
@@ -298,9 +298,9 @@ def test_rows_that_cannot_be_used_end_training_after_what_was_computed_is_kept(d
     table, block, first = damaged
     taken, steps = [], Steps.take
 
-    def counted(self, state, feed, counts):
-        taken.append(int(counts[0]))
-        return steps(self, state, feed, counts)
+    def counted(self, state, feed, ends):
+        taken.append(int(ends[0]))
+        return steps(self, state, feed, ends)
 
     monkeypatch.setattr(Steps, "take", counted)
     with pytest.raises(

@@ -24,7 +24,7 @@ from gpzoo.inference.programs.gp_sites import Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import fit as training
 from gpzoo.inference.training._sources import indices, order_seed
-from gpzoo.inference.training._steps import Steps
+from gpzoo.inference.training.step import Steps
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import deep_gp, gp_classification, inner_scales, linear_layers
@@ -447,7 +447,7 @@ REFUSED = {
     "too few": (
         (X[:2], Y[:2]),
         {},
-        r"With 3 keys the positional arguments must be \[3, rows, \.\.\.\].*got shapes \[\(2",
+        r"With 3 keys the positional arguments must be \[3, rows, \.\.\.\].*got shape \(2",
     ),
     "shared by mistake": ((X[0], Y[0]), {}, "For data that all keys share pass in_axes=None"),
     "one of them": ((X, Y[0]), {}, r"or None in its place, as in in_axes=\(None, 0\)"),
@@ -460,21 +460,21 @@ REFUSED = {
     "length": (
         (X, Y),
         {"member_kwargs": ["prior"], "prior": jnp.ones(2)},
-        r"leading axis of 3, .* \{'prior': \[\(2,\)\]",
+        r"leading axis of 3, .*\(2,\).*'prior'",
     ),
     "no axis": (
         (X, Y),
         {"member_kwargs": ["prior"], "prior": jnp.ones(())},
-        r"leading axis of 3, .*\{'prior': \[\(\)\]",
+        r"leading axis of 3, .*'prior'",
     ),
     "start": ((X, Y), {"init_params": {"w_loc": jnp.zeros(2)}}, r"init_params must have a leading axis of 3.*'w_loc'"),
     "batch": ((X, Y), {"batch_size": 13}, "batch_size must be between 1 and the number of rows, 12; got 13"),
     "one key": ((X[0], Y[0]), {"key": KEY, "member_kwargs": ["prior"]}, "member_kwargs is for several keys"),
     "no keys": ((X[:0], Y[:0]), {"key": SOME[:0]}, r"rng_key must be one key, or keys \[K\] .* got shape \(0,\)"),
     "keys": ((X, Y), {"key": SOME[:, None]}, r"rng_key must be one key, or keys \[K\] .* got shape \(3, 1\)"),
-    "table": ((ArrayTable(X[0], Y[0]),), {}, "A table is the only positional argument .* 1 arguments and 3 keys"),
-    "one key in an array": ((ArrayTable(X[0], Y[0]),), {"key": SOME[:1]}, "A table is the only .* 1 keys"),
-    "table and arrays": ((ArrayTable(X[0]), Y[0]), {"key": KEY}, "A table is the only .* 2 arguments and one key"),
+    "table": ((ArrayTable(X[0], Y[0]),), {}, "A table is the only positional argument"),
+    "one key in an array": ((ArrayTable(X[0], Y[0]),), {"key": SOME[:1]}, "A table is the only"),
+    "table and arrays": ((ArrayTable(X[0]), Y[0]), {"key": KEY}, "A table is the only"),
 }
 
 
@@ -533,10 +533,10 @@ def test_neither_steps_nor_members_retrace(backend, monkeypatch):
 def test_the_host_looks_about_once_a_second(cost, most, monkeypatch):
     now, counts, steps = [0.0], [], Steps.take
 
-    def timed(self, state, feed, wanted):
-        counts.append(int(wanted.max()))
+    def timed(self, state, feed, ends):
+        counts.append(int(ends.max()))
         now[0] += cost * counts[-1]
-        return steps(self, state, feed, wanted)
+        return steps(self, state, feed, ends)
 
     monkeypatch.setattr(Steps, "take", timed)
     monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: now[0]))
@@ -544,7 +544,8 @@ def test_the_host_looks_about_once_a_second(cost, most, monkeypatch):
     result = train(total, callback=lambda *now: None, callback_steps=every)
     expected = []
     while (done := sum(expected)) < total:
-        # The first chunk is compiled, the second measured, while the third is prepared.
-        size = most if len(expected) > 2 else 1
+        # The first chunk is measured, while the second is prepared.
+        size = most if len(expected) > 1 else 1
         expected.append(min(size, total - done, every - done % every))
-    assert counts == expected and result.seconds == pytest.approx(cost * total)
+    # Without a step it is compiled.
+    assert counts == [0, *expected] and result.seconds == pytest.approx(cost * total)

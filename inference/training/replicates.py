@@ -1,4 +1,4 @@
-"""How do several trainings run as one? Each has a key, and arrays of its own or shared ones, along a leading axis."""
+"""Trainings that run as one: each has a key, and arrays of its own or shared ones, along a leading axis."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, PRNGKeyArray, Shaped
 
-from gpzoo import _checks as checks
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arguments import refuse_unknown
 
 
-class Members:
+class Replicates:
     """The trainings of one call of :func:`~gpzoo.inference.fit`: one, or one for each of several keys.
 
     Args:
@@ -24,7 +23,7 @@ class Members:
 
     Attributes:
         keys: of the trainings.
-        several: whether arrays of all trainings have an axis of members.
+        several: whether arrays of all trainings have an axis of replicates.
         count: of the trainings.
         shape: of that axis, ``(K,)``, or ``()`` without it.
 
@@ -34,16 +33,12 @@ class Members:
 
     def __init__(self, rng_key: Shaped[Array, "..."]) -> None:
         leading = rng_key.ndim - (0 if files.is_key(rng_key) else 1)
-        message = f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}."
-        checks.refuse(leading not in (0, 1) or rng_key.size == 0, message)
+        if leading not in (0, 1) or rng_key.size == 0:
+            raise ValueError(f"rng_key must be one key, or keys [K] for K trainings; got shape {rng_key.shape}.")
         self.several = leading == 1
         self.keys: list[PRNGKeyArray] = list(rng_key) if self.several else [rng_key]
         self.count = len(self.keys)
         self.shape = (self.count,) if self.several else ()
-
-    def key_words(self) -> list[int]:
-        """The numbers in all keys, typed or not."""
-        return [word for key in self.keys for word in files.numbers(key).ravel().tolist()]
 
     def axes_of(self, in_axes: int | Sequence[int | None] | None, count: int) -> tuple[bool, ...] | None:
         """For each of ``count`` positional arguments whether it has the axis; ``None`` without it.
@@ -54,23 +49,23 @@ class Members:
         if not self.several:
             return None
         axes = tuple(in_axes) if isinstance(in_axes, list | tuple) else (in_axes,) * count
-        known = (axis is None or (axis == 0 and not isinstance(axis, bool)) for axis in axes)
-        message = (
-            f"in_axes must be 0 (one per key) or None (shared), or one of these for each of the {count} positional "
-            f"arguments; got {in_axes!r}."
-        )
-        checks.refuse(len(axes) != count or not all(known), message)
+        known = all(axis is None or (axis == 0 and not isinstance(axis, bool)) for axis in axes)
+        if len(axes) != count or not known:
+            raise ValueError(
+                "in_axes must be 0 (one per key) or None (shared), or one of these for each of the "
+                f"{count} positional arguments; got {in_axes!r}."
+            )
         return tuple(axis == 0 for axis in axes)
 
     def axes_by_name(self, arrays: Mapping[str, Any], member_kwargs: Collection[str]) -> dict[str, bool] | None:
         """For each keyword argument whether it has the axis; ``None`` without it.
 
         Raises:
-            ValueError: for one key, if a name is not in ``arrays``, or a leading axis is not that of the members.
+            ValueError: for one key, if a name is not in ``arrays``, or a leading axis is not that of the replicates.
         """
         if not self.several:
-            message = f"member_kwargs is for several keys, random.split(key, K); got one key and {member_kwargs}."
-            checks.refuse(member_kwargs, message)
+            if member_kwargs:
+                raise ValueError(f"member_kwargs is for several keys, random.split(key, K); got {member_kwargs}.")
             return None
         names = {member_kwargs} if isinstance(member_kwargs, str) else set(member_kwargs)
         refuse_unknown("member_kwargs", names, arrays, "arrays in model_kwargs")
@@ -79,15 +74,16 @@ class Members:
 
     def check(self, what: str, arguments: Mapping[str, Any]) -> None:
         """Raise ValueError unless all arrays have the axis, where there is one."""
-        if not self.several:
-            return
-        shapes = {name: [np.shape(x) for x in jax.tree.leaves(value)] for name, value in arguments.items()}
-        wrong = {name: s for name, s in shapes.items() if any(shape[:1] != self.shape for shape in s)}
-        message = f"With {self.count} keys {what} must have a leading axis of {self.count}, one entry per key"
-        checks.refuse(wrong, f"{message}; got shapes {wrong}.")
+        for name, value in arguments.items():
+            shapes = [np.shape(x) for x in jax.tree.leaves(value)]
+            if self.several and any(shape[:1] != self.shape for shape in shapes):
+                raise ValueError(
+                    f"With {self.count} keys {what} must have a leading axis of {self.count}, one entry per key; "
+                    f"got shapes {shapes} for {name!r}."
+                )
 
     def of(self, k: int, tree: Any) -> Any:
-        """The arrays of a member, where all have the axis; in new containers, since networks write into theirs."""
+        """The arrays of a replicate, where all have the axis; in new containers, since networks write into theirs."""
         return jax.tree.map(lambda x: x[k] if self.several else x, tree)
 
     def stacked(self, trees: Sequence[Any]) -> Any:
@@ -95,11 +91,11 @@ class Members:
         return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.several else trees[0]
 
     def each(self, function: Callable) -> Callable:
-        """A function of one member's arrays, turned into a function of the arrays of all."""
+        """A function of one replicate's arrays, turned into a function of the arrays of all."""
         return jax.vmap(function) if self.several else function
 
     def where(self, which: Bool[np.ndarray, " K"], one: Any, other: Any) -> Any:
-        """The arrays of ``one`` for some members, and those of ``other`` for the rest."""
+        """The arrays of ``one`` for some replicates, and those of ``other`` for the rest."""
 
         def chosen(one: Shaped[Array, "*shape"], other: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
             return jnp.where(which.reshape(self.shape + (1,) * (one.ndim - len(self.shape))), one, other)
@@ -107,10 +103,10 @@ class Members:
         return jax.tree.map(chosen, one, other)
 
 
-def member_of(arguments: Any, axes: Any, member: Any) -> Any:
-    """The arguments of one member, a tuple or a dictionary; ``axes`` marks those with the axis of members."""
+def arguments_of(arguments: Any, axes: Any, k: Any) -> Any:
+    """The arguments of one replicate, a tuple or a dictionary; ``axes`` marks those with the axis of replicates."""
 
     def own(has_axis: bool, value: Any) -> Any:
-        return jax.tree.map(lambda x: x[member], value) if has_axis else value
+        return jax.tree.map(lambda x: x[k], value) if has_axis else value
 
     return arguments if axes is None else jax.tree.map(own, axes, arguments)

@@ -1,4 +1,4 @@
-"""What does one step of a training compute? Its draws, its data sites, and whether these are scaled to all rows."""
+"""A traced step of a training: its draws, its data sites, and whether these are scaled to all rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 
-from gpzoo import _checks as checks
 from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 
 
-class Watch(Handler):
+class StepTrace(Handler):
     """A handler around a traced step that records its draws, data sites and plates."""
 
     def __init__(self) -> None:
@@ -41,12 +40,12 @@ class Watch(Handler):
             self.guide.setdefault(msg["name"], _is_drawn(msg, self.joint))
 
 
-def expectations(step: Watch, needs: Mapping[str, frozenset[str]]) -> dict[str, str]:
+def expectations(step: StepTrace, needs: Mapping[str, frozenset[str]]) -> dict[str, str]:
     """How each data site's expectation is computed, by name.
 
     Args:
-        step: a step that was watched.
-        needs: as in a look at the program.
+        step: a step that was traced.
+        needs: which sites each data site depends on.
     """
     found: dict[str, str] = {}
     for name, site in step.data.items():
@@ -67,37 +66,39 @@ def _is_drawn(site: dict[str, Any], joint: bool) -> bool:
     return isinstance(site["value"], Array) and jnp.issubdtype(site["value"].dtype, jnp.floating)
 
 
-def check_scales(step: Watch, rows: int, num_rows: int) -> None:
+def refuse_scales(step: StepTrace, rows: int, num_rows: int) -> None:
     """Refuse a bound whose data terms, from ``rows`` rows per step, are not scaled to all ``num_rows``.
 
     Raises:
         ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if no
             observed site is scaled from the minibatch to all rows, a GP site is observed, or rows share discrete sites.
     """
-    for name, site in step.data.items():
+    for name, site in step.data.items() if rows < num_rows else ():
         over = site["infer"].get("summed_out")
-        checks.refuse(
-            over and not site["cond_indep_stack"] and rows < num_rows,
-            f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
-            "that no minibatch estimates their density. Train without batch_size.",
-        )
-        checks.refuse(
-            isinstance(site["fn"], GaussianProcess) and rows < num_rows,
-            f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
-            "Train without batch_size.",
-        )
+        if over and not site["cond_indep_stack"]:
+            raise ValueError(
+                f"The data {name!r} of different rows depend on each other through the discrete site(s) {over}, so "
+                "that no minibatch estimates their density. Train without batch_size."
+            )
+        if isinstance(site["fn"], GaussianProcess):
+            raise ValueError(
+                f"GP site {name!r} is observed: its density is joint over all rows and no minibatch estimates it. "
+                "Train without batch_size."
+            )
     for name, (size, taken) in step.plates.items():
-        message = (
-            f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
-            f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
+        if taken == rows and size not in (rows, num_rows):
+            raise ValueError(
+                f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
+                f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
+            )
+    if rows < num_rows and not any(_has_scale(site, num_rows / rows) for site in step.data.values()):
+        raise ValueError(
+            f"No data site of {sorted(step.data)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
+            "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and "
+            "give the program an argument num_data=None, which fit fills in."
         )
-        checks.refuse(taken == rows and size not in (rows, num_rows), message)
-    factor = num_rows / rows
-    known = [1.0 if site["scale"] is None else site["scale"] for site in step.data.values()]
-    scaled = factor == 1 or any(isinstance(scale, Tracer) or np.isclose(scale, factor) for scale in known)
-    message = (
-        f"No data site of {sorted(step.data)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
-        "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and give "
-        "the program an argument num_data=None, which fit fills in."
-    )
-    checks.refuse(not scaled, message)
+
+
+def _has_scale(site: dict[str, Any], factor: float) -> bool:
+    scale = site["scale"]
+    return isinstance(scale, Tracer) or bool(np.isclose(1.0 if scale is None else scale, factor))

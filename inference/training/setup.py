@@ -1,0 +1,132 @@
+"""The set-up of a training: all that stays the same, and what the state of a training means by it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import Any
+
+import jax
+from numpyro.infer import SVI
+from numpyro.infer.svi import SVIState
+
+from gpzoo import _checks as checks
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.programs import files
+from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.calls import RUNNING
+from gpzoo.inference.training._sources import Resident, Streamed, described
+from gpzoo.inference.training.protocol import of_objective, of_optimizer
+from gpzoo.inference.training.replicates import Replicates, arguments_of
+from gpzoo.inference.training.state import TrainState
+
+
+class Setup:
+    """All that stays the same during a training.
+
+    Args:
+        svi: NumPyro's object.
+        replicates: the trainings.
+        source: of their rows.
+        kwargs: the program's keyword arguments.
+        member_kwargs: names of those with an axis of replicates.
+
+    Attributes:
+        arrays: keyword arguments that are arrays, as the placement of the training has them.
+        array_axes: which of these each replicate has of its own.
+        static: the other keyword arguments.
+        expectations: how each data site's expectation is computed, by name.
+    """
+
+    def __init__(
+        self,
+        svi: SVI,
+        replicates: Replicates,
+        source: Resident | Streamed,
+        kwargs: dict[str, Any],
+        member_kwargs: Collection[str] = (),
+    ) -> None:
+        self.svi, self.replicates, self.source, self.placement = svi, replicates, source, source.placement
+        arrays, self.static = split_arrays(kwargs)
+        self.array_axes = replicates.axes_by_name(arrays, member_kwargs)
+        self.arrays = self.placement.everywhere(arrays)
+        self.expectations: dict[str, str] = {}
+        finisher = of_objective(svi.loss).finisher
+        self.finish = None if finisher is None else finisher(svi.guide, self.static | svi.static_kwargs)
+        self._params = jax.jit(replicates.each(self._params_of))
+
+    def arrays_of(self, k: int) -> dict[str, Any]:
+        """Keyword arguments of a replicate that are arrays, for programs that the host calls."""
+        return arguments_of(self.placement.here(self.arrays), self.array_axes, k)
+
+    def kwargs_of(self, k: int) -> dict[str, Any]:
+        """All keyword arguments of a replicate."""
+        return self.arrays_of(k) | self.static
+
+    def _params_of(self, state: SVIState) -> dict[str, Any]:
+        return self.svi.get_params(state) | (state.mutable_state or {})
+
+    def finished(self, k: int, params: dict[str, Any]) -> dict[str, Any]:
+        """A replicate's parameters with those that the objective finds by itself."""
+        if self.finish is None:
+            return params
+        with RUNNING:
+            return self.finish(params, self.source.batch(k, 0), self.arrays_of(k))
+
+    def params(self, state: SVIState) -> dict[str, Any]:
+        """Constrained values of every parameter, those that the objective finds among them, and mutable state."""
+        params = self._params(self.placement.here(state))
+        if self.finish is None:
+            return params
+        each = [self.finished(k, self.replicates.of(k, params)) for k in range(self.replicates.count)]
+        return self.replicates.stacked(each)
+
+    def result(self, state: TrainState, data: Mapping[str, Any] | None = None) -> Trained:
+        """The trained model so far, with a description of the data that it was trained on."""
+        svi = self.placement.here(state.svi)
+        backed_off = of_optimizer(self.svi.optim).backed_off
+        return Trained(
+            self.svi.model,
+            self.svi.guide,
+            self.params(state.svi),
+            state.losses.reshape(*self.replicates.shape, state.step),
+            svi,
+            state.seconds,
+            self.expectations,
+            data or {},
+            {} if backed_off is None else backed_off(svi.optim_state),
+        )
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """Type, shape and hash of all data, by name, and the number of rows of a step."""
+        found = self.source.settings(checks.positional(self.svi.model, self.source.num_arguments)[0])
+        for name, value in self.placement.here(self.arrays).items():
+            found |= described(f"argument {name}", value)
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that a continued training must share; those that tell its user most come first."""
+        plain = {}
+        for name, value in self.static.items():
+            if value is None or isinstance(value, bool | int | float | str):
+                plain[f"argument {name}"] = value
+        return self.described | plain | {"rng_key": self._key_words()}
+
+    def _key_words(self) -> list[int]:
+        return [word for key in self.replicates.keys for word in files.numbers(key).ravel().tolist()]
+
+    def refuse_other_processes(self, state: SVIState) -> None:
+        """Refuse data, keys, or initial values that are not the same in every process.
+
+        Raises:
+            ValueError: in every process.
+        """
+        if self.placement.processes == 1:
+            return
+        initial = described("initial", self.placement.here(state))
+        if not self.placement.same(self.described, self._key_words(), initial):
+            raise ValueError(
+                "The processes have different data, keys or initial values: each calls fit with the same arguments, of "
+                "which every device takes its own rows."
+            )
