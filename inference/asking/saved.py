@@ -1,4 +1,4 @@
-"""How is a trained model kept in a file? With its parameters, its guide's options and sites, and the versions.
+"""Files of trained models: parameters, the guide's options and sites, and the versions.
 
 Objects are saved only if their class is public in gpzoo (inducing variables, initialisers, forms): by name and
 arguments, and loading calls the class with them. Of a parameter of any other class, such as an equinox module, the

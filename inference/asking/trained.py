@@ -1,4 +1,4 @@
-"""What is a trained model, and what can be asked of it? Predictions, functions, posteriors, exports, a file."""
+"""A trained model: predictions, functions, posteriors, exports, new data, a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpzoo import _checks as checks
 from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
-from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.asking.export import Exporting, chains_of, drawn_alone, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
@@ -245,16 +245,16 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
+        labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
         test_data = rows_of_test_data(self.model, new, test_data, self.data)
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
             train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
         )
-        found = predictions(subject, checks.rng_key(rng_key), options)
+        found = predictions(model, checks.rng_key(rng_key), options)
         if labels is not None:
-            found |= {name: found[name].labelled(labels) for name in subject.site_rows.by_row & found.keys()}
+            found |= {name: found[name].labelled(labels) for name in model.site_rows.by_row & found.keys()}
         return found
 
     @entry_point
@@ -303,12 +303,12 @@ class Trained:
                 data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
                 several batches.
         """
-        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
+        labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
         found = values_of_functions(
-            subject, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
+            model, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
         if labels is not None:
-            found |= {name: labels.labelled(found[name], ("draw",)) for name in subject.site_rows.by_row & found.keys()}
+            found |= {name: labels.labelled(found[name], ("draw",)) for name in model.site_rows.by_row & found.keys()}
         return found
 
     @traceable_entry_point
@@ -356,15 +356,16 @@ class Trained:
             TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
             ValueError: for parameters that are missing, unknown or of another shape.
         """
-        rng_key, subject = checks.rng_key(rng_key), self._subject(args, model_kwargs, seen=False)
-        guide, static = subject.guide, subject.static
+        rng_key, model = checks.rng_key(rng_key), self._bind(args, model_kwargs, seen=False)
+        guide = model.guide
 
-        def posteriors(key: Array, at: At) -> dict[str, Any]:
-            return guide.posteriors(key, at.params, at.args, at.arrays | static)
+        def posteriors(key: Array, batch: Batch) -> dict[str, Any]:
+            return guide.posteriors(key, batch.params, batch.args, batch.kwargs)
 
-        found = subject.compiled_for(Question("posterior", posteriors, at_once=0))(rng_key, subject.at())
+        compiled = model.compiled_for(BatchFunction("posterior", posteriors, at_once=0))
+        found = compiled(rng_key, model.batch())
         # Outside jit the site that is not finite is named.
-        return found if all_finite(found) else posteriors(rng_key, subject.at())
+        return found if all_finite(found) else posteriors(rng_key, model.batch())
 
     @entry_point
     def hyperparameters(
@@ -448,8 +449,8 @@ class Trained:
                 nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
             FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
         """
-        rng_key, subject = checks.rng_key(rng_key), self._subject(new, model_kwargs, seen=False)
-        params = extended(rng_key, subject.guide, self.params, inducing, subject.args, subject.kwargs)
+        rng_key, model = checks.rng_key(rng_key), self._bind(new, model_kwargs, seen=False)
+        params = extended(rng_key, model.guide, self.params, inducing, model.args, model.kwargs)
         return replace(self, params=params, state=None, backed_off={})
 
     @entry_point
@@ -499,16 +500,16 @@ class Trained:
         A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
         """
         options, rng_key = Updating(batch_size, num_steps, num_draws, sites), checks.rng_key(rng_key)
-        subject = self._subject(new, model_kwargs, seen=False, new=False)
+        model = self._bind(new, model_kwargs, seen=False, new=False)
         # q(u) stays in its precision; wider data would make it wider.
         of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
         if set(of_model) == {np.dtype(np.float32)}:
             args, kwargs = jax.tree.map(
                 lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x,
-                (subject.args, subject.kwargs),
+                (model.args, model.kwargs),
             )
-            subject = replace(subject, args=args, kwargs=kwargs)
-        found = updated(subject, rng_key, options)
+            model = replace(model, args=args, kwargs=kwargs)
+        found = updated(model, rng_key, options)
         data = found.data | columns_of(self.model, new) | described_columns(self.data)
         return replace(self, **found._asdict() | {"data": data}, state=None, backed_off={})
 
@@ -601,7 +602,7 @@ class Trained:
         each = [self.member(k) for k in range(len(self.losses))] if several else [self]
         options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params)
         return exported(
-            [one._subject(args, model_kwargs, seen=False) for one in each],
+            [one._bind(args, model_kwargs, seen=False) for one in each],
             rng_key,
             num_draws=num_draws,
             losses=self.losses,
@@ -659,9 +660,9 @@ class Trained:
         count = len(self.losses) if self.losses.ndim > 1 else 0
         checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
 
-    def _subject(
+    def _bind(
         self, args: tuple, model_kwargs: Mapping[str, Any] | None, *, seen: bool = True, new: bool = True
-    ) -> Subject:
+    ) -> BoundModel:
         """This model at arguments, both checked.
 
         Args:
@@ -673,7 +674,8 @@ class Trained:
         args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
         guide = self._usable_guide(args, kwargs, seen=seen)
         guide.sites_for(args, kwargs)
-        return Subject(self.model, guide, guide.checked_params(self.params, args, kwargs), args, kwargs, self._compiled)
+        params = guide.checked_params(self.params, args, kwargs)
+        return BoundModel(self.model, guide, params, args, kwargs, self._compiled)
 
 
 def load(

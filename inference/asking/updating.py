@@ -1,4 +1,4 @@
-"""How does a trained model take in new data in one pass? Its ``q(u)`` is the prior of the next, batch by batch."""
+"""New data for a trained model, in one pass: its ``q(u)`` is the prior of the next, batch by batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
@@ -96,10 +96,10 @@ class Updating:
                 checks.positive_int(name, getattr(self, name))
 
 
-def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updated:
+def updated(model: BoundModel, rng_key: PRNGKeyArray, options: Updating) -> Updated:
     """:meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
     started = time.perf_counter()
-    guide, params, args, kwargs = subject.guide, subject.params, subject.args, subject.kwargs
+    guide, params, args, kwargs = model.guide, model.params, model.args, model.kwargs
     source = Resident(args, None, [0], None)
     num_rows = source.num_rows
     counts = checks.is_open(guide.model, "num_data") or "num_data" in kwargs
@@ -109,9 +109,9 @@ def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updat
             "num_data out."
         )
 
-    def of_rows(start: int, end: int) -> Subject:
+    def of_rows(start: int, end: int) -> BoundModel:
         own = {"num_data": end - start} if counts else {}
-        return replace(subject, args=jax.tree.map(lambda x: x[start:end], args), kwargs=kwargs | own)
+        return replace(model, args=jax.tree.map(lambda x: x[start:end], args), kwargs=kwargs | own)
 
     batch_size = min(options.batch_size or num_rows, num_rows)
     cuts = np.linspace(0, num_rows, -(-num_rows // batch_size) + 1).astype(int).tolist()
@@ -134,12 +134,12 @@ def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updat
     losses: list[float] = []
     for k, (start, end) in enumerate(pairwise(cuts)):
         rows = replace(of_rows(start, end), params=params)
-        update = _Update(guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
-        question = Question("condition", update.search, at_once=0, options=update[2:])
-        key, at = random.fold_in(rng_key, k), rows.at()
-        found: _Search = rows.compiled_for(question)(key, at)
+        update = _Update(guide, chosen, counted, options.num_steps, options.num_draws)
+        fn = BatchFunction("condition", update.search, options=update[1:], at_once=0)
+        key, batch = random.fold_in(rng_key, k), rows.batch()
+        found: _Search = rows.compiled_for(fn)(key, batch)
         # The bound before any step; outside jit a failure raises its own error.
-        before = partial(update.bound, key, at, 1, {})
+        before = partial(update.bound, key, batch, 1, {})
         refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
         if not found.done and found.gain > _UNFINISHED * (end - start):
             warnings.warn(
@@ -225,7 +225,6 @@ class _Update(NamedTuple):
 
     Attributes:
         guide: of the program.
-        static: keyword arguments of the program that are no arrays.
         chosen: names of the GP sites that change.
         counted: names of the sites whose terms make up the bound.
         num_steps: most natural-gradient steps.
@@ -233,19 +232,18 @@ class _Update(NamedTuple):
     """
 
     guide: InducingGuide
-    static: dict[str, Any]
     chosen: frozenset[str]
     counted: frozenset[str]
     num_steps: int
     num_draws: int
 
-    def search(self, key: PRNGKeyArray, at: At) -> _Search:
+    def search(self, key: PRNGKeyArray, batch: Batch) -> _Search:
         """Each step raises the bound, or it is tried again with half the length."""
         names = {f"{site}_{part}" for site in self.chosen for part in ("mean", "scale")}
-        own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
+        own = {name: jnp.asarray(value) for name, value in batch.params.items() if name in names}
         mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro's has one draw
         draws = self.num_draws if self.guide.draws_anything and not mutable else 1
-        both = jax.value_and_grad(partial(self.bound, key, at, draws))
+        both = jax.value_and_grad(partial(self.bound, key, batch, draws))
         loss, slope = both(own)
         dtype = loss.dtype
         least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
@@ -271,13 +269,15 @@ class _Update(NamedTuple):
         start = _Search(jnp.array(0), own, loss, slope, rate, gain, jnp.array(False))
         return lax.while_loop(lambda last: ~last.done & (last.count < self.num_steps), step, start)
 
-    def bound(self, key: PRNGKeyArray, at: At, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
-        """Negative bound at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
+    def bound(self, key: PRNGKeyArray, batch: Batch, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
+        """Negative bound at parameters ``own`` of ``q(u)``; ``batch.params`` are those before."""
         sites = sorted(self.guide.sites.processes)
-        earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
+        earlier = {
+            site: Earlier(batch.params[f"{site}_mean"], Full(batch.params[f"{site}_scale"]), None) for site in sites
+        }
         guide, objective = self.guide, AfterEarlier(earlier, num_draws, True, False)
-        values = jax.tree.map(lambda x: x, at.params) | own
-        found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **self.static)
+        values = jax.tree.map(lambda x: x, batch.params) | own
+        found = objective.loss_with_mutable_state(key, values, guide.model, guide, *batch.args, **batch.kwargs)
         return total(x for name, x in found["loss"].items() if name in self.counted)
 
 

@@ -22,7 +22,7 @@ from numpyro.optim import Adam
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
@@ -90,11 +90,11 @@ def diagnose(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
     rng_key = checks.rng_key(rng_key)
-    subject = restarts.best(trained)[0]._subject(args, model_kwargs, seen=False)
+    subject = restarts.best(trained)[0]._bind(args, model_kwargs, seen=False)
     return diagnosed(rng_key, trained, subject, train_args)
 
 
-def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
+def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args: tuple | None) -> Diagnosis:
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), args, kwargs = restarts.best(several), subject.args, subject.kwargs
     if train_args is not None:
@@ -148,7 +148,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
 
 
 def _of_data(
-    subject: Subject, numbers: Mapping[str, str]
+    subject: BoundModel, numbers: Mapping[str, str]
 ) -> tuple[Mapping[str, frozenset[str]], frozenset[int], tuple[Finding, ...], tuple[Finding, ...]]:
     """The latent sites on which each data site depends, which arguments are data, odd units of these, sums of sites.
 
@@ -158,7 +158,7 @@ def _of_data(
         ValueError: naming a site without data.
     """
     numbers = dict(numbers) | described("", subject.arrays)
-    kept = subject.compiled.get(key := ("data", *subject.shapes))
+    kept = subject.compiled.get(key := ("data", subject.shapes))
     if kept is None or kept[0] != numbers:
         seen = subject.look
         if absent := without_data(seen.trace):
@@ -171,7 +171,9 @@ def _of_data(
     return kept[1:]
 
 
-def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, of_training: bool) -> tuple[tuple, str]:
+def _of_training(
+    subject: BoundModel, train_args: tuple | None, rows: int | None, of_training: bool
+) -> tuple[tuple, str]:
     """Positional arguments that may be those of training, and why they are not; an empty reason if they are."""
     data = subject.args if train_args is None else train_args
     if train_args is None and not of_training:
@@ -184,7 +186,7 @@ def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, o
     return data, ""
 
 
-def _more_steps(rng_key: Array, subject: Subject, data: tuple | None) -> np.ndarray | None:
+def _more_steps(rng_key: Array, subject: BoundModel, data: tuple | None) -> np.ndarray | None:
     """The losses of further steps from the parameters, at a rate that has not fallen; ``None`` where none are taken."""
     if data is None or isinstance(subject.guide, DrawsGuide) or number_of_rows(data) > _MOST_ROWS:
         return None
@@ -198,7 +200,7 @@ def _more_steps(rng_key: Array, subject: Subject, data: tuple | None) -> np.ndar
 
 def _of_posterior(
     rng_key: Array,
-    subject: Subject,
+    subject: BoundModel,
     data: tuple,
     reason: str,
     of_training: bool,

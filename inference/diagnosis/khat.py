@@ -16,7 +16,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import scale_and_mask
 
 from gpzoo import linalg
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.asking.psis import pareto
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table, unavailable
@@ -66,7 +66,7 @@ class _Evidence(NamedTuple):
         estimated: whether by draws of ``u``.
     """
 
-    log_joint: Callable[[Array, dict[str, Array], At], tuple[Array, Array]]
+    log_joint: Callable[[Array, dict[str, Array], Batch], tuple[Array, Array]]
     words: str
     estimated: bool = False
 
@@ -87,7 +87,7 @@ class _Weighed(NamedTuple):
     theta: dict[str, np.ndarray]
 
 
-def of_hyperparameters(rng_key: Array, subject: Subject, *, gaussian: bool) -> Diagnosis:
+def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
     ``L`` is the exact evidence of a program without latent GPs, else the collapsed bound where noise is Gaussian
@@ -169,7 +169,7 @@ def why_not(guide: InducingGuide) -> str:
 # -- the evidence given theta ------------------------------------------------------------------------------------------
 
 
-def _best(keys: Array, subject: Subject, gaussian: bool) -> _Weighed:
+def _best(keys: Array, subject: BoundModel, gaussian: bool) -> _Weighed:
     """Draws of ``q(theta)`` weighed by the best evidence that these data have."""
     *closed, last = _evidences(subject, gaussian)
     for evidence in closed:
@@ -182,13 +182,13 @@ def _best(keys: Array, subject: Subject, gaussian: bool) -> _Weighed:
     return _weighed(keys, last, subject)
 
 
-def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
+def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
     """Draws by these keys with their weights."""
     sites = subject.guide.sites
     location = {name: subject.params[f"{name}_loc"] for name in sorted(sites.latents - sites.processes)}
     dtype = jnp.result_type(*location.values())
 
-    def of_draw(draw: tuple[Array, Array], at: At) -> tuple[Array, Array, dict[str, Array]]:
+    def of_draw(draw: tuple[Array, Array], at: Batch) -> tuple[Array, Array, dict[str, Array]]:
         key, spread = draw
         noise = {name: random.normal(named_key(key, name), jnp.shape(x), x.dtype) for name, x in location.items()}
         scale = {name: at.params[f"{name}_scale"] for name in noise}
@@ -197,10 +197,10 @@ def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
         found, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
         return found - log_q, of_u, theta
 
-    program = subject.compiled_for(Question("k-hat", of_draw, None, options=evidence.words))
+    program = subject.compiled_for(BatchFunction("k-hat", of_draw, evidence.words, at_once=None))
 
     def of(keys: Array, spread: float) -> tuple:
-        return program((keys, jnp.full(len(keys), spread, dtype)), subject.at())
+        return program((keys, jnp.full(len(keys), spread, dtype)), subject.batch())
 
     found = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
     log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *found)
@@ -210,14 +210,14 @@ def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
     return _Weighed(evidence, log_weights, np.concatenate([np.zeros(0), *centre]), theta)
 
 
-def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
+def _evidences(subject: BoundModel, gaussian: bool) -> Iterator[_Evidence]:
     """What there may be, the best first; the last always is, where draws of ``u`` have densities."""
-    guide, static = subject.guide, subject.static
+    guide = subject.guide
     model = scored(subject.model, guide.sites)
     if not guide.sites.processes:
 
-        def exact(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-            prior, data = _joint(model, static, None, key, theta, at)
+        def exact(key: Array, theta: dict[str, Array], at: Batch) -> tuple[Array, Array]:
+            prior, data = _joint(model, None, key, theta, at)
             return prior + data, jnp.zeros(())
 
         yield _Evidence(exact, "exact")
@@ -227,20 +227,20 @@ def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
     names = guide.sites.latents - guide.sites.processes
     transforms = {name: biject_to(guide.sites.constraints[name]) for name in names & set(guide.sites.constraints)}
 
-    def collapsed(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
+    def collapsed(key: Array, theta: dict[str, Array], at: Batch) -> tuple[Array, Array]:
         values = {name: transforms[name](x) for name, x in theta.items()}
         jacobian = sum(jnp.sum(transforms[n].log_abs_det_jacobian(x, values[n])) for n, x in theta.items())
         given = {name: x for name, x in at.params.items() if name not in {f"{n}_scale" for n in names}}
         given |= {f"{name}_loc": x for name, x in values.items()}
-        loss: Any = _COLLAPSED.loss(key, given, model, points, *at.args, **(at.arrays | static))
+        loss: Any = _COLLAPSED.loss(key, given, model, points, *at.args, **at.kwargs)
         return jacobian - loss, jnp.zeros(())
 
     if gaussian:
         yield _Evidence(collapsed, "the collapsed bound on the evidence")
 
-    def estimated(key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
+    def estimated(key: Array, theta: dict[str, Array], at: Batch) -> tuple[Array, Array]:
         def one(key: Array) -> tuple[Array, Array]:
-            return _joint(model, static, guide, key, theta, at)
+            return _joint(model, guide, key, theta, at)
 
         prior, of_u = jax.vmap(one)(random.split(key, _OF_U))
         return prior[0] + logsumexp(of_u) - np.log(_OF_U), of_u
@@ -262,7 +262,7 @@ class _GivenU(Marginals):
 
 
 def _joint(
-    model: Callable, static: dict[str, Any], guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: At
+    model: Callable, guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: Batch
 ) -> tuple[Array, Array]:
     """``log p(theta)`` with the Jacobian, and the log density of data, beside a guide given ``u`` with its weight."""
     jacobians: dict[str, Array] = {}
@@ -276,7 +276,7 @@ def _joint(
         return value
 
     options = {"guide": guide, "model": model, "values": value_of, "complete": False}
-    runs = run(key, at.args, at.arrays | static, representation=_GivenU() if guide else Marginals(), **options)
+    runs = run(key, at.args, at.kwargs, representation=_GivenU() if guide else Marginals(), **options)
     prior, data = linalg.total(jacobians.values()), jnp.zeros(())
     for name, site in runs.model.items():
         if site["type"] == "sample" and name in theta:

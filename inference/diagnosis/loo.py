@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.export import densities
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.diagnosis.findings import Diagnosis, table, unavailable
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -27,7 +27,7 @@ _MOST_ROWS = 2000
 TITLE = "Leave-one-out"
 
 
-def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
+def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
     """k-hat of draws of all inducing variables and hyperparameters together, and what may be said of left-out data.
 
     ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``; ``f`` given ``u`` has cancelled.

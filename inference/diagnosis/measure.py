@@ -13,7 +13,7 @@ from jax import Array, random
 from numpyro import handlers
 
 from gpzoo.inducing.kuu_kuf import Kuu
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel, Static
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
@@ -123,19 +123,18 @@ class _Seen(GaussianProcessELBO):
         return super()._estimate(rng_key, params, self.runs[1], self.runs[0], *args, **kwargs)
 
 
-def measure(rng_key: Array, subject: Subject) -> Measured:
+def measure(rng_key: Array, subject: BoundModel) -> Measured:
     """Run guide and program at the rows.
 
     Args:
         rng_key: of draws and sampled views.
         subject: one training at the rows.
     """
-    model, guide, static = subject.model, subject.guide, subject.static
-    notes: dict[str, Any] = {}
+    model, guide = subject.model, subject.guide
 
-    def of_draw(key: Array, at: At) -> dict[str, Any]:
+    def of_draw(key: Array, at: Batch) -> dict[str, Any]:
         """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training."""
-        kwargs, bound = at.arrays | static, _Seen(sum_sites=False)
+        kwargs, bound = at.kwargs, _Seen(sum_sites=False)
         # A copy: networks write their state into the dictionary that they are handed.
         losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
         of_guide, of_model = (each.trace for each in bound.runs)
@@ -145,8 +144,6 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
             options = {"guide": guide, "model": model, "values": at.params, "representation": Bound()}
             of_model = run(key, at.args, kwargs, **options).model
         data = terms_per_datum(of_model)
-        notes["processes"] = tuple(posteriors)
-        notes["outcomes"] = {name: _kind(site) for name, site in data.items()}
         if (starts := _starts(of_model)) is None:
             untrained = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False)
             starts = {name: site["value"] for name, site in untrained.model.items() if site["type"] == "param"}
@@ -156,6 +153,7 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
             "outcomes": {name: _outcomes(site) for name, site in data.items()},
             "starts": starts,
             "views": at.views,
+            "notes": Static((tuple(posteriors), {name: _kind(site) for name, site in data.items()})),
         }
 
     def summary(found: dict[str, Any]) -> dict[str, Any]:
@@ -165,15 +163,16 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
         processes = {name: _process(_with_views(x, named_key(views, name))) for name, x in posteriors.items()}
         return first | {"terms": jax.tree.map(jnp.mean, found["terms"]), "processes": processes}
 
-    program = subject.compiled_for(Question("measure", of_draw, None, summary, notes=notes))
+    program = subject.compiled_for(BatchFunction("measure", of_draw, at_once=None, summary=summary))
     key = named_key(rng_key, "bound")
     keys = random.split(key, _PARTICLES) if guide.draws_anything else key[None]
-    computed = program(keys, subject.at(views=named_key(rng_key, "views"), others=rng_key))
-    found, notes = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed), program.question.notes
+    computed = program(keys, subject.batch(views=named_key(rng_key, "views"), others=rng_key))
+    found = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed)
+    processes, kinds = found["notes"].value
     return Measured(
         found["terms"],
-        {name: Process(**found["processes"][name]) for name in notes["processes"]},
-        {name: Outcomes(**found["outcomes"][name], **kind) for name, kind in notes["outcomes"].items()},
+        {name: Process(**found["processes"][name]) for name in processes},
+        {name: Outcomes(**found["outcomes"][name], **kind) for name, kind in kinds.items()},
         found["starts"],
     )
 

@@ -82,7 +82,7 @@ def fit_1d(
     found = looked.predict(rng_key, grid, quantiles=draw.ENDS)
     drawn, at = Draws({}, {}), looked.points(rng_key, name, X)
     if isinstance(trained, Trained):
-        drawn = joint_draws(rng_key, trained._subject((grid,), model_kwargs))
+        drawn = joint_draws(rng_key, trained._bind((grid,), model_kwargs))
     classes = found[observed.name].probs is not None or observed.binary
     ax = draw.one(ax)
     shown = _of_classes(found[observed.name], drawn, observed) if classes else _of_numbers(found, drawn, name, observed)

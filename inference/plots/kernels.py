@@ -63,7 +63,7 @@ def lengthscales(
     Raises:
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
-    subject = trained._subject(args, model_kwargs, seen=False)
+    subject = trained._bind(args, model_kwargs, seen=False)
     guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
 

@@ -339,7 +339,7 @@ def _left_out(
 ) -> tuple[np.ndarray, str]:
     """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
     if by_weights:
-        subject = trained._subject(data, options["model_kwargs"], seen=False)
+        subject = trained._bind(data, options["model_kwargs"], seen=False)
         found = densities(subject, named_key(key, "loo"), num_draws=_DRAWS)
         terms = found.log_likelihood.get(site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
         if pareto(found.log_ratio)[1] <= largest_k(_DRAWS) and terms.shape[1] == len(data[0]):
