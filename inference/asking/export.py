@@ -130,11 +130,11 @@ def _exported(model: BoundModel, rng_key: Array, count: int | None, losses: np.n
             constants[name] = jax.tree.map(lambda x: x[0, 0], params[name])
     if losses.size:
         constants["elbo"] = -losses
-    found = _export(model, _draws_of(model), rng_key, numbers, shape, constants=constants, options=options)
     points: dict[str, np.ndarray] = {}
     for name in guide.sites.parameters.keys() & params.keys() if options.params else ():
         points |= dict(_leaves(name, params[name]))
-    return found.with_points(points, shape)
+    source = _draws_of(model)
+    return _export(model, source, rng_key, numbers, shape, constants=constants, points=points, options=options)
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
@@ -294,16 +294,6 @@ class Exported:
     rows: dict[str, np.ndarray | None]
     labels: dict[str, Any]
 
-    def with_points(self, points: Mapping[str, np.ndarray], shape: tuple[int, int]) -> Exported:
-        """With values that are the same in all draws in ``posterior``."""
-        if not points:
-            return self
-        of = self.groups["posterior"]
-        values = {n: np.broadcast_to(x, (*shape, *x.shape)) for n, x in points.items()}
-        said = {"points": f"{', '.join(sorted(points))} are trained values, the same in all draws of a chain"}
-        posterior = replace(of, values={**of.values, **values}, attributes={**of.attributes, **said})
-        return replace(self, groups={**self.groups, "posterior": posterior})
-
     def with_columns(self, axis: str, names: list[str]) -> Exported:
         """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
         of_them = lambda n: "lengthscale" in n or f"{n}_column" == axis  # noqa: E731
@@ -358,6 +348,7 @@ def _export(
     *,
     constants: Mapping[str, Any],
     options: Exporting,
+    points: Mapping[str, np.ndarray] | None = None,
 ) -> Exported:
     """The groups of a posterior.
 
@@ -369,6 +360,7 @@ def _export(
         shape: ``(chains, draws)``.
         constants: of ``constant_data``, by name.
         options: see there.
+        points: values that are the same in all draws, of ``posterior``.
     """
     size = None if options.batch_size is None else checks.positive_int("batch_size", options.batch_size)
     other = {n: np.shape(x) for n, x in (options.sample_stats or {}).items() if np.shape(x)[:2] != shape}
@@ -377,8 +369,8 @@ def _export(
     draws = random.split(named_key(rng_key, "export"), shape[0] * shape[1]), samples
     found, few = _computed(model, new, source, rng_key, draws, shape[1], size)
     notes = found["notes"].value
-    by_row = _sites_by_row(model, notes)
-    axes, rows = notes.axes(by_row)
+    axes, by_row = _axes_by_row(model, notes)
+    rows = {"row", *(axes[name][0] for name in by_row if axes[name])} - {None}
     fixed = _constants(constants, notes.processes) | _arguments(model, axes, rows)
     of_new = {} if new is None else _arguments(new, axes, rows)
     at_new = dict(axes)  # no data, none masked
@@ -393,8 +385,12 @@ def _export(
     terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(model, few)
     # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
+    said = {} if source.of_mcmc else {"approximation": "svi"}
+    if points:
+        said["points"] = f"{', '.join(sorted(points))} are trained values, the same in all draws of a chain"
+        found["posterior"] |= {n: np.broadcast_to(x, (len(draws[0]), *x.shape)) for n, x in points.items()}
     groups = {
-        "posterior": drawn(found["posterior"], attributes={} if source.of_mcmc else {"approximation": "svi"}),
+        "posterior": drawn(found["posterior"], attributes=said),
         "posterior_predictive": drawn(found["posterior_predictive"]),
         "predictions": replace(drawn(found["predictions"], rows="new"), dims=at_new),
         # PSIS fits tails to differences of log densities, which float32 rounds to none.
@@ -414,12 +410,18 @@ def _export(
     return Exported(groups, counting, labels)
 
 
-def _sites_by_row(model: BoundModel, notes: Notes) -> frozenset[str]:
-    """Names of the sites with an entry for each row; the program tells those that have as many, but no argument is."""
-    known = {name for name, site in notes.sites.items() if site.by_row}
-    if unsure := {name for name, site in notes.sites.items() if site.by_row is None}:
-        known |= unsure & model.site_rows.by_row
-    return frozenset(known)
+def _axes_by_row(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str | None]], set[str]]:
+    """Names of axes, and the names of the sites with an entry for each row.
+
+    Of sites that have as many entries as there are rows, and are no argument, the program is asked.
+    """
+    axes, by_row = dict(notes.axes), {name for name, sure in notes.by_row.items() if sure}
+    for name in notes.by_row.keys() - by_row:
+        if name in model.site_rows.by_row:
+            by_row.add(name)
+        elif name in notes.processes | notes.seen:
+            axes[name] = [f"{name}_row", *axes[name][1:]]
+    return axes, by_row
 
 
 def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:

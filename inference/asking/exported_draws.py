@@ -42,65 +42,21 @@ Draw: TypeAlias = tuple[Array, dict[str, Array]]
 _NEW = 1 << 20
 
 
-class SiteAxes(NamedTuple):
-    """What a run tells of the axes of a site's values.
-
-    Attributes:
-        kind: ``"process"``, ``"deterministic"`` or ``"other"``.
-        ndim: their number.
-        plates: names of the plates around the site, in the order of its axes, ``None`` where there is none.
-        all_plates: whether these are all of its batch axes.
-        inputs: the name of the axis of the inputs of a row, where it has several.
-        outputs: the name of the axis of a GP site's outputs, which its data share, if there is one.
-        events: names that the program gives its last axes.
-        by_row: whether there is an entry for each row of the arguments; ``None`` where only their number says so.
-    """
-
-    kind: str
-    ndim: int
-    plates: list[str | None]
-    all_plates: bool
-    inputs: list[str]
-    outputs: list[str]
-    events: list[str]
-    by_row: bool | None
-
-
 class Notes(NamedTuple):
     """What a draw at the data says of the program's sites.
 
     Attributes:
-        sites: those with exported values, by name.
+        axes: names of the axes of every array, ``None`` for those without one.
+        by_row: by name of the sites with as many entries as there are rows, whether their data or their inputs are an
+            argument, so that they have one for each row.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
 
-    sites: dict[str, SiteAxes]
+    axes: dict[str, list[str | None]]
+    by_row: dict[str, bool]
     seen: frozenset[str]
     processes: frozenset[str]
-
-    def axes(self, by_row: frozenset[str]) -> tuple[dict[str, list[str | None]], set[str]]:
-        """Names of the axes of every array, ``None`` for those without one, and which of these count rows.
-
-        Args:
-            by_row: names of the sites with an entry for each row.
-        """
-        rows = ["row"]
-        for name, site in self.sites.items():
-            if name in by_row and site.kind != "deterministic" and site.plates and site.all_plates:
-                rows.append(str(site.plates[0]))
-        row = rows[1] if len(rows) > 1 else "row"
-        found: dict[str, list[str | None]] = {}
-        for name, site in self.sites.items():
-            axes = list(site.plates)
-            if site.kind == "process":
-                axes = [row if name in by_row else f"{name}_row"]
-                found[f"{name}_u"] = [f"{name}_inducing_row", *site.outputs]
-            elif site.kind == "deterministic" and not axes and name in by_row:
-                axes = [row]
-            axes = [*axes, *site.inputs, *site.outputs][: site.ndim]
-            found[name] = [*axes[: site.ndim - len(site.events)], *site.events]
-        return found, set(rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +126,7 @@ class Draws(GivenProgram):
         found, _ = self._run(draw, batch, given)
         sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
-        data = {n: s for n, s in sites.items() if n in notes.sites and n not in self.latents and n not in processes}
+        data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
         drawn = _replicates(data, random.fold_in(draw[0], batch.number))
         of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic"}
         of_rows = {n: x for n, x in of_rows.items() if n in batch.layouts.value}
@@ -231,41 +187,45 @@ class Draws(GivenProgram):
         return log_prior, log_q
 
     def _notes(self, found: Runs, data: Trace, processes: Trace, batch: Batch) -> Notes:
-        """What the traces say of the sites whose values are exported."""
+        """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         traces = found.guide | found.model
-        sites: dict[str, SiteAxes] = {}
-        for name, site in traces.items():
-            if self._is_kept(name, site) or name in data or name in processes:
-                sites[name] = _site_axes(name, site, data, batch)
-                if isinstance(fn := unmasked(site.get("fn")), Likelihood) and name in data:
-                    of = [sites[n] for n in sites if traces[n]["value"] is fn.f]
-                    own = {"inputs": of[0].inputs, "outputs": of[0].outputs} if of else {}
-                    sites[name] = sites[name]._replace(**own)
-        latent = {name for name, site in sites.items() if site.kind == "process"} & self.latents
-        return Notes(sites, frozenset(processes), frozenset(latent))
+        kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
+        by_row = {n: _is_argument(s, batch) for n, s in kept.items() if jnp.shape(s["value"])[:1] == batch.rows.shape}
+        latent = {n for n, s in kept.items() if isinstance(unmasked(s.get("fn")), ProcessAtInputs)} & self.latents
+        row = _name_of_rows(kept, by_row)
+        axes: dict[str, list[str | None]] = {}
+        for name, site in kept.items():
+            fn, own = unmasked(site.get("fn")), _axes(site)
+            if isinstance(fn, ProcessAtInputs):
+                outputs = _outputs(name, site, data)
+                own = [row if name in by_row else f"{name}_row"]
+                own = [*own, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
+                axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
+            elif isinstance(fn, Likelihood) and name in data:
+                of = [n for n in axes.keys() & traces.keys() if traces[n]["value"] is fn.f]
+                own = own + axes[of[0]][1:] if of else own
+            elif not own and name in by_row and site["type"] == "deterministic":
+                own = [row]
+            events = (site.get("infer") or {}).get("event_dims", [])
+            ndim = jnp.ndim(site["value"])
+            axes[name] = [*own[:ndim][: ndim - len(events)], *events]
+        return Notes(axes, by_row, frozenset(processes), frozenset(latent))
 
 
-def _site_axes(name: str, site: Mapping[str, Any], data: Trace, batch: Batch) -> SiteAxes:
-    fn, plates = unmasked(site.get("fn")), _axes(site)
-    kind, inputs, outputs = "other", [], []
-    if site["type"] == "deterministic":
-        kind = "deterministic"
-    elif isinstance(fn, ProcessAtInputs):
-        kind = "process"
-        inputs = [] if fn.in_row is None else [f"{name}_input"]
-        outputs = _outputs(name, site, data)
-    whole = kind != "deterministic" and len(plates) == len(site["fn"].batch_shape)
-    events = list((site.get("infer") or {}).get("event_dims", []))
-    return SiteAxes(kind, jnp.ndim(site["value"]), plates, whole, inputs, outputs, events, _by_row(site, batch))
-
-
-def _by_row(site: Mapping[str, Any], batch: Batch) -> bool | None:
-    """Whether a site has an entry for each row: data or inputs are an argument; ``None`` if only their number says so."""
+def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
+    """Whether the value of a site, or its inputs, are a positional argument."""
     fn = site.get("fn")
     own = [site["value"], getattr(fn, "X", None), getattr(getattr(fn, "prior", None), "X", None)]
-    if any(x is leaf for leaf in jax.tree.leaves(batch.args) for x in own):
-        return True
-    return None if jnp.shape(site["value"])[:1] == batch.rows.shape else False
+    return any(x is leaf for leaf in jax.tree.leaves(batch.args) for x in own)
+
+
+def _name_of_rows(sites: Trace, by_row: Mapping[str, bool]) -> str:
+    """The plate of the rows, which the data know that are an argument."""
+    for name in sorted(by_row, key=lambda name: not by_row[name]):
+        axes = _axes(sites[name])
+        if axes and axes[0] is not None and len(axes) == len(sites[name]["fn"].batch_shape):
+            return axes[0]
+    return "row"
 
 
 def _outputs(name: str, site: Mapping[str, Any], data: Trace) -> list[str]:
