@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -63,10 +63,6 @@ _WORDS = {group: f"{group} draws" for group in ("posterior", "posterior_predicti
 _WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
 
 
-#: Arrays by name, with the names of their axes.
-_Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
-
-
 @dataclass(frozen=True)
 class Exporting:
     """Options of :meth:`gpzoo.inference.Trained.to_arviz`.
@@ -87,6 +83,8 @@ class Exporting:
     of_rows: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            checks.positive_int("batch_size", self.batch_size)
         import_arviz()  # a library that is missing is named before the draws are made
         refuse_unwritable(self.coords)
 
@@ -96,6 +94,28 @@ class Exporting:
         new = self.new_args if isinstance(self.new_args, tuple) else ()
         of_rows = {"data": coordinates_of_rows(model, args), "new": coordinates_of_rows(model, new)}
         return replace(self, described=described, inputs=columns_of_inputs(model, described), of_rows=of_rows)
+
+
+class Posterior(NamedTuple):
+    """What is exported.
+
+    Attributes:
+        model: at its data.
+        source: gives what one draw is.
+        samples: given values of all draws, by name.
+        shape: numbers of chains and of draws of each.
+        constants: of ``constant_data``, by name.
+        sample_stats: of the draws, by name, ``[chains, draws, ...]``.
+        points: values that are the same in all draws, by name.
+    """
+
+    model: BoundModel
+    source: Draws
+    samples: dict[str, Array]
+    shape: tuple[int, int]
+    constants: dict[str, Any]
+    sample_stats: Mapping[str, ArrayLike]
+    points: Mapping[str, np.ndarray] = {}
 
 
 def exported(
@@ -115,26 +135,27 @@ def exported(
     each = []
     for k, model in enumerate(models):
         key = rng_key if len(models) == 1 else named_key(rng_key, f"training {k}")
-        each.append(_exported(model, key, count, losses.reshape(len(models), -1)[k], options))
+        posterior = _posterior_of_guide(model, count, losses.reshape(len(models), -1)[k], options)
+        each.append(_export(posterior, key, options))
     return _container(each, options)
 
 
-def _exported(model: BoundModel, rng_key: Array, count: int | None, losses: np.ndarray, options: Exporting) -> Exported:
-    guide, params = model.guide, model.params
+def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray, options: Exporting) -> Posterior:
+    guide, params, stats = model.guide, model.params, options.sample_stats or {}
     numbers, shape = {}, (1, count or 500)
     constants = {name: x for name, x in params.items() if name not in guide.variational_parameters()}
     if isinstance(guide, DrawsGuide):
         shape, numbers = guide.by_chain(params, count)
-        options = replace(options, sample_stats=guide.thinned(params, options.sample_stats or {}, shape[1]))
+        stats = guide.thinned(params, stats, shape[1])
         for name in constants.keys() & guide.parameters(guide.sites, None).keys():
             constants[name] = jax.tree.map(lambda x: x[0, 0], params[name])
     if losses.size:
         constants["elbo"] = -losses
     points: dict[str, np.ndarray] = {}
-    for name in guide.sites.parameters.keys() & params.keys() if options.params else ():
-        points |= dict(_leaves(name, params[name]))
-    source = _draws_of(model)
-    return _export(model, source, rng_key, numbers, shape, constants=constants, points=points, options=options)
+    if options.params:
+        for name in guide.sites.parameters.keys() & params.keys():
+            points |= _leaves(name, params[name])
+    return Posterior(model, _draws_of(model), numbers, shape, constants, stats, points)
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
@@ -168,8 +189,7 @@ def _draws_of(model: BoundModel) -> Draws:
     return Draws(model=model.model, guide=model.guide, latents=sites.latents, plate_depth=depth)
 
 
-@dataclass(frozen=True)
-class Densities:
+class Densities(NamedTuple):
     """Log densities of draws of a trained model, in nats and float64.
 
     Attributes:
@@ -279,44 +299,42 @@ def draws_to_arviz(
         depth = plate_depth(seen) if latents < set(unobserved) else None
         if missing := sorted(latents - set(samples) - set(inducing)):
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
-        variables = {f"{name}_inducing": parameter_of(at) for name, at in inducing.items()}
+        constants = params | {f"{name}_inducing": parameter_of(at) for name, at in inducing.items()}
         bound = BoundModel(model, None, params, args, kwargs, values=values)
         source = Draws(model=model, latents=latents, plate_depth=depth, inducing=inducing)
-        found = _export(bound, source, rng_key, flat, shape, constants=params | variables, options=options)
-        return _container([found], options)
+        posterior = Posterior(bound, source, flat, shape, constants, sample_stats or {})
+        return _container([_export(posterior, rng_key, options)], options)
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """The groups of one posterior, and the names and labels of their axes."""
 
     groups: dict[str, Group]
     rows: dict[str, np.ndarray | None]
     labels: dict[str, Any]
 
-    def with_columns(self, axis: str, names: list[str]) -> Exported:
-        """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
-        of_them = lambda n: "lengthscale" in n or f"{n}_column" == axis  # noqa: E731
-
-        def named(group: Group) -> Group:
-            own = {n: np.ndim(x) - 2 * group.drawn - 1 for n, x in group.values.items() if of_them(n)}
-            own = {n: k for n, k in own.items() if k >= 0 and np.shape(group.values[n])[-1] == len(names)}
-            first = {n: [*group.dims.get(n, [])[:k], *([None] * k)][:k] for n, k in own.items()}
-            dims = {n: [*names, axis] for n, names in first.items()}
-            return replace(group, dims={**group.dims, **dims})
-
-        groups = {name: named(group) for name, group in self.groups.items()}
-        return replace(self, groups=groups, labels={**self.labels, axis: names})
-
 
 def _container(each: Sequence[Exported], options: Exporting) -> Any:
     """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
+    groups, (_, rows, labels) = dict(each[0].groups), each[0]
+    if len(each) > 1:
+        groups = {name: _joint([one.groups[name] for one in each]) for name in groups}
     name, columns = options.inputs
     if columns:
-        each = [one.with_columns(f"{name}_column", columns) for one in each]
-    first, *others = each
-    groups = first.groups if not others else {name: _joint([one.groups[name] for one in each]) for name in first.groups}
-    return container(groups, first.rows, first.labels, options.coords, options.dims, options.of_rows)
+        labels = {**labels, f"{name}_column": columns}
+        groups = {n: _with_columns(group, name, columns) for n, group in groups.items()}
+    return container(groups, rows, labels, options.coords, options.dims, options.of_rows)
+
+
+def _with_columns(group: Group, inputs: str, columns: list[str]) -> Group:
+    """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
+    dims = dict(group.dims)
+    for name, x in group.values.items():
+        before = np.ndim(x) - 2 * group.drawn - 1
+        if (name == inputs or "lengthscale" in name) and before >= 0 and np.shape(x)[-1] == len(columns):
+            own = list(dims.get(name, []))[:before]
+            dims[name] = [*own, *[None] * (before - len(own)), f"{inputs}_column"]
+    return replace(group, dims=dims)
 
 
 def _joint(groups: Sequence[Group]) -> Group:
@@ -339,69 +357,48 @@ _TRAININGS = (
 )
 
 
-def _export(
-    model: BoundModel,
-    source: Draws,
-    rng_key: Array,
-    samples: dict[str, Array],
-    shape: tuple[int, int],
-    *,
-    constants: Mapping[str, Any],
-    options: Exporting,
-    points: Mapping[str, np.ndarray] | None = None,
-) -> Exported:
-    """The groups of a posterior.
-
-    Args:
-        model: at its data.
-        source: the posterior.
-        rng_key: of the export.
-        samples: given values of ``chains * draws`` draws, by name.
-        shape: ``(chains, draws)``.
-        constants: of ``constant_data``, by name.
-        options: see there.
-        points: values that are the same in all draws, of ``posterior``.
-    """
-    size = None if options.batch_size is None else checks.positive_int("batch_size", options.batch_size)
-    other = {n: np.shape(x) for n, x in (options.sample_stats or {}).items() if np.shape(x)[:2] != shape}
+def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exported:
+    """The groups of a posterior."""
+    model, source, shape = posterior.model, posterior.source, posterior.shape
+    stats = posterior.sample_stats
+    other = {n: np.shape(x) for n, x in stats.items() if np.shape(x)[:2] != shape}
     checks.refuse(other, f"sample_stats must be of the exported draws, {list(shape)} of each; got shapes {other}.")
     new = _at_new_inputs(model, options)
-    draws = random.split(named_key(rng_key, "export"), shape[0] * shape[1]), samples
-    found, few = _computed(model, new, source, rng_key, draws, shape[1], size)
+    found, few = _computed(posterior, new, rng_key, options.batch_size)
     notes = found["notes"].value
     axes, by_row = _axes_by_row(model, notes)
     rows = {"row", *(axes[name][0] for name in by_row if axes[name])} - {None}
-    fixed = _constants(constants, notes.processes) | _arguments(model, axes, rows)
-    of_new = {} if new is None else _arguments(new, axes, rows)
-    at_new = dict(axes)  # no data, none masked
-    labels = _without_masked(found, axes, fixed)
+    of_sites, unmasked = dict(axes), dict(axes)
+    constants = _constants(posterior.constants, notes.processes, unmasked) | _arguments(model, unmasked, rows)
+    of_new = {} if new is None else _arguments(new, unmasked, rows)
+    labels = _without_masked(found, axes, constants)
 
     def drawn(values: Mapping[str, np.ndarray], chains: tuple[int, int] = shape, **of: Any) -> Group:
         return Group({name: x.reshape(*chains, *x.shape[1:]) for name, x in values.items()}, axes, **of)
 
-    def constant(values: _Named, **of: Any) -> Group:
-        return Group({n: x for n, (x, _) in values.items()}, {n: x for n, (_, x) in values.items()}, drawn=False, **of)
-
-    terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(model, few)
     # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
     said = {} if source.of_mcmc else {"approximation": "svi"}
-    if points:
-        said["points"] = f"{', '.join(sorted(points))} are trained values, the same in all draws of a chain"
-        found["posterior"] |= {n: np.broadcast_to(x, (len(draws[0]), *x.shape)) for n, x in points.items()}
+    if posterior.points:
+        names = ", ".join(sorted(posterior.points))
+        said["points"] = f"{names} are trained values, the same in all draws of a chain"
+        for name, x in posterior.points.items():
+            found["posterior"][name] = np.broadcast_to(x, (shape[0] * shape[1], *x.shape))
+    # PSIS fits tails to differences of log densities, which float32 rounds to none.
+    terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
+    from_prior: dict[str, Any] = {"rows": "first", "attributes": _said_of_prior(model, few)}
     groups = {
         "posterior": drawn(found["posterior"], attributes=said),
         "posterior_predictive": drawn(found["posterior_predictive"]),
-        "predictions": replace(drawn(found["predictions"], rows="new"), dims=at_new),
-        # PSIS fits tails to differences of log densities, which float32 rounds to none.
-        "log_likelihood": drawn({name: x.astype(np.float64) for name, x in terms.items()}),
+        "predictions": replace(drawn(found["predictions"], rows="new"), dims=of_sites),
+        "log_likelihood": drawn(terms),
         "log_prior": drawn({n: x for n, x in found["log_prior"].items() if f"log_p_{n}" not in of_gps}),
-        "sample_stats": drawn(_log_densities(found, options.sample_stats or {}) | of_gps),
-        "prior": drawn(found["prior"], (1, -1), rows="first", attributes=from_prior),
-        "prior_predictive": drawn(found["prior_predictive"], (1, -1), rows="first", attributes=from_prior),
+        "sample_stats": drawn(_log_densities(found, stats) | of_gps),
+        "prior": drawn(found["prior"], (1, -1), **from_prior),
+        "prior_predictive": drawn(found["prior_predictive"], (1, -1), **from_prior),
         "observed_data": Group(_as_drawn(found), axes, drawn=False),
-        "constant_data": constant(fixed),
-        "predictions_constant_data": constant(of_new, rows="new"),
+        "constant_data": Group(constants, axes | unmasked, drawn=False),
+        "predictions_constant_data": Group(of_new, unmasked, drawn=False, rows="new"),
     }
     counting: dict[str, np.ndarray | None] = dict.fromkeys(rows)
     for name, mask in found["masks"].items():
@@ -435,41 +432,34 @@ def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:
 
 
 def _computed(
-    model: BoundModel,
-    new: BoundModel | None,
-    source: Draws,
-    rng_key: Array,
-    draws: Draw,
-    num_prior: int,
-    batch_size: int | None,
+    posterior: Posterior, new: BoundModel | None, rng_key: Array, batch_size: int | None
 ) -> tuple[Arrays, int]:
     """Posterior, prior and predictions on the host, each drawn by one compiled program, and the rows of the prior.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
+    model, source, (chains, count) = posterior.model, posterior.source, posterior.shape
+    draws = random.split(named_key(rng_key, "export"), chains * count), posterior.samples
     # Where kernels are the same for all draws, so are their factors: vmap forms those once.
     alone = source.guide is None or source.guide.draws_anything
-    rows = model.num_rows
     if batch_size is None:
-        largest, inputs = max(rows, 0 if new is None else new.num_rows), _inputs_of_a_row(model, _MOST)
+        largest, inputs = max(model.num_rows, 0 if new is None else new.num_rows), _inputs_of_a_row(model, _MOST)
         batch_size = (_MOST_OF_DRAWS if alone and largest * inputs > _MOST else _MOST) // inputs or 1
-    most = max(rows, 1) if source.guide is None else batch_size
+    most = max(model.num_rows, 1) if source.guide is None else batch_size
     found = _at_data("export", source.at_data, alone, model, rng_key, draws, most).arrays
-    few = min(rows, most)
-    first = jax.tree.map(lambda x: x[:few], model.args) if few < rows else model.args
+    few = min(model.num_rows, most)
+    first = jax.tree.map(lambda x: x[:few], model.args)
     prior = model.compiled_for(BatchFunction("prior", source.of_prior, at_once=1 if alone else None))
-    keys = random.split(named_key(rng_key, "prior"), num_prior)
-    found |= jax.tree.map(np.asarray, prior(keys, model.batch(args=first)))
+    found |= jax.tree.map(np.asarray, prior(random.split(named_key(rng_key, "prior"), count), model.batch(args=first)))
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:
         fn = BatchFunction("predictions", source.at_new, at_once=1 if alone else None)
-        views = named_key(rng_key, "views")
+        views, size = named_key(rng_key, "views"), _even(new.num_rows, batch_size)
         others = model.batch(views=views), found["notes"]
-        size = _even(new.num_rows, batch_size)
         result = map_batches(fn, new, draws, size, with_layouts=True, views=views, others=others)
-        result.refuse_not_finite({"predictions": "predictions", "means": "means"}, found["notes"].value.processes)
+        result.refuse_not_finite(dict.fromkeys(("predictions", "means"), "predictions"), others[1].value.processes)
         found["predictions"] = result.arrays["predictions"]
     return found, few
 
@@ -527,21 +517,20 @@ def _even(rows: int, most: int) -> int:
     return -(-rows // -(-rows // min(most, rows)))
 
 
-def _without_masked(found: Arrays, axes: dict[str, Any], constants: _Named) -> dict[str, np.ndarray]:
+def _without_masked(found: Arrays, axes: dict[str, Any], constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Takes masked data out of groups, renames their axes, adds masks to constants, and returns labels of axes."""
     labels: dict[str, np.ndarray] = {}
     for name, mask in found["masks"].items():
         if mask.all():
             continue
         constants.pop(name, None)  # placeholders among the data
-        constants[f"{name}_mask"] = mask, axes[name]
+        constants[f"{name}_mask"], axes[f"{name}_mask"] = mask, axes[name]
         axes[name] = [f"{name}_observed", *axes[name][mask.ndim :]]
         labels[f"{name}_observed"] = np.flatnonzero(mask)
         for group in ("posterior_predictive", "log_likelihood", "prior_predictive"):
-            if name not in found[group]:
-                continue  # a chain of discrete latent variables has no term for each datum
-            values = found[group][name]
-            found[group][name] = values[:, mask[: values.shape[1]]]  # of the prior there may be fewer rows
+            # A chain of discrete latent variables has no term for each datum; of the prior there may be fewer rows.
+            if (values := found[group].get(name)) is not None:
+                found[group][name] = values[:, mask[: values.shape[1]]]
         found["observed_data"][name] = found["observed_data"][name][mask]
     return labels
 
@@ -606,40 +595,43 @@ def _said_of_prior(model: BoundModel, few: int) -> dict[str, str]:
     return said | ({"rows": f"the first {few} of {rows}"} if few < rows else {})
 
 
-def _constants(params: Mapping[str, Any], processes: frozenset[str]) -> _Named:
-    found: _Named = {}
+def _constants(
+    params: Mapping[str, Any], processes: frozenset[str], axes: dict[str, list[str | None]]
+) -> dict[str, np.ndarray]:
+    """Arrays of parameters by name, and into ``axes`` the names of their axes."""
+    found: dict[str, np.ndarray] = {}
     for name, value in params.items():
-        inducing = name.removesuffix("_inducing") in processes
-        for at, leaf in _leaves(name, value):
-            axes = [f"{name}_row"] if inducing and at == name else []
-            found[at] = leaf, ["step"] if name == "elbo" else axes
+        found |= _leaves(name, value)
+        if name.removesuffix("_inducing") in processes:
+            axes[name] = [f"{name}_row"]
+    axes["elbo"] = ["step"]
     return found
 
 
-def _leaves(name: str, value: Any) -> list[tuple[str, np.ndarray]]:
+def _leaves(name: str, value: Any) -> dict[str, np.ndarray]:
     """The arrays of a parameter by name, without the keys of a network's dropout, which are no numbers."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
-    return [(name + jax.tree_util.keystr(path), np.asarray(x)) for path, x in leaves if not is_key(x)]
+    return {name + jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves if not is_key(x)}
 
 
-def _arguments(model: BoundModel, axes: Mapping[str, Any], rows: set[str]) -> _Named:
-    """Arguments that are small arrays, the positional ones with rows; four axes are those of images."""
+def _arguments(model: BoundModel, axes: dict[str, list[str | None]], rows: set[str]) -> dict[str, np.ndarray]:
+    """Arguments that are small arrays, and into ``axes`` the names of their axes: rows, and those of images."""
     try:
         bound = inspect.signature(model.model).bind_partial(*model.args, **model.kwargs).arguments
     except (TypeError, ValueError):
         return {}
-    found: _Named = {}
-    counting = [names[0] for names in axes.values() if names and names[0] in rows]
+    found: dict[str, np.ndarray] = {}
+    counting = next((names[0] for names in axes.values() if names and names[0] in rows), "row")
     for name, value in bound.items():
         if not isinstance(value, np.ndarray | jax.Array) or value.size > _SMALL:
             continue
-        own: list[str | None] = [None] * value.ndim
-        if len(axes.get(name, [])) == value.ndim:
-            own = [*axes.get(name, [])]
-        elif value.ndim and any(value is x for x in model.args) and len(value) == model.num_rows:
-            own[0] = counting[0] if counting else "row"
-        if value.ndim == 4:
-            own[1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
         # A variable that is called as an axis would be its coordinate.
-        found[f"{name}_given" if name in rows else name] = np.asarray(value), own
+        own = f"{name}_given" if name in rows else name
+        found[own] = np.asarray(value)
+        axes[own] = list(axes.get(name, []))
+        if len(axes[own]) != value.ndim:
+            by_row = value.ndim and any(value is x for x in model.args) and len(value) == model.num_rows
+            axes[own] = [counting if by_row else None, *[None] * value.ndim][: value.ndim]
+        if value.ndim == 4:
+            axes[own][1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
     return found

@@ -18,7 +18,7 @@ from numpyro.distributions.distribution import Unit
 from gpzoo._numpyro import in_chain
 from gpzoo.inference.asking.given import Given, GivenProgram, given_at
 from gpzoo.inference.asking.map_batches import Batch
-from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction
+from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, by_field, of_paths
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, Means
 from gpzoo.inference.programs.keys import named_key
@@ -98,6 +98,10 @@ class Paths(GivenProgram):
         if self.asked.mean_only:
             found = {name: Path(path.prediction._replace(variance=None)) for name, path in found.items()}
         return {"paths": found}
+
+    def summary(self, found: dict[str, dict[str, Path]]) -> dict[str, dict[str, Any]]:
+        """Predictions, by field and site, of the paths of all draws."""
+        return by_field({name: of_paths(path, self.asked) for name, path in found["paths"].items()})
 
     def _process(self, name: str, site: Mapping[str, Any], test: Shaped[Array, "N ..."] | None, batch: Batch) -> Path:
         """A GP site on one path, with the density of ``test`` where it was observed in training."""

@@ -17,10 +17,10 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.given import warn_if_lost
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel, count_rows, map_batches
+from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
 from gpzoo.inference.asking.paths import AtTraining, Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
-from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
+from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction
 from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
@@ -114,7 +114,11 @@ def predict(
 
 @dataclass(frozen=True)
 class Predicting:
-    """Options of :meth:`gpzoo.inference.Trained.predict`."""
+    """Options of :meth:`gpzoo.inference.Trained.predict`.
+
+    Raises:
+        TypeError, ValueError: for options that make no sense, see :func:`predict`.
+    """
 
     train_args: tuple[Argument, ...] | None = None
     train_kwargs: Mapping[str, Any] | None = None
@@ -126,22 +130,22 @@ class Predicting:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense.
-
-        Raises:
-            TypeError, ValueError: see :func:`predict`.
-        """
         checks.positive_int("num_draws", self.num_draws)
         if self.batch_size is not None:
             checks.positive_int("batch_size", self.batch_size)
-        if self.quantiles is not None:
-            checked_quantiles(self.quantiles)
-        asked = {"quantiles": self.quantiles is not None, "keep_draws": self.keep_draws}
-        asked |= {"test_data": self.test_data is not None}
-        needing = ", ".join(name for name, given in asked.items() if given)
-        said = f"mean_only leaves out the variances that {needing} would need: leave one or the other out."
-        checks.refuse(self.mean_only and needing, said)
+        if self.mean_only and (self.quantiles is not None or self.keep_draws or self.test_data is not None):
+            raise ValueError("mean_only leaves out the variances that quantiles, keep_draws and test_data need.")
         refuse_no_tuple("train_args", "(X, y)", self.train_args)
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether data are drawn, each row by itself."""
+        return self.keep_draws or self.quantiles is not None
+
+    def asked(self, draws_per_path: int) -> Asked:
+        """What is computed of each path."""
+        quantiles = None if self.quantiles is None else checked_quantiles(self.quantiles)
+        return Asked(quantiles, self.keep_draws, draws_per_path, bool(self.mean_only))
 
 
 def predictions(
@@ -156,40 +160,36 @@ def predictions(
         samples: draws by site name, ``[S, ...]``.
     """
     test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
-    training = _training(model, options)
     batch_size = options.batch_size or _rows_at_a_time(model)
-    num_rows = count_rows(model, batch_size)
-    if batch_size < num_rows:
-        _check_rows(test_data, model, num_rows)
-    fn, draws = _paths(model, rng_key, options, training, dict(samples or {}))
-    paths: Paths = fn.of_draw
-    views = named_key(rng_key, "views")
-    others = at_training = None
-    if training is not None:
-        others = training.batch(views=views)
-        at_training = _at_training(model, fn, draws, others)
-    given = {name: np.asarray(x) for name, x in test_data.items()}
+    if batch_size < count_rows(model, batch_size):
+        _check_rows(test_data, model)
+    training = None
+    if options.train_args is not None:
+        args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
+        training = replace(model, args=args, kwargs=kwargs)
+    paths, num_draws, samples = _paths(model, options, training, dict(samples or {}))
+    draws = random.split(named_key(rng_key, "draws"), num_draws), samples
+    views, at_training = named_key(rng_key, "views"), None
+    others = None if training is None else training.batch(views=views)
+    if others is not None:
+        at_training = _at_training(model, paths, draws, others)
     result = map_batches(
-        fn,
+        BatchFunction("predict", paths, paths.asked, _AT_ONCE, paths.summary, ROW_AXES),
         model,
         (*draws, at_training),
         batch_size,
-        of_sites=given,
-        # Data are drawn row by row, and discrete latent sites too.
-        with_layouts=options.keep_draws or options.quantiles is not None or bool(paths.sites.enumerated),
+        of_sites={name: np.asarray(x) for name, x in test_data.items()},
+        with_layouts=options.draws_rows or bool(paths.sites.enumerated),
         views=views,
         others=others,
     )
     arrays = result.arrays
     names = sorted(set().union(*arrays.values()))
     refuse_unknown("test_data", test_data, names, "sites")
-    lacking = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)}
-    lacking = _lacking_moments(lacking - paths.sites.processes, arrays, model, rng_key, options, samples)
-    cdf = {name: np.where(np.isnan(given[name]), 0, x) for name, x in arrays["cdf"].items()}
-    checked = {field: {n: x for n, x in arrays[field].items() if n not in lacking} for field in _MOMENTS}
+    lacking = _lacking_moments(arrays, paths.sites.processes, model, rng_key, options, samples)
     try:
         # Outside jit, training inputs are factorised again.
-        result = result._replace(arrays=arrays | checked | {"cdf": cdf}, draws=(*draws, None))
+        result = result._replace(arrays=_to_check(arrays, lacking, test_data), draws=(*draws, None))
         result.refuse_not_finite(_WORDS, paths.sites.processes)
     except GPZooError:
         # A program may refuse inputs, whose numbers it sees outside jit alone.
@@ -202,22 +202,10 @@ def predictions(
     return {name: SitePrediction(*(arrays[field].get(name) for field in SitePrediction._fields)) for name in names}
 
 
-def _training(model: BoundModel, options: Predicting) -> BoundModel | None:
-    """The model at the arguments of its training."""
-    if options.train_args is None:
-        return None
-    args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
-    return replace(model, args=args, kwargs=kwargs)
-
-
 def _paths(
-    model: BoundModel,
-    rng_key: PRNGKeyArray,
-    options: Predicting,
-    training: BoundModel | None,
-    samples: dict[str, Array],
-) -> tuple[BatchFunction, tuple[Array, dict[str, Array]]]:
-    """The function of one draw, and the draws: random keys with samples of latent sites."""
+    model: BoundModel, options: Predicting, training: BoundModel | None, samples: dict[str, Array]
+) -> tuple[Paths, int, dict[str, Array]]:
+    """The function of one draw, the number of draws, and their samples of latent sites."""
     guide = model.guide
     if guide is None:
         sites, inducing = _looked_at(model, training, samples)
@@ -226,20 +214,22 @@ def _paths(
         sites, inducing, several = guide.sites, {}, guide.draws_anything
         samples = guide.numbers(model.params, options.num_draws)
     num_draws = len(next(iter(samples.values()))) if samples else options.num_draws if several else 1
-    per_path = 1 if samples or several else options.num_draws
-    asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
-    paths = Paths(model=model.model, guide=guide, inducing=inducing, sites=sites, asked=asked)
-
-    def summary(found: dict[str, Any]) -> dict[str, Any]:
-        return by_field({name: of_paths(path, asked) for name, path in found["paths"].items()})
-
-    fn = BatchFunction("predict", paths, asked, _AT_ONCE, summary, ROW_AXES)
-    return fn, (random.split(named_key(rng_key, "draws"), num_draws), samples)
+    asked = options.asked(1 if samples or several else options.num_draws)
+    return Paths(model=model.model, guide=guide, inducing=inducing, sites=sites, asked=asked), num_draws, samples
 
 
-def _at_training(model: BoundModel, fn: BatchFunction, draws: Any, training: Batch) -> AtTraining | None:
+def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], test_data: Mapping[str, Any]) -> Arrays:
+    """The arrays that have to be finite: no moments that are not defined, and no shares below data that are missing."""
+    found = dict(arrays)
+    for field in _MOMENTS:
+        found[field] = {name: x for name, x in arrays[field].items() if name not in lacking}
+    found["cdf"] = {name: np.where(np.isnan(test_data[name]), 0, x) for name, x in arrays["cdf"].items()}
+    return found
+
+
+def _at_training(model: BoundModel, paths: Paths, draws: Any, training: Batch) -> AtTraining | None:
     """The GP sites of all draws at the training inputs, unless they take too much memory."""
-    compiled = model.compiled_for(BatchFunction("at training", fn.of_draw.at_training, fn.options, _AT_ONCE))
+    compiled = model.compiled_for(BatchFunction("at training", paths.at_training, paths.asked, _AT_ONCE))
     shapes = jax.tree.leaves(jax.eval_shape(compiled, draws, training))
     if sum(x.size * x.dtype.itemsize for x in shapes) > _MOST_KEPT:
         return None
@@ -287,7 +277,7 @@ def _looked_at(
     return sites, inducing_variables(seen.trace, samples)
 
 
-def _check_rows(test_data: Mapping[str, Any], model: BoundModel, num_rows: int) -> None:
+def _check_rows(test_data: Mapping[str, Any], model: BoundModel) -> None:
     """Refuse test data of another number of rows than their site has, before they are taken apart.
 
     Raises:
@@ -296,25 +286,23 @@ def _check_rows(test_data: Mapping[str, Any], model: BoundModel, num_rows: int) 
     for name, values in test_data.items():
         size = model.site_rows.sizes.get(name, len(values))
         if len(values) != size:
-            raise ValueError(
-                f"test_data[{name!r}] has {len(values)} rows, but site {name!r} has {size} at these {num_rows} inputs: "
-                "pass the same number of rows."
-            )
+            raise ValueError(f"test_data[{name!r}] has {len(values)} rows, but the site has {size} at these inputs.")
 
 
 def _lacking_moments(
-    names: set[str],
     arrays: Mapping[str, Mapping[str, np.ndarray]],
+    processes: frozenset[str],
     model: BoundModel,
     rng_key: PRNGKeyArray,
     options: Predicting,
     samples: Mapping[str, Array] | None,
 ) -> set[str]:
-    """Those of the sites whose moments are not finite by definition: their draws are finite.
+    """Names of the data sites whose moments are not finite by definition: their draws are finite.
 
     Where moments overflow, or a parameter is no number, so are draws. Of counts they tell nothing, whole numbers in any
     case.
     """
+    names = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)} - processes
     if not names:
         return names
     drawn = arrays["draws"]
@@ -326,8 +314,8 @@ def _lacking_moments(
             return set()
     found = set()
     for name in names & drawn.keys():
-        if (draws := drawn[name]).dtype.kind == "f":
-            odd = [~np.isfinite(arrays[field][name]) for field in _MOMENTS if name in arrays[field]]
-            if np.isfinite(draws[:, np.logical_or.reduce(odd)]).mean() > 0.5:
-                found.add(name)
+        odd = [~np.isfinite(arrays[field][name]) for field in _MOMENTS if name in arrays[field]]
+        draws = drawn[name][:, np.logical_or.reduce(odd)]
+        if draws.dtype.kind == "f" and np.isfinite(draws).mean() > 0.5:
+            found.add(name)
     return found

@@ -25,7 +25,7 @@ from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.updating import Updating, updated
+from gpzoo.inference.asking.updating import updated
 from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
@@ -246,7 +246,8 @@ class Trained:
             NonFiniteError: naming any other site whose prediction is not finite.
         """
         labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
-        test_data = rows_of_test_data(self.model, new, test_data, self.data)
+        if test_data is not None:
+            test_data = rows_of_test_data(self.model, new, test_data, self.data)
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
@@ -333,10 +334,8 @@ class Trained:
                 as :meth:`functions`. Under ``jit`` values are not looked at: there is no ``FactorisationError``.
             TypeError: as :meth:`functions`.
         """
-        guide = self._usable_guide(seen=True)
-        return one_function(
-            rng_key, guide, self.params, draw, model_kwargs, num_features=num_features, described=self.data
-        )
+        options = {"num_features": num_features, "described": self.data}
+        return one_function(rng_key, self._guide_with_sites(), self.params, draw, model_kwargs, **options)
 
     @traceable_entry_point
     def posterior(
@@ -404,7 +403,7 @@ class Trained:
                 :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
         """
-        guide, params, args = self._usable_guide(seen=True), self.params, unlabelled(self.model, args, self.data)
+        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
         sites = guide.sites
         others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
         checks.refuse(not sites.latents - sites.processes, others)
@@ -499,19 +498,16 @@ class Trained:
 
         A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
         """
-        options, rng_key = Updating(batch_size, num_steps, num_draws, sites), checks.rng_key(rng_key)
         model = self._bind(new, model_kwargs, seen=False, new=False)
-        # q(u) stays in its precision; wider data would make it wider.
-        of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
-        if set(of_model) == {np.dtype(np.float32)}:
-            args, kwargs = jax.tree.map(
-                lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x,
-                (model.args, model.kwargs),
-            )
+        of_model = {x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)}
+        if of_model == {np.dtype(np.float32)}:  # q(u) stays in its precision; wider data would make it wider
+            args, kwargs = jax.tree.map(_in_float32, (model.args, model.kwargs))
             model = replace(model, args=args, kwargs=kwargs)
-        found = updated(model, rng_key, options)
-        data = found.data | columns_of(self.model, new) | described_columns(self.data)
-        return replace(self, **found._asdict() | {"data": data}, state=None, backed_off={})
+        found = updated(
+            model, checks.rng_key(rng_key), batch_size=batch_size, num_steps=num_steps, num_draws=num_draws, sites=sites
+        )
+        data = found.pop("data") | columns_of(self.model, new) | described_columns(self.data)
+        return replace(self, **found, data=data, state=None, backed_off={})
 
     @entry_point
     def to_arviz(
@@ -596,18 +592,15 @@ class Trained:
 
         Draws from a prior that are not finite give a warning.
         """
-        several = self.losses.ndim > 1
-        failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))] if several else []
-        checks.refuse(failed, f"Trainings {failed} failed: export others of them, trained.member(k).to_arviz(...).")
+        if several := self.losses.ndim > 1:
+            failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))]
+            way = "export others of them, trained.member(k).to_arviz(...)."
+            checks.refuse(failed, f"Trainings {failed} failed: {way}")
         each = [self.member(k) for k in range(len(self.losses))] if several else [self]
         options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params)
-        return exported(
-            [one._bind(args, model_kwargs, seen=False) for one in each],
-            rng_key,
-            num_draws=num_draws,
-            losses=self.losses,
-            options=options.labelled(self.model, args, self.data),
-        )
+        models = [one._bind(args, model_kwargs, seen=False) for one in each]
+        options = options.labelled(self.model, args, self.data)
+        return exported(models, rng_key, num_draws=num_draws, losses=self.losses, options=options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this model to one file, from which :func:`load` makes it again without the data.
@@ -623,42 +616,21 @@ class Trained:
         """
         _saved.save(files.checked_path("path", path, "a file"), self)
 
-    def _usable_guide(
-        self, args: tuple = (), kwargs: Mapping[str, Any] | None = None, *, seen: bool = False
-    ) -> InducingGuide:
-        """The guide, if questions can be asked of it.
-
-        Args:
-            args: checked arguments of the program, at which that of another guide is refused.
-            kwargs: its keyword arguments.
-            seen: whether the guide must have seen data.
-        """
+    def _usable_guide(self) -> InducingGuide:
+        """The guide, of one training."""
+        count = len(self.losses) if self.losses.ndim > 1 else 0
+        checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
         kind = type(self.guide).__name__
         wanted = f"guide must be the trained InducingGuide, got {kind}; ask a guide of NumPyro's by its Predictive."
         checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
-        self._refuse_several()
-        wide = [
-            f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
-            for name, x in self.params.items()
-            if any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x))
-        ]
-        checks.refuse(wide and not jax.config.read("jax_enable_x64"), "".join(wide[:1]))
-        unseen = (
-            "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
-        )
-        checks.refuse(seen and self.guide.sites is None, unseen)
-        if args and self.model is not self.guide.model:
-            refuse_other_program(self.model, self.guide, args, kwargs or {}, self.params)
         return self.guide
 
-    def _refuse_several(self) -> None:
-        """Refuse the result of several trainings.
-
-        Raises:
-            ValueError: with their number.
-        """
-        count = len(self.losses) if self.losses.ndim > 1 else 0
-        checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
+    def _guide_with_sites(self) -> InducingGuide:
+        """The guide, which has seen data."""
+        guide = self._usable_guide()
+        unseen = "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data."
+        checks.refuse(guide.sites is None, unseen)
+        return guide
 
     def _bind(
         self, args: tuple, model_kwargs: Mapping[str, Any] | None, *, seen: bool = True, new: bool = True
@@ -672,10 +644,16 @@ class Trained:
             new: whether targets may be left out.
         """
         args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
-        guide = self._usable_guide(args, kwargs, seen=seen)
+        guide = self._guide_with_sites() if seen else self._usable_guide()
+        if self.model is not guide.model:
+            refuse_other_program(self.model, guide, args, kwargs, self.params)
         guide.sites_for(args, kwargs)
         params = guide.checked_params(self.params, args, kwargs)
         return BoundModel(self.model, guide, params, args, kwargs, self._compiled)
+
+
+def _in_float32(x: Any) -> Any:
+    return x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x
 
 
 def load(
