@@ -14,7 +14,7 @@ from numpyro.infer import SVI
 from gpzoo import models, unique_patches
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.inference.asking import export
-from gpzoo.inference.asking.ask import CompiledQuestion
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.models import convolutional_gp
 from tests.programs import KEY, adam
 from tests.zoo import OTHERS, PROGRAMS
@@ -58,12 +58,15 @@ class Lowered:
         self.texts = {}
         monkeypatch.setattr("gpzoo._platform._on_cpu", lambda: False)
         monkeypatch.setattr(export, "container", lambda *groups: None)
-        monkeypatch.setattr(CompiledQuestion, "__call__", lambda program, *given: self.ask(program, *given))
+        compiled_for = BoundModel.compiled_for
+        monkeypatch.setattr(
+            BoundModel, "compiled_for", lambda model, fn: partial(self.ones, fn.name, compiled_for(model, fn))
+        )
 
-    def ask(self, program, draws, at, which="all"):
-        """In place of a program's call: arrays of ones in the shapes of its answer."""
-        traced = program._compiled.trace(which, draws, at)
-        self.texts[program.question.name] = text_of(traced)
+    def ones(self, name, compiled, draws, batch):
+        """In place of a program's call: arrays of ones in the shapes of its result."""
+        traced = compiled.trace(draws, batch)
+        self.texts[name] = text_of(traced)
         return jax.tree.map(lambda x: np.ones(x.shape, x.dtype), traced.out_info)
 
     def all_of(self, program, X, y, inducing, options=None, start=None):

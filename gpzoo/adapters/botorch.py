@@ -100,7 +100,7 @@ class FunctionsModel(EnsembleModel):
         checks.instance("trained", trained, Trained, "what fit returns")
         for name, count in {"num_draws": num_draws, "num_features": num_features}.items():
             checks.positive_int(name, count)
-        subject = trained._subject((X,), model_kwargs)
+        subject = trained._bind((X,), model_kwargs)
         (inputs,), guide = subject.args, subject.guide
         checks.refuse(inputs.ndim != 2, f"X must be inputs [N, d], got shape {inputs.shape}.")
         names = sorted(guide.sites.processes)

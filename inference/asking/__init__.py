@@ -1,1 +1,1 @@
-"""What can be asked of a trained model? Predictions, functions, posteriors, exports, new data, a file."""
+"""What a trained model gives: predictions, functions, posteriors, exports, new data, a file."""

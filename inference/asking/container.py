@@ -1,4 +1,4 @@
-"""How do named arrays become ArviZ's container? Groups of labelled arrays, in either series of ArviZ."""
+"""ArviZ's container of named arrays: groups of labelled arrays, in either series of ArviZ."""
 
 from __future__ import annotations
 

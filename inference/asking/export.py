@@ -1,4 +1,4 @@
-"""What is exported to ArviZ? Draws of a posterior and of its prior, data, and densities that judge the draws."""
+"""Exports to ArviZ: draws of a posterior and of its prior, data, and densities that judge the draws."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +15,19 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.ask import Answer, At, Found, Question, Subject, ask, identity_of
 from gpzoo.inference.asking.container import Group, container, import_arviz, refuse_unwritable
 from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
+from gpzoo.inference.asking.map_batches import (
+    Arrays,
+    Batch,
+    BatchFunction,
+    BatchResult,
+    BoundModel,
+    map_batches,
+)
 from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.draws import DrawsGuide
+from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple
 from gpzoo.inference.programs.calls import entry_point
@@ -30,7 +37,6 @@ from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import columns_of, columns_of_inputs, coordinates_of_rows
 from gpzoo.inference.programs.program import Look, look
-from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import sampled
 
 #: Arguments with more entries than this are not copied into ``constant_data``.
@@ -47,18 +53,14 @@ _MOST, _MOST_OF_DRAWS = 1000, 200
 _BY_ARVIZ = {"num_steps": "n_steps", "accept_prob": "acceptance_rate", "adapt_state.step_size": "step_size"}
 
 #: Groups of a draw's densities.
-_DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks")
+_DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks", "notes")
 
 #: Groups that are the same for all draws: those of the first are kept.
-_SHARED = ("observed_data", "masks")
+_SHARED = {"observed_data", "masks"}
 
 #: The numbers of each group that has to be finite.
 _WORDS = {group: f"{group} draws" for group in ("posterior", "posterior_predictive", "log_prior", "log_q")}
 _WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
-
-
-#: Arrays by name, with the names of their axes.
-_Named: TypeAlias = dict[str, tuple[np.ndarray, Sequence[str | None]]]
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Exporting:
     of_rows: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            checks.positive_int("batch_size", self.batch_size)
         import_arviz()  # a library that is missing is named before the draws are made
         refuse_unwritable(self.coords)
 
@@ -92,8 +96,30 @@ class Exporting:
         return replace(self, described=described, inputs=columns_of_inputs(model, described), of_rows=of_rows)
 
 
+class Posterior(NamedTuple):
+    """What is exported.
+
+    Attributes:
+        model: at its data.
+        source: gives what one draw is.
+        samples: given values of all draws, by name.
+        shape: numbers of chains and of draws of each.
+        constants: of ``constant_data``, by name.
+        sample_stats: of the draws, by name, ``[chains, draws, ...]``.
+        points: values that are the same in all draws, by name.
+    """
+
+    model: BoundModel
+    source: Draws
+    samples: dict[str, Array]
+    shape: tuple[int, int]
+    constants: dict[str, Any]
+    sample_stats: Mapping[str, ArrayLike]
+    points: Mapping[str, np.ndarray] = {}
+
+
 def exported(
-    subjects: Sequence[Subject],
+    models: Sequence[BoundModel],
     rng_key: Array,
     *,
     num_draws: int | None,
@@ -106,34 +132,30 @@ def exported(
     """
     rng_key = checks.rng_key(rng_key)
     count = None if num_draws is None else checks.positive_int("num_draws", num_draws)
-    keys = [rng_key] if len(subjects) == 1 else [named_key(rng_key, f"training {k}") for k in range(len(subjects))]
-    each = [
-        _exported(subject, key, count, of_training, options)
-        for subject, key, of_training in zip(subjects, keys, losses.reshape(len(subjects), -1), strict=True)
-    ]
+    each = []
+    for k, model in enumerate(models):
+        key = rng_key if len(models) == 1 else named_key(rng_key, f"training {k}")
+        posterior = _posterior_of_guide(model, count, losses.reshape(len(models), -1)[k], options)
+        each.append(_export(posterior, key, options))
     return _container(each, options)
 
 
-def _exported(subject: Subject, rng_key: Array, count: int | None, losses: np.ndarray, options: Exporting) -> Exported:
-    guide, params = subject.guide, subject.params
+def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray, options: Exporting) -> Posterior:
+    guide, params, stats = model.guide, model.params, options.sample_stats or {}
     numbers, shape = {}, (1, count or 500)
     constants = {name: x for name, x in params.items() if name not in guide.variational_parameters()}
     if isinstance(guide, DrawsGuide):
         shape, numbers = guide.by_chain(params, count)
-        options = replace(options, sample_stats=guide.thinned(params, options.sample_stats or {}, shape[1]))
-        own = constants.keys() & guide.parameters(guide.sites, None).keys()
-        constants |= {name: jax.tree.map(lambda x: x[0, 0], params[name]) for name in own}
-    found = _export(
-        subject,
-        _draws_of(subject),
-        rng_key,
-        (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), numbers),
-        shape,
-        constants=constants | ({"elbo": -losses} if losses.size else {}),
-        options=options,
-    )
-    points = guide.sites.parameters.keys() & params.keys() if options.params else ()
-    return found.with_points({name: x for name in points for name, x in _leaves(name, params[name])}, shape)
+        stats = guide.thinned(params, stats, shape[1])
+        for name in constants.keys() & guide.parameters(guide.sites, None).keys():
+            constants[name] = jax.tree.map(lambda x: x[0, 0], params[name])
+    if losses.size:
+        constants["elbo"] = -losses
+    points: dict[str, np.ndarray] = {}
+    if options.params:
+        for name in guide.sites.parameters.keys() & params.keys():
+            points |= _leaves(name, params[name])
+    return Posterior(model, _draws_of(model), numbers, shape, constants, stats, points)
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
@@ -160,15 +182,14 @@ def drawn_alone(samples: Any, seen: Look) -> Any:
     return {name: np.asarray(x)[None] for name, x in own.items()} if ungrouped else own
 
 
-def _draws_of(subject: Subject) -> Draws:
+def _draws_of(model: BoundModel) -> Draws:
     """Draws of the guide's posterior."""
-    sites = subject.guide.sites
+    sites = model.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
-    return Draws.of(subject, latents=sites.latents, plate_depth=depth)
+    return Draws(model=model.model, guide=model.guide, latents=sites.latents, plate_depth=depth)
 
 
-@dataclass(frozen=True)
-class Densities:
+class Densities(NamedTuple):
     """Log densities of draws of a trained model, in nats and float64.
 
     Attributes:
@@ -180,28 +201,28 @@ class Densities:
     log_ratio: np.ndarray
 
 
-def densities(subject: Subject, rng_key: Array, *, num_draws: int) -> Densities:
+def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities:
     """The densities alone of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes by the same key.
 
     Args:
-        subject: a trained model at its data.
+        model: at its data.
         rng_key: of the export.
         num_draws: number of draws ``S``.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    source = _draws_of(subject)
+    source, guide, rows = _draws_of(model), model.guide, model.num_rows
 
-    def of_draw(draw: Draw, at: At) -> Found:
-        found = source.at_data(draw, at)
+    def of_draw(draw: Draw, batch: Batch) -> Arrays:
+        found = source.at_data(draw, batch)
         return {group: found[group] for group in _DENSITIES}
 
     # A loop compiles in less time than vmap, and of few rows factors cost nothing.
-    alone = subject.guide.draws_anything or subject.site_rows.count * _inputs_of_a_row(subject) <= _FEW
-    question = replace(_of_data("densities", of_draw, alone, source.notes), once=subject.site_rows.count <= _MOST)
-    draws = random.split(named_key(rng_key, "export"), num_draws), subject.guide.numbers(subject.params, num_draws)
-    found = _at_data(question, subject, rng_key, draws, _MOST // _inputs_of_a_row(subject) or 1).found
+    alone = guide.draws_anything or (rows <= _FEW and rows * _inputs_of_a_row(model, _FEW) <= _FEW)
+    draws = random.split(named_key(rng_key, "export"), num_draws), guide.numbers(model.params, num_draws)
+    most = _MOST // _inputs_of_a_row(model, _MOST) or 1
+    found = _at_data("densities", of_draw, alone, model, rng_key, draws, most).arrays
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -278,62 +299,42 @@ def draws_to_arviz(
         depth = plate_depth(seen) if latents < set(unobserved) else None
         if missing := sorted(latents - set(samples) - set(inducing)):
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
-        variables = {f"{name}_inducing": jax.tree.leaves(at) for name, at in inducing.items()}
-        variables = {name: leaves[0] if len(leaves) == 1 else tuple(leaves) for name, leaves in variables.items()}
-        subject = Subject(model, None, params, args, kwargs, values=values)
-        found = _export(
-            subject,
-            Draws.of(subject, latents=latents, plate_depth=depth, inducing=inducing),
-            rng_key,
-            (random.split(named_key(rng_key, "export"), shape[0] * shape[1]), flat),
-            shape,
-            constants=params | variables,
-            options=options,
-        )
-        return _container([found], options)
+        constants = params | {f"{name}_inducing": parameter_of(at) for name, at in inducing.items()}
+        bound = BoundModel(model, None, params, args, kwargs, values=values)
+        source = Draws(model=model, latents=latents, plate_depth=depth, inducing=inducing)
+        posterior = Posterior(bound, source, flat, shape, constants, sample_stats or {})
+        return _container([_export(posterior, rng_key, options)], options)
 
 
-@dataclass(frozen=True)
-class Exported:
+class Exported(NamedTuple):
     """The groups of one posterior, and the names and labels of their axes."""
 
     groups: dict[str, Group]
     rows: dict[str, np.ndarray | None]
     labels: dict[str, Any]
 
-    def with_points(self, points: Mapping[str, np.ndarray], shape: tuple[int, int]) -> Exported:
-        """With values that are the same in all draws in ``posterior``."""
-        if not points:
-            return self
-        of = self.groups["posterior"]
-        values = {n: np.broadcast_to(x, (*shape, *x.shape)) for n, x in points.items()}
-        said = {"points": f"{', '.join(sorted(points))} are trained values, the same in all draws of a chain"}
-        posterior = replace(of, values={**of.values, **values}, attributes={**of.attributes, **said})
-        return replace(self, groups={**self.groups, "posterior": posterior})
-
-    def with_columns(self, axis: str, names: list[str]) -> Exported:
-        """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
-        of_them = lambda n: "lengthscale" in n or f"{n}_column" == axis  # noqa: E731
-
-        def named(group: Group) -> Group:
-            own = {n: np.ndim(x) - 2 * group.drawn - 1 for n, x in group.values.items() if of_them(n)}
-            own = {n: k for n, k in own.items() if k >= 0 and np.shape(group.values[n])[-1] == len(names)}
-            first = {n: [*group.dims.get(n, [])[:k], *([None] * k)][:k] for n, k in own.items()}
-            dims = {n: [*names, axis] for n, names in first.items()}
-            return replace(group, dims={**group.dims, **dims})
-
-        groups = {name: named(group) for name, group in self.groups.items()}
-        return replace(self, groups=groups, labels={**self.labels, axis: names})
-
 
 def _container(each: Sequence[Exported], options: Exporting) -> Any:
     """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
+    groups, (_, rows, labels) = dict(each[0].groups), each[0]
+    if len(each) > 1:
+        groups = {name: _joint([one.groups[name] for one in each]) for name in groups}
     name, columns = options.inputs
     if columns:
-        each = [one.with_columns(f"{name}_column", columns) for one in each]
-    first, *others = each
-    groups = first.groups if not others else {name: _joint([one.groups[name] for one in each]) for name in first.groups}
-    return container(groups, first.rows, first.labels, options.coords, options.dims, options.of_rows)
+        labels = {**labels, f"{name}_column": columns}
+        groups = {n: _with_columns(group, name, columns) for n, group in groups.items()}
+    return container(groups, rows, labels, options.coords, options.dims, options.of_rows)
+
+
+def _with_columns(group: Group, inputs: str, columns: list[str]) -> Group:
+    """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
+    dims = dict(group.dims)
+    for name, x in group.values.items():
+        before = np.ndim(x) - 2 * group.drawn - 1
+        if (name == inputs or "lengthscale" in name) and before >= 0 and np.shape(x)[-1] == len(columns):
+            own = list(dims.get(name, []))[:before]
+            dims[name] = [*own, *[None] * (before - len(own)), f"{inputs}_column"]
+    return replace(group, dims=dims)
 
 
 def _joint(groups: Sequence[Group]) -> Group:
@@ -356,65 +357,71 @@ _TRAININGS = (
 )
 
 
-def _export(
-    subject: Subject,
-    source: Draws,
-    rng_key: Array,
-    draws: Draw,
-    shape: tuple[int, int],
-    *,
-    constants: Mapping[str, Any],
-    options: Exporting,
-) -> Exported:
-    """The groups of a posterior.
-
-    Args:
-        subject: the program at its data.
-        source: the posterior.
-        rng_key: of the export.
-        draws: ``chains * draws`` of them.
-        shape: ``(chains, draws)``.
-        constants: of ``constant_data``, by name.
-        options: see there.
-    """
-    size = None if options.batch_size is None else checks.positive_int("batch_size", options.batch_size)
-    other = {n: np.shape(x) for n, x in (options.sample_stats or {}).items() if np.shape(x)[:2] != shape}
+def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exported:
+    """The groups of a posterior."""
+    model, source, shape = posterior.model, posterior.source, posterior.shape
+    stats = posterior.sample_stats
+    other = {n: np.shape(x) for n, x in stats.items() if np.shape(x)[:2] != shape}
     checks.refuse(other, f"sample_stats must be of the exported draws, {list(shape)} of each; got shapes {other}.")
-    new = _at_new_inputs(subject, options)
-    source, found, few = _computed(subject, new, source, rng_key, draws, shape[1], size)
-    notes = source.notes
-    fixed = _constants(constants, source.notes) | _arguments(source, subject)
-    axes, labels = _without_masked(found, notes.axes, fixed)
+    new = _at_new_inputs(model, options)
+    found, few = _computed(posterior, new, rng_key, options.batch_size)
+    notes = found["notes"].value
+    axes, by_row = _axes_by_row(model, notes)
+    rows = {"row", *(axes[name][0] for name in by_row if axes[name])} - {None}
+    of_sites, unmasked = dict(axes), dict(axes)
+    constants = _constants(posterior.constants, notes.processes, unmasked) | _arguments(model, unmasked, rows)
+    of_new = {} if new is None else _arguments(new, unmasked, rows)
+    labels = _without_masked(found, axes, constants)
 
     def drawn(values: Mapping[str, np.ndarray], chains: tuple[int, int] = shape, **of: Any) -> Group:
         return Group({name: x.reshape(*chains, *x.shape[1:]) for name, x in values.items()}, axes, **of)
 
-    def constant(values: _Named, **of: Any) -> Group:
-        return Group({n: x for n, (x, _) in values.items()}, {n: x for n, (_, x) in values.items()}, drawn=False, **of)
-
-    terms, from_prior = found["log_likelihood"] | found["left_out"], _said_of_prior(subject, few)
     # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
+    said = {} if source.of_mcmc else {"approximation": "svi"}
+    if posterior.points:
+        names = ", ".join(sorted(posterior.points))
+        said["points"] = f"{names} are trained values, the same in all draws of a chain"
+        for name, x in posterior.points.items():
+            found["posterior"][name] = np.broadcast_to(x, (shape[0] * shape[1], *x.shape))
+    # PSIS fits tails to differences of log densities, which float32 rounds to none.
+    terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
+    from_prior: dict[str, Any] = {"rows": "first", "attributes": _said_of_prior(model, few)}
     groups = {
-        "posterior": drawn(found["posterior"], attributes={} if source.of_mcmc else {"approximation": "svi"}),
+        "posterior": drawn(found["posterior"], attributes=said),
         "posterior_predictive": drawn(found["posterior_predictive"]),
-        "predictions": replace(drawn(found["predictions"], rows="new"), dims=notes.axes),  # no data, none masked
-        # PSIS fits tails to differences of log densities, which float32 rounds to none.
-        "log_likelihood": drawn({name: x.astype(np.float64) for name, x in terms.items()}),
+        "predictions": replace(drawn(found["predictions"], rows="new"), dims=of_sites),
+        "log_likelihood": drawn(terms),
         "log_prior": drawn({n: x for n, x in found["log_prior"].items() if f"log_p_{n}" not in of_gps}),
-        "sample_stats": drawn(_log_densities(found, options.sample_stats or {}) | of_gps),
-        "prior": drawn(found["prior"], (1, -1), rows="first", attributes=from_prior),
-        "prior_predictive": drawn(found["prior_predictive"], (1, -1), rows="first", attributes=from_prior),
+        "sample_stats": drawn(_log_densities(found, stats) | of_gps),
+        "prior": drawn(found["prior"], (1, -1), **from_prior),
+        "prior_predictive": drawn(found["prior_predictive"], (1, -1), **from_prior),
         "observed_data": Group(_as_drawn(found), axes, drawn=False),
-        "constant_data": constant(fixed),
-        "predictions_constant_data": constant({} if new is None else _arguments(source, new), rows="new"),
+        "constant_data": Group(constants, axes | unmasked, drawn=False),
+        "predictions_constant_data": Group(of_new, unmasked, drawn=False, rows="new"),
     }
-    masks = {n: mask for n, mask in found["masks"].items() if mask.ndim == 1 and n in source.by_row}
-    kept = {f"{n}_observed": np.flatnonzero(mask) for n, mask in masks.items()}
-    return Exported(groups, dict.fromkeys(notes.rows) | kept, labels)
+    counting: dict[str, np.ndarray | None] = dict.fromkeys(rows)
+    for name, mask in found["masks"].items():
+        if mask.ndim == 1 and name in by_row:
+            counting[f"{name}_observed"] = np.flatnonzero(mask)
+    return Exported(groups, counting, labels)
 
 
-def _as_drawn(found: Found) -> dict[str, np.ndarray]:
+def _axes_by_row(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str | None]], set[str]]:
+    """Names of axes, and the names of the sites with an entry for each row.
+
+    Of sites that have as many entries as there are rows, and are no argument, the program is asked.
+    """
+    axes, by_row = dict(notes.axes), {name for name, sure in notes.by_row.items() if sure}
+    for name in notes.by_row.keys() - by_row:
+        if name in model.site_rows.by_row:
+            by_row.add(name)
+        elif name in notes.processes | notes.seen:
+            axes[name] = [f"{name}_row", *axes[name][1:]]
+    return axes, by_row
+
+
+def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:
     """Observed data by name; whole numbers are integers where predictions are, for ArviZ goes by the type."""
     like = found["posterior_predictive"]
 
@@ -425,132 +432,131 @@ def _as_drawn(found: Found) -> dict[str, np.ndarray]:
 
 
 def _computed(
-    subject: Subject,
-    new: Subject | None,
-    source: Draws,
-    rng_key: Array,
-    draws: Draw,
-    num_prior: int,
-    batch_size: int | None,
-) -> tuple[Draws, Found, int]:
-    """Posterior, prior and predictions on the host, each drawn by one compiled program.
-
-    Returns:
-        The source, with notes of the program; all arrays; and the number of rows of the prior.
+    posterior: Posterior, new: BoundModel | None, rng_key: Array, batch_size: int | None
+) -> tuple[Arrays, int]:
+    """Posterior, prior and predictions on the host, each drawn by one compiled program, and the rows of the prior.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
+    model, source, (chains, count) = posterior.model, posterior.source, posterior.shape
+    draws = random.split(named_key(rng_key, "export"), chains * count), posterior.samples
     # Where kernels are the same for all draws, so are their factors: vmap forms those once.
     alone = source.guide is None or source.guide.draws_anything
-    rows = subject.site_rows.count
     if batch_size is None:
-        largest, inputs = max(rows, 0 if new is None else new.site_rows.count), _inputs_of_a_row(subject)
+        largest, inputs = max(model.num_rows, 0 if new is None else new.num_rows), _inputs_of_a_row(model, _MOST)
         batch_size = (_MOST_OF_DRAWS if alone and largest * inputs > _MOST else _MOST) // inputs or 1
-    most = max(rows, 1) if source.guide is None else batch_size
-    answer = _at_data(_of_data("export", source.at_data, alone, source.notes), subject, rng_key, draws, most)
-    found, source, few = answer.found, replace(source, notes=answer.question.notes), min(rows, most)
-    first = jax.tree.map(lambda x: x[:few], subject.args) if few < rows else subject.args
-    prior = Question("prior", source.of_prior, 1 if alone else None)
-    keys = random.split(named_key(rng_key, "prior"), num_prior)
-    found |= jax.tree.map(np.asarray, subject.compiled_for(prior)(keys, subject.at(args=first)))
+    most = max(model.num_rows, 1) if source.guide is None else batch_size
+    found = _at_data("export", source.at_data, alone, model, rng_key, draws, most).arrays
+    few = min(model.num_rows, most)
+    first = jax.tree.map(lambda x: x[:few], model.args)
+    prior = model.compiled_for(BatchFunction("prior", source.of_prior, at_once=1 if alone else None))
+    found |= jax.tree.map(np.asarray, prior(random.split(named_key(rng_key, "prior"), count), model.batch(args=first)))
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:
-        at_new = partial(replace(source, static=new.static, layouts=new.site_rows.layouts).at_new, source)
-        of_data = identity_of(source.static), identity_of(source.layouts)
-        question = Question("predictions", at_new, 1 if alone else None, apart=False, options=of_data)
-        known = {"views": named_key(rng_key, "views"), "others": (subject.args, subject.arrays)}
-        drawn = ask(question, new, draws, batch_size=_even(new, batch_size), **known)
-        drawn.refuse_not_finite({"predictions": "predictions", "means": "means"}, source.notes.processes)
-        found["predictions"] = drawn.found["predictions"]
-    return source, found, few
+        fn = BatchFunction("predictions", source.at_new, at_once=1 if alone else None)
+        views, size = named_key(rng_key, "views"), _even(new.num_rows, batch_size)
+        others = model.batch(views=views), found["notes"]
+        result = map_batches(fn, new, draws, size, whole=new.site_rows, views=views, others=others)
+        result.refuse_not_finite(dict.fromkeys(("predictions", "means"), "predictions"), others[1].value.processes)
+        found["predictions"] = result.arrays["predictions"]
+    return found, few
 
 
-def _of_data(name: str, of_draw: Callable[[Draw, At], Found], alone: bool, notes: Notes) -> Question:
-    """A question about draws at the data, made one after the other or all at once."""
-
-    def summary(found: Found) -> Found:
-        return found | {group: {n: x[0] for n, x in found[group].items()} for group in _SHARED if group in found}
-
-    axes: dict[str, int] = dict.fromkeys(_SHARED, 0)
-    return Question(name, of_draw, 1 if alone else None, summary, axes, apart=False, notes=notes)
-
-
-def _at_data(question: Question, subject: Subject, rng_key: Array, draws: Draw, most: int) -> Answer:
-    """The answer, with densities summed over rows.
+def _at_data(
+    name: str,
+    of_draw: Callable[[Draw, Batch], Arrays],
+    alone: bool,
+    model: BoundModel,
+    rng_key: Array,
+    draws: Draw,
+    most: int,
+) -> BatchResult:
+    """A function of draws at the data, made one after the other or all at once; densities are summed over rows.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    answer = ask(question, subject, draws, batch_size=_even(subject, most), views=named_key(rng_key, "views"))
-    found, processes = answer.found, answer.question.notes.processes
-    _refuse_batches(subject, found, most)
+
+    def summary(found: Arrays) -> Arrays:
+        for group in _SHARED & found.keys():
+            found[group] = {n: x[0] for n, x in found[group].items()}
+        return found
+
+    fn = BatchFunction(name, of_draw, (), 1 if alone else None, summary, dict.fromkeys(_SHARED, 0))
+    result = map_batches(fn, model, draws, _even(model.num_rows, most), views=named_key(rng_key, "views"))
+    found, processes = result.arrays, result.arrays["notes"].value.processes
+    _refuse_batches(model, found, most)
     for group in ("log_prior", "log_q"):  # latents of rows have a term for each
         found[group] = {name: x.reshape(len(x), -1).sum(axis=1) for name, x in found[group].items()}
 
     def site_of(name: str) -> str:
         return name.removesuffix("_u") if name.removesuffix("_u") in processes else name
 
-    answer.refuse_not_finite(_WORDS, processes, site_of)
-    return answer
+    result.refuse_not_finite(_WORDS, processes, site_of)
+    return result
 
 
-def _inputs_of_a_row(subject: Subject) -> int:
-    """The most inputs that a GP site has for each row of the data: draws are joint over all those of a batch."""
-    guide, layouts = subject.guide, subject.site_rows.layouts
-    if guide is None or guide.joint:
+def _inputs_of_a_row(model: BoundModel, few: int) -> int:
+    """The most inputs that a GP site has for each row of the data: draws are joint over all those of a batch.
+
+    It is not asked where no argument has more than a ``few`` numbers.
+    """
+    guide = model.guide
+    largest = max(map(np.size, jax.tree.leaves(model.args)), default=0)
+    if guide is None or guide.joint or largest <= few:
         return 1
-    return max((layouts[site].count for site in guide.sites.processes if site in layouts), default=1)
+    layouts = model.site_rows.layouts
+    return max((layouts[site].count for site in guide.sites.processes & layouts.keys()), default=1)
 
 
-def _even(subject: Subject, most: int) -> int:
+def _even(rows: int, most: int) -> int:
     """The number of rows in each of the fewest batches, all of one length."""
-    rows = max(subject.site_rows.count, 1)
+    rows = max(rows, 1)
     return -(-rows // -(-rows // min(most, rows)))
 
 
-def _without_masked(found: Found, axes: Mapping[str, Any], constants: _Named) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Takes masked data out of groups, adds masks to constants, and gives the names of axes and labels then."""
-    axes, labels = dict(axes), {}
+def _without_masked(found: Arrays, axes: dict[str, Any], constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Takes masked data out of groups, renames their axes, adds masks to constants, and returns labels of axes."""
+    labels: dict[str, np.ndarray] = {}
     for name, mask in found["masks"].items():
         if mask.all():
             continue
         constants.pop(name, None)  # placeholders among the data
-        constants[f"{name}_mask"] = mask, axes[name]
+        constants[f"{name}_mask"], axes[f"{name}_mask"] = mask, axes[name]
         axes[name] = [f"{name}_observed", *axes[name][mask.ndim :]]
         labels[f"{name}_observed"] = np.flatnonzero(mask)
         for group in ("posterior_predictive", "log_likelihood", "prior_predictive"):
-            if name not in found[group]:
-                continue  # a chain of discrete latent variables has no term for each datum
-            values = found[group][name]
-            found[group][name] = values[:, mask[: values.shape[1]]]  # of the prior there may be fewer rows
+            # A chain of discrete latent variables has no term for each datum; of the prior there may be fewer rows.
+            if (values := found[group].get(name)) is not None:
+                found[group][name] = values[:, mask[: values.shape[1]]]
         found["observed_data"][name] = found["observed_data"][name][mask]
-    return axes, labels
+    return labels
 
 
-def _at_new_inputs(subject: Subject, options: Exporting) -> Subject | None:
+def _at_new_inputs(model: BoundModel, options: Exporting) -> Subject | None:
     """The program at new inputs, if there are any."""
     if options.new_args is None:
         return None
     refuse_no_tuple("new_args", "(X_new,)", options.new_args)
-    given = subject.kwargs if options.new_kwargs is None else options.new_kwargs
-    args, kwargs = arguments(subject.model, options.new_args, given, new=True, described=options.described)
-    return replace(subject, args=args, kwargs=kwargs)
+    kwargs = model.kwargs if options.new_kwargs is None else options.new_kwargs
+    args, kwargs = arguments(model.model, options.new_args, kwargs, new=True, described=options.described)
+    return replace(model, args=args, kwargs=kwargs)
 
 
-def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
+def _refuse_batches(model: BoundModel, found: Arrays, most: int) -> None:
     """Refuse densities of all rows together where rows came in batches of ``most``.
 
     Raises:
         ValueError: naming the site.
     """
-    rows = subject.site_rows.count
+    rows = model.num_rows
     if rows <= most:
         return
-    together = {name for name in found["others"] if name not in subject.site_rows.layouts}
-    if subject.guide is not None:
-        together |= subject.guide.joint
+    together = {name for name in found["others"] if name not in model.site_rows.layouts}
+    if model.guide is not None:
+        together |= model.guide.joint
     if together:
         raise ValueError(
             f"The density of site(s) {sorted(together)} is one of all {rows} rows together, which do not come in "
@@ -558,7 +564,7 @@ def _refuse_batches(subject: Subject, found: Found, most: int) -> None:
         )
 
 
-def _log_densities(found: Found, given: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+def _log_densities(found: Arrays, given: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     """The given statistics, ``log_p`` of data and latent variables and, of a guide, ``log_q`` of the latter."""
 
     def total(*groups: str) -> np.ndarray:
@@ -571,7 +577,7 @@ def _log_densities(found: Found, given: Mapping[str, ArrayLike]) -> dict[str, np
     return stats | ({"log_q": total("log_q")} if found["log_q"] else {})
 
 
-def _warn_not_finite(found: Found) -> None:
+def _warn_not_finite(found: Arrays) -> None:
     """Wide priors overflow, which is no fault of the posterior."""
     bad = {name for group in ("prior", "prior_predictive") for name, x in found[group].items() if not is_finite(x)}
     if bad:
@@ -582,48 +588,50 @@ def _warn_not_finite(found: Found) -> None:
         )
 
 
-def _said_of_prior(subject: Subject, few: int) -> dict[str, str]:
-    fixed = sorted(subject.params if subject.guide is None else subject.guide.sites.parameters)
+def _said_of_prior(model: BoundModel, few: int) -> dict[str, str]:
+    fixed = sorted(model.params if model.guide is None else model.guide.sites.parameters)
     said = {"parameters": f"drawn at the trained values of {', '.join(fixed)}"} if fixed else {}
-    rows = subject.site_rows.count
+    rows = model.num_rows
     return said | ({"rows": f"the first {few} of {rows}"} if few < rows else {})
 
 
-def _constants(params: Mapping[str, Any], notes: Notes) -> _Named:
-    found: _Named = {}
+def _constants(
+    params: Mapping[str, Any], processes: frozenset[str], axes: dict[str, list[str | None]]
+) -> dict[str, np.ndarray]:
+    """Arrays of parameters by name, and into ``axes`` the names of their axes."""
+    found: dict[str, np.ndarray] = {}
     for name, value in params.items():
-        site = name.removesuffix("_inducing")
-        for at, leaf in _leaves(name, value):
-            inducing = site != name and site in notes.processes and at == name
-            found[at] = leaf, [f"{name}_row"] if inducing else ["step"] if name == "elbo" else []
+        found |= _leaves(name, value)
+        if name.removesuffix("_inducing") in processes:
+            axes[name] = [f"{name}_row"]
+    axes["elbo"] = ["step"]
     return found
 
 
-def _leaves(name: str, value: Any) -> list[tuple[str, np.ndarray]]:
+def _leaves(name: str, value: Any) -> dict[str, np.ndarray]:
     """The arrays of a parameter by name, without the keys of a network's dropout, which are no numbers."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
-    return [(name + jax.tree_util.keystr(path), np.asarray(x)) for path, x in leaves if not is_key(x)]
+    return {name + jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves if not is_key(x)}
 
 
-def _arguments(source: Draws, subject: Subject) -> _Named:
-    """Arguments that are small arrays, the positional ones with rows; four axes are those of images."""
-    args, rows, notes = subject.args, number_of_rows(subject.args), source.notes
+def _arguments(model: BoundModel, axes: dict[str, list[str | None]], rows: set[str]) -> dict[str, np.ndarray]:
+    """Arguments that are small arrays, and into ``axes`` the names of their axes: rows, and those of images."""
     try:
-        bound = inspect.signature(subject.model).bind_partial(*args, **subject.kwargs).arguments
+        bound = inspect.signature(model.model).bind_partial(*model.args, **model.kwargs).arguments
     except (TypeError, ValueError):
         return {}
-    found: _Named = {}
-    plates = [axes[0] for axes in notes.axes.values() if axes and axes[0] in notes.rows]
+    found: dict[str, np.ndarray] = {}
+    counting = next((names[0] for names in axes.values() if names and names[0] in rows), "row")
     for name, value in bound.items():
         if not isinstance(value, np.ndarray | jax.Array) or value.size > _SMALL:
             continue
-        axes: list[str | None] = [None] * value.ndim
-        if len(own := notes.axes.get(name, [])) == value.ndim:
-            axes = [*own]
-        elif value.ndim and any(value is x for x in args) and len(value) == rows:
-            axes[0] = next(iter(plates), "row")
-        if value.ndim == 4:
-            axes[1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
         # A variable that is called as an axis would be its coordinate.
-        found[f"{name}_given" if name in notes.rows else name] = np.asarray(value), axes
+        own = f"{name}_given" if name in rows else name
+        found[own] = np.asarray(value)
+        axes[own] = list(axes.get(name, []))
+        if len(axes[own]) != value.ndim:
+            by_row = value.ndim and any(value is x for x in model.args) and len(value) == model.num_rows
+            axes[own] = [counting if by_row else None, *[None] * value.ndim][: value.ndim]
+        if value.ndim == 4:
+            axes[own][1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
     return found

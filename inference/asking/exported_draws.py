@@ -1,19 +1,20 @@
-"""What does one draw of a posterior, or of a prior, give at data? Values, densities, replicated data, names of axes."""
+"""One draw of a posterior, or of a prior, at data: values, densities, replicated data, and what names axes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import jax.numpy as jnp
 from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.ask import At, Found
 from gpzoo.inference.asking.given import Given, GivenProgram, given_at
+from gpzoo.inference.asking.map_batches import Arrays, Batch, Static
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import JointDraw
@@ -41,21 +42,21 @@ Draw: TypeAlias = tuple[Array, dict[str, Array]]
 _NEW = 1 << 20
 
 
-@dataclass(frozen=True)
-class Notes:
-    """Names of axes and of sites, read from the trace of a draw at the data.
+class Notes(NamedTuple):
+    """What a draw at the data says of the program's sites.
 
     Attributes:
         axes: names of the axes of every array, ``None`` for those without one.
-        rows: which of these names count rows of the data.
+        by_row: by name of the sites with as many entries as there are rows, whether their data or their inputs are an
+            argument, so that they have one for each row.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
 
-    axes: dict[str, list[str | None]] = field(default_factory=dict)
-    rows: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
-    processes: set[str] = field(default_factory=set)
+    axes: dict[str, list[str | None]]
+    by_row: dict[str, bool]
+    seen: frozenset[str]
+    processes: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,36 +66,33 @@ class Draws(GivenProgram):
     Attributes:
         latents: names of the latent sites, without discrete ones, which have no draws.
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
-        notes: filled by the first draw at the data.
     """
 
     latents: frozenset[str]
     plate_depth: int | None = None
-    notes: Notes = field(default_factory=Notes)
 
     @property
     def of_mcmc(self) -> bool:
         """Whether draws are those of MCMC, whose ``log q`` is not known."""
         return self.guide is None or isinstance(self.guide, DrawsGuide)
 
-    def at_data(self, draw: Draw, at: At) -> Found:
-        """Values, densities and replicated data at a batch of rows.
+    def at_data(self, draw: Draw, batch: Batch) -> Arrays:
+        """Values, densities and replicated data at a batch of rows, and ``notes``.
 
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, shown = self._run(draw, at, self.given_u(draw[1]))
+        found, shown = self._run(draw, batch, self.given_u(draw[1]))
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
-        self._note(found, data, processes)
-        replicates = _replicates(data, random.fold_in(draw[0], at.number))
+        replicates = _replicates(data, random.fold_in(draw[0], batch.number))
         if processes:  # drawn again given their data
-            again, _ = self._run(draw, at, {name: given_at(name, site) for name, site in processes.items()})
+            again, _ = self._run(draw, batch, {name: given_at(name, site) for name, site in processes.items()})
             replicates |= {name: again.model[name]["value"] for name in processes}
-        log_prior, log_q = self._densities(found, shown)
+        log_prior, log_q = self._densities(found, shown, len(batch.rows))
         masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
-            summed = self._run(draw, at, self.given_u(draw[1]), program)[0].model
+            summed = self._run(draw, batch, self.given_u(draw[1]), program)[0].model
         terms = {n: s["fn"].log_prob(s["value"]) for n, s in data_of(summed).items()}
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
@@ -108,36 +106,40 @@ class Draws(GivenProgram):
             "others": {n: x for n, x in terms.items() if n not in by_datum},
             "observed_data": {n: entries_of(s["fn"], s["value"]) for n, s in (data | processes).items()},
             "masks": masks,
+            "notes": Static(self._notes(found, data, processes, batch)),
         }
 
-    def at_new(self, of_data: Draws, draw: Draw, at: At) -> Found:
-        """GP sites and replicated data at a batch of new inputs; ``at.others`` are the arguments of ``of_data``.
+    def at_new(self, draw: Draw, batch: Batch) -> Arrays:
+        """GP sites and replicated data at a batch of new inputs; ``batch.others`` are all data and their notes.
 
         With the means of counts, whose draws cannot be NaN where a parameter is.
         """
-        given, notes = self.given_u(draw[1]), self.notes
+        given = self.given_u(draw[1])
+        of_data, notes = batch.others[0], batch.others[1].value
         if self.guide is None or notes.seen:
-            args, arrays = at.others
-            trace = of_data._run(draw, at._replace(args=args, arrays=arrays, number=0), given)[0].model
+            trace = self._run(draw, of_data, given)[0].model
             known = notes.seen | (self.latents if self.guide is None else set())
-            known = {n: s for n, s in trace.items() if n in known - given.keys()}
-            given |= {n: given_at(n, s) for n, s in known.items() if isinstance(s["fn"], GaussianProcess)}
-        at = at._replace(number=at.number + _NEW)
-        found, _ = self._run(draw, at, given)
+            for name in known - given.keys():
+                if name in trace and isinstance(trace[name]["fn"], GaussianProcess):
+                    given[name] = given_at(name, trace[name])
+        batch = batch._replace(number=batch.number + _NEW)
+        found, _ = self._run(draw, batch, given)
         sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
-        of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic" and n in self.layouts}
-        drawn = _replicates(data, random.fold_in(draw[0], at.number))
-        said = {
-            n: as_predictive(unmasked(s["fn"])) for n, s in data.items() if jnp.issubdtype(drawn[n].dtype, jnp.integer)
-        }
-        means = {n: fn.mean for n, fn in said.items() if fn.num_classes is None}
+        drawn = _replicates(data, random.fold_in(draw[0], batch.number))
+        of_rows = {n: s["value"] for n, s in found.model.items() if s["type"] == "deterministic"}
+        of_rows = {n: x for n, x in of_rows.items() if n in batch.layouts.value}
+        means = {}
+        for name, site in data.items():
+            fn = as_predictive(unmasked(site["fn"]))
+            if jnp.issubdtype(drawn[name].dtype, jnp.integer) and fn.num_classes is None:
+                means[name] = fn.mean
         return {"predictions": processes | of_rows | drawn, "means": means}
 
-    def of_prior(self, key: Array, at: At) -> Found:
+    def of_prior(self, key: Array, batch: Batch) -> Arrays:
         """Values and data that the program draws."""
-        trace = run(key, at.args, at.arrays | dict(self.static), model=self.model, values=at.params).model
+        trace = run(key, batch.args, batch.kwargs, model=self.model, values=batch.params).model
         drawn = {n: s["value"] for n, s in trace.items() if self._is_kept(n, s)}
         return {
             "prior": drawn,
@@ -145,26 +147,28 @@ class Draws(GivenProgram):
         }
 
     def _run(
-        self, draw: Draw, at: At, given: Mapping[str, Given], model: Callable | None = None
+        self, draw: Draw, batch: Batch, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, JointDraw]:
         key, sample = draw
-        shown = JointDraw(at.views, at.number, frozenset(self.layouts))
+        shown = JointDraw(batch.views, batch.number, frozenset(batch.layouts.value))
         if self.guide is None:  # a guide's draw is the same in all batches
-            key = random.fold_in(key, at.number)
-        values = at.params | sample
-        return self.run(key, at.with_static(self.static), values, given, of_guide=shown, model=model), shown
+            key = random.fold_in(key, batch.number)
+        return self.run(key, batch, batch.params | sample, given, of_guide=shown, model=model), shown
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
         return name in self.latents or recorded
 
-    def _densities(self, found: Runs, shown: JointDraw) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _densities(self, found: Runs, shown: JointDraw, num_rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels.
 
-        Those of latents of rows have a term for each row.
+        As many terms as there are rows are not added up: those of other batches are others.
         """
+
+        def total(x: Array) -> Array:
+            return x if jnp.shape(x)[:1] == (num_rows,) else jnp.sum(x)
+
         log_prior, log_q = {}, {}
-        total = lambda name, x: jnp.asarray(x) if name in self.layouts else jnp.sum(x)  # noqa: E731
         for name in self.latents:
             prior, site = found.model[name]["fn"], found.guide.get(name)
             posterior = prior if site is None else site["fn"]
@@ -174,49 +178,68 @@ class Draws(GivenProgram):
                     log_q[f"{name}_u"] = shown.q[name].log_density_of(posterior.u_mean)
                 continue
             value = found.model[name]["value"]
-            log_prior[name] = total(name, prior.log_prob(value))
+            log_prior[name] = total(prior.log_prob(value))
             if not self.of_mcmc:
-                log_q[name] = total(name, posterior.log_prob(value))
+                log_q[name] = total(posterior.log_prob(value))
         for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary ones
             if site["infer"].get("is_auxiliary") and not self.of_mcmc:
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
 
-    def _note(self, found: Runs, data: Trace, processes: Trace) -> None:
+    def _notes(self, found: Runs, data: Trace, processes: Trace, batch: Batch) -> Notes:
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
-        notes = self.notes
-        plates = {name: _axes(site) for name, site in data.items()}
-        by_row = [s for n, s in sampled(found.model).items() if n in self.by_row]
-        of_rows = [axes[0] for s in by_row if (axes := _axes(s)) and len(axes) == len(s["fn"].batch_shape)]
-        row = next(iter(of_rows), "row")
-        notes.seen.update(processes)
-        notes.rows.update(of_rows, {"row"})
-        for name, site in (found.guide | found.model).items():
-            if not self._is_kept(name, site) and name not in data | processes:
-                continue
-            fn, value = site.get("fn"), site["value"]
-            axes = plates.get(name) or _axes(site)
-            if site["type"] == "deterministic" and not axes and name in self.by_row:
-                axes = [row]
+        traces = found.guide | found.model
+        kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
+        by_row = {n: _is_argument(s, batch) for n, s in kept.items() if jnp.shape(s["value"])[:1] == batch.rows.shape}
+        latent = {n for n, s in kept.items() if isinstance(unmasked(s.get("fn")), ProcessAtInputs)} & self.latents
+        row = _name_of_rows(kept, by_row)
+        axes: dict[str, list[str | None]] = {}
+        for name, site in kept.items():
+            fn, own = unmasked(site.get("fn")), _axes(site)
             if isinstance(fn, ProcessAtInputs):
-                notes.processes.update({name} & self.latents)
-                outputs = [] if fn.num_outputs is None else [f"{name}_output"]
-                for other in data.values():
-                    likelihood = unmasked(other["fn"])
-                    if isinstance(likelihood, Likelihood) and likelihood.f is value:
-                        outputs = [f"{name}_{likelihood.column_axis}"] if outputs else []
-                own = row if name in self.by_row else f"{name}_row"
-                axes = [own, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
-                notes.axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
-            if isinstance(likelihood := unmasked(fn), Likelihood) and name in data:
-                of = [n for n, s in (found.guide | found.model).items() if s["value"] is likelihood.f]
-                axes = axes + notes.axes.get(of[0] if of else "", [])[1:]
-            axes = axes[: jnp.ndim(value)]
+                outputs = _outputs(name, site, data)
+                own = [row if name in by_row else f"{name}_row"]
+                own = [*own, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
+                axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
+            elif isinstance(fn, Likelihood) and name in data:
+                of = [n for n in axes.keys() & traces.keys() if traces[n]["value"] is fn.f]
+                own = own + axes[of[0]][1:] if of else own
+            elif not own and name in by_row and site["type"] == "deterministic":
+                own = [row]
             events = (site.get("infer") or {}).get("event_dims", [])
-            notes.axes[name] = [*axes[: jnp.ndim(value) - len(events)], *events]
+            ndim = jnp.ndim(site["value"])
+            axes[name] = [*own[:ndim][: ndim - len(events)], *events]
+        return Notes(axes, by_row, frozenset(processes), frozenset(latent))
 
 
-def _axes(site: dict[str, Any]) -> list[str | None]:
+def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
+    """Whether the value of a site, or its inputs, are a positional argument."""
+    fn = site.get("fn")
+    own = [site["value"], getattr(fn, "X", None), getattr(getattr(fn, "prior", None), "X", None)]
+    return any(x is leaf for leaf in jax.tree.leaves(batch.args) for x in own)
+
+
+def _name_of_rows(sites: Trace, by_row: Mapping[str, bool]) -> str:
+    """The plate of the rows, which the data know that are an argument."""
+    for name in sorted(by_row, key=lambda name: not by_row[name]):
+        axes = _axes(sites[name])
+        if axes and axes[0] is not None and len(axes) == len(sites[name]["fn"].batch_shape):
+            return axes[0]
+    return "row"
+
+
+def _outputs(name: str, site: Mapping[str, Any], data: Trace) -> list[str]:
+    """The name of the axis of a GP site's outputs, in the words of the likelihood that it is given to."""
+    if site["fn"].num_outputs is None:
+        return []
+    for other in data.values():
+        likelihood = unmasked(other["fn"])
+        if isinstance(likelihood, Likelihood) and likelihood.f is site["value"]:
+            return [f"{name}_{likelihood.column_axis}"]
+    return [f"{name}_output"]
+
+
+def _axes(site: Mapping[str, Any]) -> list[str | None]:
     """The plates around a site, in the order of its axes."""
     frames = {frame.dim: frame.name for frame in site.get("cond_indep_stack") or ()}
     return [frames.get(dim) for dim in range(min(frames, default=0), 0)]

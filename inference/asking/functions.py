@@ -1,4 +1,4 @@
-"""How is a whole function drawn from a trained guide? Through all layers, at any number of inputs."""
+"""Whole functions of a trained guide: drawn through all layers, at any number of inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.ask import At, Found, Question, Subject, ask, count_rows
+from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import RUNNING
@@ -35,24 +35,24 @@ Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
 
 def values_of_functions(
-    subject: Subject, rng_key: Array, *, num_draws: int, num_features: int, batch_size: int
+    model: BoundModel, rng_key: Array, *, num_draws: int, num_features: int, batch_size: int
 ) -> dict[str, np.ndarray]:
     """:meth:`gpzoo.inference.Trained.functions`."""
     counts = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
     for name, value in counts.items():
         checks.positive_int(name, value)
-    count_rows(subject, batch_size)
-    guide, static, layouts = subject.guide, subject.static, subject.site_rows.layouts
+    count_rows(model, batch_size)
+    guide = model.guide
 
-    def values(draw: Draw, at: At) -> Found:
-        own = at.rows_of(layouts), at.args, at.arrays | static
-        return {"functions": values_of_draw(guide, at.params, draw, *own, num_features=num_features)}
+    def of_draw(draw: Draw, batch: Batch) -> Arrays:
+        own = batch.site_rows, batch.args, batch.kwargs
+        return {"functions": values_of_draw(guide, batch.params, draw, *own, num_features=num_features)}
 
     # One draw at a time: the features of a batch are the largest array.
-    question, draws = Question("functions", values, options=num_features), draws_of(rng_key, subject, num_draws)
-    answer = ask(question, subject, draws, batch_size=batch_size)
-    answer.refuse_not_finite({"functions": "values of functions"}, guide.sites.processes)
-    return answer.found["functions"]
+    fn, draws = BatchFunction("functions", of_draw, num_features), draws_of(rng_key, model, num_draws)
+    result = map_batches(fn, model, draws, batch_size)
+    result.refuse_not_finite({"functions": "values of functions"}, guide.sites.processes)
+    return result.arrays["functions"]
 
 
 def one_function(
@@ -73,19 +73,19 @@ def one_function(
     def function(*new: Argument) -> dict[str, Array]:
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True, described=described)
         with RUNNING:
-            subject = Subject(guide.model, guide, guide.checked_params(params, args, kwargs), args, kwargs)
-            rows = count_rows(subject, 1)
-            one = jax.tree.map(lambda x: x[draw], draws_of(rng_key, subject, draw + 1))
+            model = BoundModel(guide.model, guide, guide.checked_params(params, args, kwargs), args, kwargs)
+            rows = count_rows(model, 1)
+            one = jax.tree.map(lambda x: x[draw], draws_of(rng_key, model, draw + 1))
             own = BatchRows(jnp.arange(rows), rows, {}), args, kwargs
-            return values_of_draw(guide, subject.params, one, *own, num_features=num_features)
+            return values_of_draw(guide, model.params, one, *own, num_features=num_features)
 
     return function
 
 
-def draws_of(rng_key: Array, subject: Subject, num_draws: int) -> Draw:
+def draws_of(rng_key: Array, model: BoundModel, num_draws: int) -> Draw:
     """What fixes so many functions: a key of each, and its number where the posterior is draws; stacked."""
     keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
-    return keys, subject.guide.numbers(subject.params, num_draws)
+    return keys, model.guide.numbers(model.params, num_draws)
 
 
 def values_of_draw(

@@ -1,11 +1,11 @@
-"""How is a program run whose GP sites are known at other inputs, or through inducing variables?"""
+"""Programs whose GP sites are known at other inputs, or through inducing variables."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -16,7 +16,7 @@ from gpzoo._checks import outside
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.asking.ask import At, Subject
+from gpzoo.inference.asking.map_batches import Batch
 from gpzoo.inference.programs.gp_sites import SiteMode, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run, unmasked
@@ -87,26 +87,11 @@ class GivenProgram:
         model: the program.
         guide: its guide; ``None`` where samples are given.
         inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
-        layouts: how sites follow the rows of the data, by name.
-        static: keyword arguments that are no arrays.
-        untold: names of sites whose rows cannot be told from those of the data.
-        by_row: names of sites with one row for each row of the data.
     """
 
     model: Callable
     guide: Any = None
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
-    static: Mapping[str, Any] = field(default_factory=dict)
-    untold: frozenset[str] = frozenset()
-    by_row: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, subject: Subject, **more: Any) -> Self:
-        """The program of a subject; it holds none of its data and parameters."""
-        known = {"model": subject.model, "guide": subject.guide, "static": subject.static}
-        rows = subject.site_rows
-        return cls(**known, layouts=rows.layouts, untold=frozenset(rows.untold), by_row=rows.by_row, **more)
 
     def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
         """Sites that are conditioned on samples of ``u``."""
@@ -115,7 +100,7 @@ class GivenProgram:
     def run(
         self,
         key: PRNGKeyArray,
-        at: At,
+        batch: Batch,
         values: Mapping[str, Any],
         given: Mapping[str, Given],
         *,
@@ -124,11 +109,11 @@ class GivenProgram:
         drawn_as: Callable[[str], Layout | None] = lambda _: None,
         model: Callable | None = None,
     ) -> Runs:
-        """A run of guide and program, whose keyword arguments are all in ``at``.
+        """A run of guide and program.
 
         Args:
             key: random key.
-            at: the rows.
+            batch: arguments of the program.
             values: of parameters and latent sites, by name.
             given: values that GP sites are conditioned on, by name.
             of_guide: gives the values of the guide's GP sites.
@@ -136,10 +121,12 @@ class GivenProgram:
             drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
             model: in place of the program.
         """
-        program = _Conditioned(self.model if model is None else model, given, drawn_as, of_given or SiteMode())
-        others = {name: x for name, x in values.items() if name not in given}
-        of: dict[str, Any] = {"guide": self.guide, "model": program, "values": others}
-        return run(key, at.args, at.arrays, **of, mode=of_guide)
+        program = self.model if model is None else model
+        if given:
+            program = _Conditioned(program, given, drawn_as, of_given or SiteMode())
+            values = {name: x for name, x in values.items() if name not in given}
+        of: dict[str, Any] = {"guide": self.guide, "model": program, "values": values}
+        return run(key, batch.args, batch.kwargs, **of, mode=of_guide)
 
 
 class _Conditioned(Messenger):

@@ -1,4 +1,4 @@
-"""How does NUTS begin where it is to stay? At the mode of a program's latent sites, with the curvature there."""
+"""NUTS from the mode of a program's latent sites, with the curvature there."""
 
 from __future__ import annotations
 

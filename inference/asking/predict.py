@@ -1,4 +1,4 @@
-"""What does a model predict at new inputs? Moments, densities, quantiles, draws: the same in any batches."""
+"""Predictions at new inputs: moments, densities, quantiles and draws, the same in any batches."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.ask import At, Question, Subject, ask, count_rows, identity_of
 from gpzoo.inference.asking.given import warn_if_lost
-from gpzoo.inference.asking.paths import Paths
+from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
+from gpzoo.inference.asking.paths import AtTraining, Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
-from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction, by_field, of_paths
+from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction
 from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
-from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import columns_of, rows_of_test_data
 from gpzoo.inference.programs.program import find_sites, look, parameters_of
-from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.sites import Sites
 
 
@@ -111,12 +109,16 @@ def predict(
         counts = {name: len(value) for name, value in samples.items()}
         checks.refuse(len(set(counts.values())) > 1, f"posterior_samples must have one number of draws, got {counts}.")
         values = {name: value[0] for name, value in samples.items()} | given
-        return predictions(Subject(model, None, given, args, kwargs, values=values), rng_key, options, samples)
+        return predictions(BoundModel(model, None, given, args, kwargs, values=values), rng_key, options, samples)
 
 
 @dataclass(frozen=True)
 class Predicting:
-    """Options of :meth:`gpzoo.inference.Trained.predict`."""
+    """Options of :meth:`gpzoo.inference.Trained.predict`.
+
+    Raises:
+        TypeError, ValueError: for options that make no sense, see :func:`predict`.
+    """
 
     train_args: tuple[Argument, ...] | None = None
     train_kwargs: Mapping[str, Any] | None = None
@@ -128,97 +130,122 @@ class Predicting:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that make no sense.
-
-        Raises:
-            TypeError, ValueError: see :func:`predict`.
-        """
         checks.positive_int("num_draws", self.num_draws)
         if self.batch_size is not None:
             checks.positive_int("batch_size", self.batch_size)
-        checked_quantiles(self.quantiles)
-        asked = {"quantiles": self.quantiles is not None, "keep_draws": self.keep_draws}
-        asked |= {"test_data": self.test_data is not None}
-        needing = ", ".join(name for name, given in asked.items() if given)
-        said = f"mean_only leaves out the variances that {needing} would need: leave one or the other out."
-        checks.refuse(self.mean_only and needing, said)
+        if self.mean_only and (self.quantiles is not None or self.keep_draws or self.test_data is not None):
+            raise ValueError("mean_only leaves out the variances that quantiles, keep_draws and test_data need.")
         refuse_no_tuple("train_args", "(X, y)", self.train_args)
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether data are drawn, each row by itself."""
+        return self.keep_draws or self.quantiles is not None
+
+    def asked(self, draws_per_path: int) -> Asked:
+        """What is computed of each path."""
+        quantiles = None if self.quantiles is None else checked_quantiles(self.quantiles)
+        return Asked(quantiles, self.keep_draws, draws_per_path, bool(self.mean_only))
 
 
 def predictions(
-    subject: Subject, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
+    model: BoundModel, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
 ) -> dict[str, SitePrediction]:
     """Predictions of a model with a guide; without a guide, at draws of its latent sites.
 
     Args:
-        subject: the model at new inputs.
+        model: at new inputs.
         rng_key: key of the draws.
         options: of the prediction.
         samples: draws by site name, ``[S, ...]``.
     """
-    model, guide = subject.model, subject.guide
-    given: Any = samples if guide is None else guide.numbers(subject.params, options.num_draws)
-    samples = dict(given or {})
-    test_data = test_arrays(model, subject.args, subject.kwargs, options.test_data)
-    train = None if options.train_args is None else arguments(model, options.train_args, options.train_kwargs)
-    batch_size = options.batch_size or _rows_at_a_time(subject)
-    num_rows = count_rows(subject, batch_size)
-    train_arrays, train_static = split_arrays({} if train is None else train[1])
-    sites, inducing = (guide.sites, {}) if guide is not None else _looked_at(subject, train, samples)
-    several = guide.draws_anything if guide is not None else bool(sites.enumerated) and not samples
-    draws = len(next(iter(samples.values()))) if samples else options.num_draws if several else 1
-    per_path = 1 if samples or several else options.num_draws
-    asked = Asked(checked_quantiles(options.quantiles), options.keep_draws, per_path, bool(options.mean_only))
-    _check_rows(test_data, subject.site_rows, num_rows)
-    paths = Paths.of(subject, inducing=inducing, sites=sites, asked=asked, train_static=train_static)
-    of_training = (asked, identity_of(train_static), paths.untold)
-    question = Question(
-        "predict",
-        paths,
-        at_once=_AT_ONCE,
-        summary=lambda found: by_field({name: of_paths(path, asked) for name, path in found["paths"].items()}),
-        row_axis=ROW_AXES,
-        options=of_training,
-    )
-    keys = random.split(named_key(rng_key, "draws"), draws)
-    known = {"views": named_key(rng_key, "views"), "others": None if train is None else (train[0], train_arrays)}
+    test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
+    batch_size = options.batch_size or _rows_at_a_time(model)
+    if batch_size < count_rows(model, batch_size):
+        _check_rows(test_data, model)
     training = None
-    if train is not None:
-        before = Question("at training", paths.at_training, at_once=_AT_ONCE, options=of_training)
-        at_training = subject.compiled_for(before, subject.site_rows.layouts)
-        at = At((), {}, subject.params, (), 0, **known)
-        if _bytes(at_training, (keys, samples), at) <= _MOST_KEPT:
-            training = at_training((keys, samples), at)
-            warn_if_lost(training[0])
-    given = {name: np.asarray(x) for name, x in test_data.items()}
-    answer = ask(question, subject, (keys, samples, training), batch_size=batch_size, of_sites=given, **known)
-    found = answer.found
-    names = sorted({name for sites in found.values() for name in sites})
+    if options.train_args is not None:
+        args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
+        training = replace(model, args=args, kwargs=kwargs)
+    paths, num_draws, samples = _paths(model, options, training, dict(samples or {}))
+    draws = random.split(named_key(rng_key, "draws"), num_draws), samples
+    views, at_training = named_key(rng_key, "views"), None
+    others = None if training is None else training.batch(views=views)
+    if others is not None:
+        at_training = _at_training(model, paths, draws, others)
+    whole = None
+    if options.draws_rows or paths.sites.enumerated:
+        whole = model.site_rows_in_batches(1)  # draws run the program on single rows
+    result = map_batches(
+        BatchFunction("predict", paths, paths.asked, _AT_ONCE, paths.summary, ROW_AXES),
+        model,
+        (*draws, at_training),
+        batch_size,
+        of_sites={name: np.asarray(x) for name, x in test_data.items()},
+        whole=whole,
+        views=views,
+        others=others,
+    )
+    arrays = result.arrays
+    names = sorted(set().union(*arrays.values()))
     refuse_unknown("test_data", test_data, names, "sites")
-    lacking = {name for field in _MOMENTS for name, x in found[field].items() if not is_finite(x)} - sites.processes
-    if lacking:
-        drawn = found["draws"] or _draws(subject, rng_key, options, samples)
-        lacking = {name for name in lacking if _lacks_moments([found[f].get(name) for f in _MOMENTS], drawn.get(name))}
-    checked = {field: {n: x for n, x in found[field].items() if n not in lacking} for field in _MOMENTS}
-    checked["cdf"] = {n: np.where(np.isnan(given[n]), 0, x) for n, x in found["cdf"].items()}
+    lacking = _lacking_moments(arrays, paths.sites.processes, model, rng_key, options, samples)
     try:
         # Outside jit, training inputs are factorised again.
-        replace(answer, found=found | checked, draws=(keys, samples, None)).refuse_not_finite(_WORDS, sites.processes)
+        result = result._replace(arrays=_to_check(arrays, lacking, test_data), draws=(*draws, None))
+        result.refuse_not_finite(_WORDS, paths.sites.processes)
     except GPZooError:
         # A program may refuse inputs, whose numbers it sees outside jit alone.
-        parameters_of(model, subject.args, subject.kwargs)
+        parameters_of(model.model, model.args, model.kwargs)
         raise
     for field in _MOMENTS:  # None where no row has one
-        found[field] = {n: x for n, x in found[field].items() if n not in lacking or np.isfinite(x).any()}
-    return {name: SitePrediction(**{field: found[field].get(name) for field in found}) for name in names}
+        for name in lacking & arrays[field].keys():
+            if not np.isfinite(arrays[field][name]).any():
+                del arrays[field][name]
+    return {name: SitePrediction(*(arrays[field].get(name) for field in SitePrediction._fields)) for name in names}
 
 
-def _rows_at_a_time(subject: Subject) -> int:
+def _paths(
+    model: BoundModel, options: Predicting, training: BoundModel | None, samples: dict[str, Array]
+) -> tuple[Paths, int, dict[str, Array]]:
+    """The function of one draw, the number of draws, and their samples of latent sites."""
+    guide = model.guide
+    if guide is None:
+        sites, inducing = _looked_at(model, training, samples)
+        several = bool(sites.enumerated) and not samples
+    else:
+        sites, inducing, several = guide.sites, {}, guide.draws_anything
+        samples = guide.numbers(model.params, options.num_draws)
+    num_draws = len(next(iter(samples.values()))) if samples else options.num_draws if several else 1
+    asked = options.asked(1 if samples or several else options.num_draws)
+    return Paths(model=model.model, guide=guide, inducing=inducing, sites=sites, asked=asked), num_draws, samples
+
+
+def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], test_data: Mapping[str, Any]) -> Arrays:
+    """The arrays that have to be finite: no moments that are not defined, and no shares below data that are missing."""
+    found = dict(arrays)
+    for field in _MOMENTS:
+        found[field] = {name: x for name, x in arrays[field].items() if name not in lacking}
+    found["cdf"] = {name: np.where(np.isnan(test_data[name]), 0, x) for name, x in arrays["cdf"].items()}
+    return found
+
+
+def _at_training(model: BoundModel, paths: Paths, draws: Any, training: Batch) -> AtTraining | None:
+    """The GP sites of all draws at the training inputs, unless they take too much memory."""
+    compiled = model.compiled_for(BatchFunction("at training", paths.at_training, paths.asked, _AT_ONCE))
+    shapes = jax.tree.leaves(jax.eval_shape(compiled, draws, training))
+    if sum(x.size * x.dtype.itemsize for x in shapes) > _MOST_KEPT:
+        return None
+    found = compiled(draws, training)
+    warn_if_lost(found[0])
+    return found
+
+
+def _rows_at_a_time(model: BoundModel) -> int:
     """Rows of a batch where nobody has said: many of few numbers, so that factorisations are few."""
-    arrays = jax.tree.leaves(subject.args)
-    rows = max((len(x) for x in arrays if np.ndim(x)), default=0)
-    small = all(np.size(x) <= _SMALL * np.shape(x)[0] for x in arrays if np.ndim(x))
-    return _MANY if small and rows > _MANY else 1000
+    arrays = [x for x in jax.tree.leaves(model.args) if np.ndim(x)]
+    small = all(np.size(x) <= _SMALL * len(x) for x in arrays)
+    return _MANY if small and max(map(len, arrays), default=0) > _MANY else 1000
 
 
 #: Rows of a large batch, and the most numbers of one of them.
@@ -233,63 +260,65 @@ _MOST_KEPT = 2**30
 #: The numbers of each field of a prediction.
 _WORDS = {name: f"entries of {name}" for name in SitePrediction._fields} | {"log_density": LOG_DENSITIES}
 
-
-def _bytes(function: Callable, *args: Any) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(function, *args)))
+#: Fields that are not finite where the distribution of ``y`` has no such moment.
+_MOMENTS = "mean", "variance"
 
 
 def _looked_at(
-    subject: Subject, train: tuple[tuple, dict] | None, samples: Mapping[str, Array]
+    model: BoundModel, training: BoundModel | None, samples: Mapping[str, Array]
 ) -> tuple[Sites, dict[str, InducingVariable]]:
     """The sites of a program without a guide, and inducing variables of those whose samples are of ``u``."""
-    if train is None:
+    if training is None:
         raise ValueError(
             "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for "
             "exact regression), and train_args=(X, y). With a guide call Trained(model, guide, "
             "params).predict(key, X)."
         )
-    seen = look(subject.model, *train, subject.values)
-    where = "train_args, such as (X, y)"
-    sites = find_sites(seen, subject.model, *train, frozenset(), values=subject.values, where=where)
+    of = training.model, training.args, training.kwargs
+    seen, where = look(*of, model.values), "train_args, such as (X, y)"
+    sites = find_sites(seen, *of, frozenset(), values=model.values, where=where)
     return sites, inducing_variables(seen.trace, samples)
 
 
-def _check_rows(test_data: Mapping[str, Any], follow: SiteRows, num_rows: int) -> None:
-    """Refuse test data of another number of rows than their site has.
+def _check_rows(test_data: Mapping[str, Any], model: BoundModel) -> None:
+    """Refuse test data of another number of rows than their site has, before they are taken apart.
 
     Raises:
         ValueError: naming them.
     """
     for name, values in test_data.items():
-        size = follow.sizes.get(name, len(values))
+        size = model.site_rows.sizes.get(name, len(values))
         if len(values) != size:
-            raise ValueError(
-                f"test_data[{name!r}] has {len(values)} rows, but site {name!r} has {size} at these {num_rows} inputs: "
-                "pass the same number of rows."
-            )
+            raise ValueError(f"test_data[{name!r}] has {len(values)} rows, but the site has {size} at these inputs.")
 
 
-#: Fields that are not finite where the distribution of ``y`` has no such moment.
-_MOMENTS = "mean", "variance"
+def _lacking_moments(
+    arrays: Mapping[str, Mapping[str, np.ndarray]],
+    processes: frozenset[str],
+    model: BoundModel,
+    rng_key: PRNGKeyArray,
+    options: Predicting,
+    samples: Mapping[str, Array] | None,
+) -> set[str]:
+    """Names of the data sites whose moments are not finite by definition: their draws are finite.
 
-
-def _draws(
-    subject: Subject, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array]
-) -> dict[str, Any]:
-    """Draws of the sites whose moments were asked for; none where these are not finite."""
-    drawing = replace(options, keep_draws=True, mean_only=False, quantiles=None, test_data=None)
-    try:
-        return {name: site.draws for name, site in predictions(subject, rng_key, drawing, samples).items()}
-    except NonFiniteError:
-        return {}
-
-
-def _lacks_moments(moments: list[np.ndarray | None], draws: np.ndarray | None) -> bool:
-    """Whether moments are not finite by definition. Where they overflow, or a parameter is no number, so are draws.
-
-    Draws of counts are whole numbers in any case, and tell nothing.
+    Where moments overflow, or a parameter is no number, so are draws. Of counts they tell nothing, whole numbers in any
+    case.
     """
-    if draws is None or draws.dtype.kind != "f":
-        return False
-    odd = [~np.isfinite(x) for x in moments if x is not None]
-    return bool(np.isfinite(draws[:, np.logical_or.reduce(odd)]).mean() > 0.5)
+    names = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)} - processes
+    if not names:
+        return names
+    drawn = arrays["draws"]
+    if not drawn:
+        drawing = replace(options, keep_draws=True, mean_only=False, quantiles=None, test_data=None)
+        try:
+            drawn = {name: site.draws for name, site in predictions(model, rng_key, drawing, samples).items()}
+        except NonFiniteError:
+            return set()
+    found = set()
+    for name in names & drawn.keys():
+        odd = [~np.isfinite(arrays[field][name]) for field in _MOMENTS if name in arrays[field]]
+        draws = drawn[name][:, np.logical_or.reduce(odd)]
+        if draws.dtype.kind == "f" and np.isfinite(draws).mean() > 0.5:
+            found.add(name)
+    return found

@@ -1,4 +1,4 @@
-"""Which draws count, and for how much? Pareto-smoothed importance weights, by either series of ArviZ."""
+"""Pareto-smoothed importance weights of draws, by either series of ArviZ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which number has a given share of a distribution below it? Of draws, and of mixtures of Gaussians."""
+"""Quantiles of draws, and of mixtures of Gaussians."""
 
 from __future__ import annotations
 

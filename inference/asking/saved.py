@@ -1,4 +1,4 @@
-"""How is a trained model kept in a file? With its parameters, its guide's options and sites, and the versions.
+"""Files of trained models: parameters, the guide's options and sites, and the versions.
 
 Objects are saved only if their class is public in gpzoo (inducing variables, initialisers, forms): by name and
 arguments, and loading calls the class with them. Of a parameter of any other class, such as an equinox module, the
@@ -50,6 +50,16 @@ _PUBLIC = {
     name: made
     for name, made in _PUBLIC.items()
     if isinstance(made, type) and issubclass(made, InducingVariable | Initialiser | blocks)
+}
+
+#: Forms of covariances by name.
+_FORMS = {name: getattr(forms, name) for name in forms.__all__}
+
+#: NumPyro's classes of guides by name.
+_AUTOGUIDES = {
+    name: made
+    for name, made in vars(autoguide).items()
+    if isinstance(made, type) and issubclass(made, autoguide.AutoGuide)
 }
 
 #: NumPyro's initialisation strategies without options, by name.
@@ -180,30 +190,17 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
         kwargs = {field: _encoded(f"{name}.{field}", value, arrays) for field, value in given.items()}
         return {"gpzoo": public, "args": [], "kwargs": kwargs}
     kind = x if isinstance(x, type) else type(x)
-    if issubclass(kind, Form) and getattr(forms, kind.__name__, None) is kind:
+    if _FORMS.get(kind.__name__) is kind and issubclass(kind, Form):
         kwargs = {} if x is kind else {f: _encoded(f"{name}.{f}", getattr(x, f), arrays) for f in kind.static_fields}
         return {"form": kind.__name__, "kwargs": kwargs}
-    if made := _of_other_latents(name, x, arrays):
-        return made
+    if isinstance(x, type) and _AUTOGUIDES.get(x.__name__) is x:
+        return {"autoguide": x.__name__}
+    if type(x) is PerRow:  # without a network
+        return {"per_row": _encoded(f"{name}.start", x.start, arrays), "scale": float(x.scale)}
     strategy = getattr(x, "__name__", "")
     if strategy and _STRATEGIES.get(strategy) is x:
         return {"numpyro": strategy}
     raise _Foreign(f"{name}, {f'{strategy} of type ' if strategy else 'of type '}{public}")
-
-
-def _of_other_latents(name: str, x: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
-    """The maker of the guide of other latent sites, if it is a class of NumPyro, or one of gpzoo without a network."""
-    if isinstance(x, type) and _autoguide(x.__name__) is x:
-        return {"autoguide": x.__name__}
-    if type(x) is PerRow:
-        return {"per_row": _encoded(f"{name}.start", x.start, arrays), "scale": float(x.scale)}
-    return None
-
-
-def _autoguide(name: str) -> type | None:
-    """NumPyro's class of guides of this name, if there is one."""
-    found = getattr(autoguide, name, None)
-    return found if isinstance(found, type) and issubclass(found, autoguide.AutoGuide) else None
 
 
 # -- from a file -------------------------------------------------------------------------------------------------------
@@ -217,7 +214,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
             raise ValueError("gpzoo wrote it for another purpose")
         _check_versions(path, description)
         try:
-            found, options, sites, foreign = _decoded_all(description, arrays)
+            found, options, sites = _decoded_all(description, arrays)
         except Exception as error:
             raise ValueError("its description is not that of a trained model") from error
         _check_precision(arrays)
@@ -235,6 +232,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
         found["params"][name] = _filled(name, dict(params or {})[name], by_path)
     if guide is None:
         if options is None:
+            foreign = plain(f"{description['foreign']!s:.200}")
             raise ValueError(
                 f"{path} does not contain its guide, which {foreign}: make the guide as for the training and give it "
                 "to load, load(path, program, guide=InducingGuide(...))."
@@ -313,84 +311,70 @@ def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
         raise ValueError(f"{long[0]} is {arrays[long[0]].dtype}; call numpyro.enable_x64() first")
 
 
-def _decoded_all(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> tuple:
-    """Fields of the trained model, options and sites of its guide, and the reason why options are missing."""
-    params = _decoded(description["params"], arrays)
-    _require(isinstance(params, dict))
-    expectations, data, losses = description["expectations"], description["data"], np.array(arrays["losses"])
-    _require(*(isinstance(x, str) for x in (*params, *expectations, *expectations.values(), *data)))
-    _require(losses.ndim in (1, 2), losses.dtype.kind == "f")
-    found = {"params": params, "losses": losses, "seconds": float(description["seconds"])}
-    found |= {"expectations": expectations, "data": data}
+def _decoded_all(
+    description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> tuple[dict[str, Any], dict[str, Any] | None, Sites | None]:
+    """Fields of the trained model, and options and sites of its guide where the file has them."""
+    found = {name: description[name] for name in ("expectations", "data")}
+    found["params"] = _decoded(description["params"], arrays)
+    if not all(isinstance(x, dict) for x in found.values()):
+        raise ValueError("a file of another kind")
+    found["losses"], found["seconds"] = np.array(arrays["losses"]), float(description["seconds"])
     options = description["guide"]
     if options is not None:
         options = {name: _decoded(options[name], arrays) for name in _OPTIONS if name in options}
         _guide(lambda: None, options)  # refuses options out of range
-    sites = None if description["sites"] is None else _sites(description["sites"])
-    foreign = None if options is not None else plain(f"{description['foreign']!s:.200}")
-    return found, options, sites, foreign
-
-
-def _require(*true: Any) -> None:
-    """Refuse a description of something else than a trained model."""
-    if not all(true):
-        raise ValueError("a file of another kind")
+    return found, options, None if description["sites"] is None else _sites(description["sites"])
 
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     # Files of earlier versions lack these.
     absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "descriptions": {}}
     described = absent | dict(described)
-    named = {name: frozenset(described[name]) for name in _NAMED}
-    limits, depth = described["constraints"], int(described["plate_depth"])
-    shapes = {
-        name: None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}
-        for name, parts in described["parameters"].items()
-    }
-    within = {name: Layout(int(count), bool(strided)) for name, (count, strided) in described["within"].items()}
-    said = dict(described["descriptions"])
-    words = (*named.values(), limits, limits.values(), said, said.values())
-    _require(
-        *(isinstance(x, str) for group in words for x in group),
-        named["drawn"] | named["inner"] <= named["processes"] <= named["latents"] <= named["names"],
-        named["enumerated"] <= named["names"] - named["latents"],
-        depth >= 0,
-        set(limits.values()) <= set(constraints.__all__),
-        within.keys() <= named["drawn"],
-        *(layout.count > 0 for layout in within.values()),
-        said.keys() <= named["names"],
+    shapes: dict[str, Any] = {}
+    for name, parts in described["parameters"].items():
+        shapes[name] = None if parts is None else {at: tuple(map(int, shape)) for at, shape in parts.items()}
+    return Sites(
+        **{name: frozenset(described[name]) for name in _NAMED},
+        parameters=shapes,
+        constraints={name: getattr(constraints, _public(x)) for name, x in described["constraints"].items()},
+        plate_depth=int(described["plate_depth"]),
+        within={name: Layout(int(count), bool(strided)) for name, (count, strided) in described["within"].items()},
+        descriptions=dict(described["descriptions"]),
     )
-    known: dict[str, Any] = {"constraints": {name: getattr(constraints, x) for name, x in limits.items()}}
-    return Sites(**named, **known, parameters=shapes, plate_depth=depth, within=within, descriptions=said)
+
+
+def _public(constraint: str) -> str:
+    """The name of one of NumPyro's constraints."""
+    return constraints.__all__[constraints.__all__.index(constraint)]
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """The inverse of :func:`_encoded`; any other JSON raises some error."""
     if not isinstance(x, dict):
-        _require(x is None or type(x) in (bool, int, float, str))
         return x
     if "array" in x:
         value = arrays[x["array"]]
         weak = x["weak"] and value.ndim == 0 and "key" not in x
         return jnp.asarray(value.item()) if weak else files.on_device(value, x.get("key"))
     if "gpzoo" in x:
-        kwargs = {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}
-        return _PUBLIC[x["gpzoo"]](*(_decoded(part, arrays) for part in x["args"]), **kwargs)
+        return _PUBLIC[x["gpzoo"]](*(_decoded(part, arrays) for part in x["args"]), **_options(x, arrays))
     if "form" in x:
-        _require(x["form"] in forms.__all__)
-        return getattr(forms, x["form"])(**{name: _decoded(value, arrays) for name, value in x["kwargs"].items()})
+        return _FORMS[x["form"]](**_options(x, arrays))
     if "numpyro" in x:
         return _STRATEGIES[x["numpyro"]]
     if "autoguide" in x:
-        _require(found := _autoguide(x["autoguide"]))
-        return found
+        return _AUTOGUIDES[x["autoguide"]]
     if "per_row" in x:
         return PerRow(_decoded(x["per_row"], arrays), scale=float(x["scale"]))
     ((kind, content),) = x.items()
     if kind == "paths":
         return _ByPath((str(at), _decoded(value, arrays)) for at, value in content)
     if kind == "dict":
-        _require(*(type(key) in (int, str) for key, _ in content))
         return {key: _decoded(value, arrays) for key, value in content}
     containers = {"list": list, "tuple": tuple, "frozenset": frozenset}
     return containers[kind](_decoded(value, arrays) for value in content)
+
+
+def _options(x: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name: _decoded(value, arrays) for name, value in x["kwargs"].items()}

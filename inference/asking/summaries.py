@@ -1,4 +1,4 @@
-"""What does prediction report at a site? Averages over paths, one for each draw (deep GPs, eq. 18)."""
+"""Predictions of a site: averages over paths, one for each draw (deep GPs, eq. 18)."""
 
 from __future__ import annotations
 
@@ -99,11 +99,6 @@ class Path(NamedTuple):
     draws: Shaped[Array, "S N ..."] | None = None
 
 
-def without_variance(path: Path) -> Path:
-    """The path's mean, or class probabilities, alone."""
-    return Path(path.prediction._replace(variance=None))
-
-
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
     """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
     path, variance, density, quantiles = each.prediction, None, None, None
@@ -123,7 +118,9 @@ def of_paths(each: Path, asked: Asked) -> SitePrediction:
 
 def by_field(predictions: Mapping[str, SitePrediction]) -> dict[str, dict[str, Any]]:
     """The arrays of predictions by field and site."""
-    return {
-        field: {name: x for name, site in predictions.items() if (x := getattr(site, field)) is not None}
-        for field in SitePrediction._fields
-    }
+    found: dict[str, dict[str, Any]] = {field: {} for field in SitePrediction._fields}
+    for name, site in predictions.items():
+        for field, x in zip(site._fields, site, strict=True):
+            if x is not None:
+                found[field][name] = x
+    return found

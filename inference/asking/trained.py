@@ -1,4 +1,4 @@
-"""What is a trained model, and what can be asked of it? Predictions, functions, posteriors, exports, a file."""
+"""A trained model: predictions, functions, posteriors, exports, new data, a file."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gpzoo import _checks as checks
 from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.asking import saved as _saved
-from gpzoo.inference.asking.ask import At, Question, Subject
 from gpzoo.inference.asking.export import Exporting, chains_of, drawn_alone, exported
 from gpzoo.inference.asking.functions import one_function, values_of_functions
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.asking.nuts import nuts
 from gpzoo.inference.asking.predict import Predicting, predictions
 from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.updating import Updating, updated
+from gpzoo.inference.asking.updating import updated
 from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
@@ -245,16 +245,17 @@ class Trained:
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
-        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
-        test_data = rows_of_test_data(self.model, new, test_data, self.data)
+        labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
+        if test_data is not None:
+            test_data = rows_of_test_data(self.model, new, test_data, self.data)
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
             train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
         )
-        found = predictions(subject, checks.rng_key(rng_key), options)
+        found = predictions(model, checks.rng_key(rng_key), options)
         if labels is not None:
-            found |= {name: found[name].labelled(labels) for name in subject.site_rows.by_row & found.keys()}
+            found |= {name: found[name].labelled(labels) for name in model.site_rows.by_row & found.keys()}
         return found
 
     @entry_point
@@ -303,12 +304,12 @@ class Trained:
                 data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
                 several batches.
         """
-        labels, subject = labels_of(self.model, new), self._subject(new, model_kwargs)
+        labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
         found = values_of_functions(
-            subject, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
+            model, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
         if labels is not None:
-            found |= {name: labels.labelled(found[name], ("draw",)) for name in subject.site_rows.by_row & found.keys()}
+            found |= {name: labels.labelled(found[name], ("draw",)) for name in model.site_rows.by_row & found.keys()}
         return found
 
     @traceable_entry_point
@@ -333,10 +334,8 @@ class Trained:
                 as :meth:`functions`. Under ``jit`` values are not looked at: there is no ``FactorisationError``.
             TypeError: as :meth:`functions`.
         """
-        guide = self._usable_guide(seen=True)
-        return one_function(
-            rng_key, guide, self.params, draw, model_kwargs, num_features=num_features, described=self.data
-        )
+        options = {"num_features": num_features, "described": self.data}
+        return one_function(rng_key, self._guide_with_sites(), self.params, draw, model_kwargs, **options)
 
     @traceable_entry_point
     def posterior(
@@ -356,15 +355,16 @@ class Trained:
             TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
             ValueError: for parameters that are missing, unknown or of another shape.
         """
-        rng_key, subject = checks.rng_key(rng_key), self._subject(args, model_kwargs, seen=False)
-        guide, static = subject.guide, subject.static
+        rng_key, model = checks.rng_key(rng_key), self._bind(args, model_kwargs, seen=False)
+        guide = model.guide
 
-        def posteriors(key: Array, at: At) -> dict[str, Any]:
-            return guide.posteriors(key, at.params, at.args, at.arrays | static)
+        def posteriors(key: Array, batch: Batch) -> dict[str, Any]:
+            return guide.posteriors(key, batch.params, batch.args, batch.kwargs)
 
-        found = subject.compiled_for(Question("posterior", posteriors, at_once=0))(rng_key, subject.at())
+        compiled = model.compiled_for(BatchFunction("posterior", posteriors, at_once=0))
+        found = compiled(rng_key, model.batch())
         # Outside jit the site that is not finite is named.
-        return found if all_finite(found) else posteriors(rng_key, subject.at())
+        return found if all_finite(found) else posteriors(rng_key, model.batch())
 
     @entry_point
     def hyperparameters(
@@ -403,7 +403,7 @@ class Trained:
                 :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
         """
-        guide, params, args = self._usable_guide(seen=True), self.params, unlabelled(self.model, args, self.data)
+        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
         sites = guide.sites
         others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
         checks.refuse(not sites.latents - sites.processes, others)
@@ -448,8 +448,8 @@ class Trained:
                 nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
             FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
         """
-        rng_key, subject = checks.rng_key(rng_key), self._subject(new, model_kwargs, seen=False)
-        params = extended(rng_key, subject.guide, self.params, inducing, subject.args, subject.kwargs)
+        rng_key, model = checks.rng_key(rng_key), self._bind(new, model_kwargs, seen=False)
+        params = extended(rng_key, model.guide, self.params, inducing, model.args, model.kwargs)
         return replace(self, params=params, state=None, backed_off={})
 
     @entry_point
@@ -498,19 +498,16 @@ class Trained:
 
         A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
         """
-        options, rng_key = Updating(batch_size, num_steps, num_draws, sites), checks.rng_key(rng_key)
-        subject = self._subject(new, model_kwargs, seen=False, new=False)
-        # q(u) stays in its precision; wider data would make it wider.
-        of_model = [x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)]
-        if set(of_model) == {np.dtype(np.float32)}:
-            args, kwargs = jax.tree.map(
-                lambda x: x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x,
-                (subject.args, subject.kwargs),
-            )
-            subject = replace(subject, args=args, kwargs=kwargs)
-        found = updated(subject, rng_key, options)
-        data = found.data | columns_of(self.model, new) | described_columns(self.data)
-        return replace(self, **found._asdict() | {"data": data}, state=None, backed_off={})
+        model = self._bind(new, model_kwargs, seen=False, new=False)
+        of_model = {x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)}
+        if of_model == {np.dtype(np.float32)}:  # q(u) stays in its precision; wider data would make it wider
+            args, kwargs = jax.tree.map(_in_float32, (model.args, model.kwargs))
+            model = replace(model, args=args, kwargs=kwargs)
+        found = updated(
+            model, checks.rng_key(rng_key), batch_size=batch_size, num_steps=num_steps, num_draws=num_draws, sites=sites
+        )
+        data = found.pop("data") | columns_of(self.model, new) | described_columns(self.data)
+        return replace(self, **found, data=data, state=None, backed_off={})
 
     @entry_point
     def to_arviz(
@@ -595,18 +592,15 @@ class Trained:
 
         Draws from a prior that are not finite give a warning.
         """
-        several = self.losses.ndim > 1
-        failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))] if several else []
-        checks.refuse(failed, f"Trainings {failed} failed: export others of them, trained.member(k).to_arviz(...).")
+        if several := self.losses.ndim > 1:
+            failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))]
+            way = "export others of them, trained.member(k).to_arviz(...)."
+            checks.refuse(failed, f"Trainings {failed} failed: {way}")
         each = [self.member(k) for k in range(len(self.losses))] if several else [self]
         options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params)
-        return exported(
-            [one._subject(args, model_kwargs, seen=False) for one in each],
-            rng_key,
-            num_draws=num_draws,
-            losses=self.losses,
-            options=options.labelled(self.model, args, self.data),
-        )
+        models = [one._bind(args, model_kwargs, seen=False) for one in each]
+        options = options.labelled(self.model, args, self.data)
+        return exported(models, rng_key, num_draws=num_draws, losses=self.losses, options=options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this model to one file, from which :func:`load` makes it again without the data.
@@ -622,41 +616,25 @@ class Trained:
         """
         _saved.save(files.checked_path("path", path, "a file"), self)
 
-    def _usable_guide(self, *, seen: bool = False) -> InducingGuide:
-        """The guide, if questions can be asked of it.
-
-        Args:
-            seen: whether the guide must have seen data.
-        """
+    def _usable_guide(self) -> InducingGuide:
+        """The guide, of one training."""
+        count = len(self.losses) if self.losses.ndim > 1 else 0
+        checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
         kind = type(self.guide).__name__
         wanted = f"guide must be the trained InducingGuide, got {kind}; ask a guide of NumPyro's by its Predictive."
         checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
-        self._refuse_several()
-        wide = [
-            f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first."
-            for name, x in self.params.items()
-            if any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x))
-        ]
-        checks.refuse(wide and not jax.config.read("jax_enable_x64"), "".join(wide[:1]))
-        unseen = (
-            "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
-        )
-        checks.refuse(seen and self.guide.sites is None, unseen)
-        refuse_other_program(self.model, self.guide)
         return self.guide
 
-    def _refuse_several(self) -> None:
-        """Refuse the result of several trainings.
+    def _guide_with_sites(self) -> InducingGuide:
+        """The guide, which has seen data."""
+        guide = self._usable_guide()
+        unseen = "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data."
+        checks.refuse(guide.sites is None, unseen)
+        return guide
 
-        Raises:
-            ValueError: with their number.
-        """
-        count = len(self.losses) if self.losses.ndim > 1 else 0
-        checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
-
-    def _subject(
+    def _bind(
         self, args: tuple, model_kwargs: Mapping[str, Any] | None, *, seen: bool = True, new: bool = True
-    ) -> Subject:
+    ) -> BoundModel:
         """This model at arguments, both checked.
 
         Args:
@@ -666,9 +644,15 @@ class Trained:
             new: whether targets may be left out.
         """
         args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
-        guide = self._usable_guide(seen=seen)
+        guide = self._guide_with_sites() if seen else self._usable_guide()
+        refuse_other_program(self.model, guide)
         guide.sites_for(args, kwargs)
-        return Subject(self.model, guide, guide.checked_params(self.params, args, kwargs), args, kwargs, self._compiled)
+        params = guide.checked_params(self.params, args, kwargs)
+        return BoundModel(self.model, guide, params, args, kwargs, self._compiled)
+
+
+def _in_float32(x: Any) -> Any:
+    return x.astype(np.float32) if getattr(x, "dtype", None) == np.float64 else x
 
 
 def load(

@@ -1,11 +1,11 @@
-"""How does a trained model take in new data in one pass? Its ``q(u)`` is the prior of the next, batch by batch."""
+"""New data for a trained model, in one pass: its ``q(u)`` is the prior of the next, batch by batch."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.bounds.online import AfterEarlier
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
@@ -25,7 +25,6 @@ from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean
 from gpzoo.inference.programs.program import Look
-from gpzoo.inference.programs.rows import SiteRows
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
 from gpzoo.inference.training._sources import Resident
 from gpzoo.linalg import total
@@ -65,85 +64,47 @@ class _Search(NamedTuple):
     done: Bool[Array, ""]
 
 
-class Updated(NamedTuple):
-    """The result of :func:`updated`.
-
-    Attributes:
-        params: parameters, those of ``q(u)`` after the new data.
-        losses: negative bound on the log evidence of the rows so far given the earlier data, after every batch.
-        seconds: wall time.
-        data: description of the new data.
-    """
-
-    params: dict[str, Any]
-    losses: Float[np.ndarray, " K"]
-    seconds: float
-    data: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Updating:
-    """Options of :meth:`gpzoo.inference.Trained.condition`."""
-
-    batch_size: int | None = None
-    num_steps: int = 100
-    num_draws: int = 10
-    sites: Collection[str] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "num_steps", "num_draws"):
-            if name != "batch_size" or self.batch_size is not None:
-                checks.positive_int(name, getattr(self, name))
-
-
-def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updated:
-    """:meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
+def updated(
+    model: BoundModel,
+    rng_key: PRNGKeyArray,
+    *,
+    batch_size: int | None,
+    num_steps: int,
+    num_draws: int,
+    sites: Collection[str] | None,
+) -> dict[str, Any]:
+    """Fields of :meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
     started = time.perf_counter()
-    guide, params, args, kwargs = subject.guide, subject.params, subject.args, subject.kwargs
+    guide, args = model.guide, model.args
+    checks.positive_int("num_steps", num_steps)
+    checks.positive_int("num_draws", num_draws)
     source = Resident(args, None, [0], None)
     num_rows = source.num_rows
-    counts = checks.is_open(guide.model, "num_data") or "num_data" in kwargs
-    if kwargs.get("num_data") not in (None, num_rows):
-        raise ValueError(
-            f"num_data is {kwargs['num_data']}, but new data count once, and there are {num_rows} rows of them: leave "
-            "num_data out."
-        )
-
-    def of_rows(start: int, end: int) -> Subject:
-        own = {"num_data": end - start} if counts else {}
-        return replace(subject, args=jax.tree.map(lambda x: x[start:end], args), kwargs=kwargs | own)
-
-    batch_size = min(options.batch_size or num_rows, num_rows)
-    cuts = np.linspace(0, num_rows, -(-num_rows // batch_size) + 1).astype(int).tolist()
-    whole, first = of_rows(0, num_rows), of_rows(0, cuts[1])
-    seen = whole.look
-    _check_data(seen if len(cuts) == 2 else first.look)
-    if len(cuts) > 2:
-        _refuse_counted_often(seen, whole.site_rows)
-    processes = guide.sites.processes
-    if not processes:
+    size = num_rows if batch_size is None else min(checks.positive_int("batch_size", batch_size), num_rows)
+    cuts = np.linspace(0, num_rows, -(-num_rows // size) + 1).astype(int).tolist()
+    pieces = [_at_rows(model, num_rows, start, end) for start, end in pairwise(cuts)]
+    whole = _at_rows(model, num_rows, 0, num_rows)
+    _check_data(whole.look if len(pieces) == 1 else pieces[0].look)
+    if len(pieces) > 1:
+        _refuse_counted_often(whole)
+    if not (processes := guide.sites.processes):
         raise ValueError("The program has no latent GP site, whose q(u) could take in new data.")
-    chosen = _chosen(options.sites, guide)
+    chosen = _chosen(sites, guide)
     check_forms(guide, processes)
-    for posterior in posteriors_at(rng_key, guide, params, args, kwargs).values():
+    for posterior in posteriors_at(rng_key, guide, model.params, args, model.kwargs).values():
         check_columns(posterior)
-    # All but latents of the rows are held: their divergences say nothing about the new data.
-    of_data = set().union(*map(plates_of, data_of(seen.trace).values()))
-    held = {name for name in guide.sites.latents - processes if not plates_of(seen.trace[name]) & of_data}
-    counted = frozenset(seen.trace.keys() - held)
-    losses: list[float] = []
-    for k, (start, end) in enumerate(pairwise(cuts)):
-        rows = replace(of_rows(start, end), params=params)
-        update = _Update(guide, rows.static, chosen, counted, options.num_steps, options.num_draws)
-        question = Question("condition", update.search, at_once=0, options=update[2:])
-        key, at = random.fold_in(rng_key, k), rows.at()
-        found: _Search = rows.compiled_for(question)(key, at)
+    update = _Update(guide, chosen, _counted(guide, whole.look), num_steps, num_draws)
+    fn = BatchFunction("condition", update.search, options=update[1:], at_once=0)
+    params, losses = model.params, []
+    for k, piece in enumerate(pieces):
+        key, batch = random.fold_in(rng_key, k), piece.batch(params=params)
+        found: _Search = model.compiled_for(fn)(key, batch)
         # The bound before any step; outside jit a failure raises its own error.
-        before = partial(update.bound, key, at, 1, {})
+        before = partial(update.bound, key, batch, 1, {})
         refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
-        if not found.done and found.gain > _UNFINISHED * (end - start):
+        if not found.done and found.gain > _UNFINISHED * (cuts[k + 1] - cuts[k]):
             warnings.warn(
-                f"Step {options.num_steps} on rows {start} to {end - 1} still raised the bound by "
+                f"Step {num_steps} on rows {cuts[k]} to {cuts[k + 1] - 1} still raised the bound by "
                 f"{float(found.gain):.2g} nats: q(u) is not yet the best one there. Take more steps, num_steps=..., "
                 "or fewer rows at a time, batch_size=....",
                 UserWarning,
@@ -151,8 +112,35 @@ def updated(subject: Subject, rng_key: PRNGKeyArray, options: Updating) -> Updat
             )
         params = params | found.own
         losses.append(float(found.loss))
-    names = checks.positional(guide.model, len(args))[0]
-    return Updated(params, np.cumsum(losses), time.perf_counter() - started, source.settings(names))
+    data = source.settings(checks.positional(guide.model, len(args))[0])
+    return {"params": params, "losses": np.cumsum(losses), "seconds": time.perf_counter() - started, "data": data}
+
+
+def _at_rows(model: BoundModel, num_rows: int, start: int, end: int) -> BoundModel:
+    """The model at some of its rows, which count once.
+
+    Raises:
+        ValueError: if ``num_data`` is another number than that of all rows.
+    """
+    kwargs = model.kwargs
+    if kwargs.get("num_data") not in (None, num_rows):
+        raise ValueError(
+            f"num_data is {kwargs['num_data']}, but new data count once, and there are {num_rows} rows of them: leave "
+            "num_data out."
+        )
+    if checks.is_open(model.guide.model, "num_data") or "num_data" in kwargs:
+        kwargs = kwargs | {"num_data": end - start}
+    return replace(model, args=jax.tree.map(lambda x: x[start:end], model.args), kwargs=kwargs)
+
+
+def _counted(guide: InducingGuide, seen: Look) -> frozenset[str]:
+    """Names of the sites whose terms make up the bound.
+
+    All latents but those of the rows are held: their divergences say nothing about the new data.
+    """
+    plates = set().union(*map(plates_of, data_of(seen.trace).values()))
+    others = guide.sites.latents - guide.sites.processes
+    return frozenset(name for name in seen.trace if name not in others or plates_of(seen.trace[name]) & plates)
 
 
 def posteriors_at(
@@ -206,14 +194,14 @@ def _check_data(seen: Look) -> None:
         )
 
 
-def _refuse_counted_often(seen: Look, follow: SiteRows) -> None:
+def _refuse_counted_often(model: BoundModel) -> None:
     """Refuse batches of rows where data are the same in all of them.
 
     Raises:
         ValueError: naming their site.
     """
-    for name in data_of(seen.trace):
-        if name not in follow.layouts:
+    for name in data_of(model.look.trace):
+        if name not in model.site_rows.layouts:
             raise ValueError(
                 f"The data of site {name!r} are the same in every batch of rows, and would count in each. "
                 "Pass all rows at once, without batch_size, or leave these data out."
@@ -225,7 +213,6 @@ class _Update(NamedTuple):
 
     Attributes:
         guide: of the program.
-        static: keyword arguments of the program that are no arrays.
         chosen: names of the GP sites that change.
         counted: names of the sites whose terms make up the bound.
         num_steps: most natural-gradient steps.
@@ -233,19 +220,18 @@ class _Update(NamedTuple):
     """
 
     guide: InducingGuide
-    static: dict[str, Any]
     chosen: frozenset[str]
     counted: frozenset[str]
     num_steps: int
     num_draws: int
 
-    def search(self, key: PRNGKeyArray, at: At) -> _Search:
+    def search(self, key: PRNGKeyArray, batch: Batch) -> _Search:
         """Each step raises the bound, or it is tried again with half the length."""
         names = {f"{site}_{part}" for site in self.chosen for part in ("mean", "scale")}
-        own = {name: jnp.asarray(value) for name, value in at.params.items() if name in names}
+        own = {name: jnp.asarray(value) for name, value in batch.params.items() if name in names}
         mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro's has one draw
         draws = self.num_draws if self.guide.draws_anything and not mutable else 1
-        both = jax.value_and_grad(partial(self.bound, key, at, draws))
+        both = jax.value_and_grad(partial(self.bound, key, batch, draws))
         loss, slope = both(own)
         dtype = loss.dtype
         least = max(_ENOUGH, 8 * float(jnp.finfo(dtype).eps))
@@ -271,13 +257,15 @@ class _Update(NamedTuple):
         start = _Search(jnp.array(0), own, loss, slope, rate, gain, jnp.array(False))
         return lax.while_loop(lambda last: ~last.done & (last.count < self.num_steps), step, start)
 
-    def bound(self, key: PRNGKeyArray, at: At, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
-        """Negative bound at parameters ``own`` of ``q(u)``; ``at.params`` are those before."""
+    def bound(self, key: PRNGKeyArray, batch: Batch, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
+        """Negative bound at parameters ``own`` of ``q(u)``; ``batch.params`` are those before."""
         sites = sorted(self.guide.sites.processes)
-        earlier = {site: Earlier(at.params[f"{site}_mean"], Full(at.params[f"{site}_scale"]), None) for site in sites}
+        earlier = {
+            site: Earlier(batch.params[f"{site}_mean"], Full(batch.params[f"{site}_scale"]), None) for site in sites
+        }
         guide, objective = self.guide, AfterEarlier(earlier, num_draws, True, False)
-        values = jax.tree.map(lambda x: x, at.params) | own
-        found = objective.loss_with_mutable_state(key, values, guide.model, guide, *at.args, **at.arrays, **self.static)
+        values = jax.tree.map(lambda x: x, batch.params) | own
+        found = objective.loss_with_mutable_state(key, values, guide.model, guide, *batch.args, **batch.kwargs)
         return total(x for name, x in found["loss"].items() if name in self.counted)
 
 

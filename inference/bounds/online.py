@@ -87,13 +87,13 @@ class OnlineELBO(GaussianProcessELBO):
         self, trained: Any, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True
     ) -> None:
         super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
-        usable = getattr(trained, "_usable_guide", None)
+        usable = getattr(trained, "_guide_with_sites", None)
         if usable is None:
             raise TypeError(
                 "OnlineELBO takes the trained model of an InducingGuide, such as fit returns, got "
                 f"{type(trained).__name__}."
             )
-        guide = usable(seen=True)
+        guide = usable()
         check_forms(guide, guide.sites.processes)
         others = sorted(guide.sites.latents - guide.sites.processes)
         if others and guide.hyperparameters != "point":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
 from gpzoo.inference.diagnosis.restarts import by_arviz
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -16,7 +16,7 @@ APART, FEWEST = 1.01, 100
 _SHORT = 4
 
 
-def of_draws(subject: Subject) -> Diagnosis:
+def of_draws(subject: BoundModel) -> Diagnosis:
     """R-hat and effective draws of every hyperparameter; nothing of other guides."""
     guide = subject.guide
     if not isinstance(guide, DrawsGuide):

@@ -23,7 +23,7 @@ from numpyro.optim import Adam
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
@@ -92,11 +92,11 @@ def diagnose(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
     rng_key = checks.rng_key(rng_key)
-    subject = restarts.best(trained)[0]._subject(args, model_kwargs, seen=False)
+    subject = restarts.best(trained)[0]._bind(args, model_kwargs, seen=False)
     return diagnosed(rng_key, trained, subject, train_args)
 
 
-def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tuple | None) -> Diagnosis:
+def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args: tuple | None) -> Diagnosis:
     """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
     (trained, bounds), guide = restarts.best(several), subject.guide
     if train_args is not None:
@@ -119,7 +119,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: Subject, train_args: tu
     return Diagnosis.joined([optima, replace(Diagnosis.joined([effects, causes]), findings=findings)])
 
 
-def _predicted(rng_key: Array, subject: Subject, measured: Measured, trained: Trained) -> dict[str, SitePrediction]:
+def _predicted(rng_key: Array, subject: BoundModel, measured: Measured, trained: Trained) -> dict[str, SitePrediction]:
     """Predictions of one training at the rows, with the densities of their data."""
     inputs, outcomes = list(subject.args), measured.outcomes
     if callable(subject.guide.hyperparameters):  # a guide of one's own may read the data, which a prediction must not
@@ -135,7 +135,7 @@ def _predicted(rng_key: Array, subject: Subject, measured: Measured, trained: Tr
     )
 
 
-def _effects(subject: Subject, measured: Measured, at_rows: Mapping[str, SitePrediction]) -> Diagnosis:
+def _effects(subject: BoundModel, measured: Measured, at_rows: Mapping[str, SitePrediction]) -> Diagnosis:
     """What the data say of their predictions."""
     reached = approximation.reached(measured, subject.guide.sites.inner, subject.look.needs)
     return Diagnosis.joined(judge(name, x, at_rows[name], reached[name]) for name, x in measured.outcomes.items())
@@ -144,7 +144,7 @@ def _effects(subject: Subject, measured: Measured, at_rows: Mapping[str, SitePre
 def _causes(
     rng_key: Array,
     trained: Trained,
-    subject: Subject,
+    subject: BoundModel,
     train_args: tuple | None,
     measured: Measured,
     effects: Diagnosis,
@@ -168,13 +168,15 @@ def _causes(
     )
 
 
-def _odd_units(subject: Subject, trace: Trace) -> tuple[Finding, ...]:
+def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
     """Findings about the units of the data and the inputs."""
     of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
     return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 
 
-def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, of_training: bool) -> tuple[tuple, str]:
+def _of_training(
+    subject: BoundModel, train_args: tuple | None, rows: int | None, of_training: bool
+) -> tuple[tuple, str]:
     """Positional arguments that may be those of training, and why they are not; an empty reason if they are."""
     data = subject.args if train_args is None else train_args
     if train_args is None and not of_training:
@@ -187,7 +189,7 @@ def _of_training(subject: Subject, train_args: tuple | None, rows: int | None, o
     return data, ""
 
 
-def _more_steps(rng_key: Array, subject: Subject, data: tuple | None) -> np.ndarray | None:
+def _more_steps(rng_key: Array, subject: BoundModel, data: tuple | None) -> np.ndarray | None:
     """The losses of further steps from the parameters, at a rate that has not fallen; ``None`` where none are taken."""
     if data is None or isinstance(subject.guide, DrawsGuide) or number_of_rows(data) > _MOST_ROWS:
         return None
@@ -201,7 +203,7 @@ def _more_steps(rng_key: Array, subject: Subject, data: tuple | None) -> np.ndar
 
 def _of_posterior(
     rng_key: Array,
-    subject: Subject,
+    subject: BoundModel,
     data: tuple,
     reason: str,
     of_training: bool,

@@ -17,7 +17,7 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import scale_and_mask
 
 from gpzoo import linalg
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.asking.psis import pareto
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table, unavailable
@@ -64,7 +64,7 @@ class _Evidence(NamedTuple):
         estimated: whether by draws of ``u``.
     """
 
-    log_joint: Callable[[Array, dict[str, Array], At], tuple[Array, Array]]
+    log_joint: Callable[[Array, dict[str, Array], Batch], tuple[Array, Array]]
     words: str
     estimated: bool = False
 
@@ -85,7 +85,7 @@ class _Weighed(NamedTuple):
     theta: dict[str, np.ndarray]
 
 
-def of_hyperparameters(rng_key: Array, subject: Subject, *, gaussian: bool) -> Diagnosis:
+def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
     ``L`` is the exact evidence of a program without latent GPs, else the collapsed bound where noise is Gaussian
@@ -170,7 +170,7 @@ def why_not(guide: InducingGuide) -> str:
 # -- the evidence given theta ------------------------------------------------------------------------------------------
 
 
-def _best(keys: Array, subject: Subject, gaussian: bool) -> _Weighed:
+def _best(keys: Array, subject: BoundModel, gaussian: bool) -> _Weighed:
     """Draws of ``q(theta)`` weighed by the best evidence that these data have."""
     *closed, last = _evidences(subject, gaussian)
     for evidence in closed:
@@ -183,13 +183,13 @@ def _best(keys: Array, subject: Subject, gaussian: bool) -> _Weighed:
     return _weighed(keys, last, subject)
 
 
-def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
+def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
     """Draws by these keys with their weights."""
     sites = subject.guide.sites
     location = {name: subject.params[f"{name}_loc"] for name in sorted(sites.latents - sites.processes)}
     dtype = jnp.result_type(*location.values())
 
-    def of_draw(draw: tuple[Array, Array], at: At) -> tuple[Array, Array, dict[str, Array]]:
+    def of_draw(draw: tuple[Array, Array], at: Batch) -> tuple[Array, Array, dict[str, Array]]:
         (key, spread), theta, log_q = draw, {}, 0
         for name, x in location.items():
             noise, scale = random.normal(named_key(key, name), jnp.shape(x), x.dtype), at.params[f"{name}_scale"]
@@ -198,10 +198,10 @@ def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
         log_joint, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
         return log_joint - log_q, of_u, theta
 
-    program = subject.compiled_for(Question("k-hat", of_draw, None, options=evidence.words))
+    program = subject.compiled_for(BatchFunction("k-hat", of_draw, evidence.words, at_once=None))
 
     def of(keys: Array, spread: float) -> tuple:
-        return program((keys, jnp.full(len(keys), spread, dtype)), subject.at())
+        return program((keys, jnp.full(len(keys), spread, dtype)), subject.batch())
 
     parts = [of(keys[i : i + _AT_ONCE], 1.0) for i in range(0, len(keys), _AT_ONCE)]
     log_weights, _, theta = jax.tree.map(lambda *x: np.concatenate(x).astype(np.float64), *parts)
@@ -211,29 +211,29 @@ def _weighed(keys: Array, evidence: _Evidence, subject: Subject) -> _Weighed:
     return _Weighed(evidence, log_weights, np.concatenate([np.zeros(0), *centre]), theta)
 
 
-def _evidences(subject: Subject, gaussian: bool) -> Iterator[_Evidence]:
+def _evidences(subject: BoundModel, gaussian: bool) -> Iterator[_Evidence]:
     """What there may be, the best first; the last always is, where draws of ``u`` have densities."""
-    guide, static = subject.guide, subject.static
+    guide = subject.guide
     model = scored(subject.model, guide.sites)
     if not guide.sites.processes:
-        yield _Evidence(partial(_exact, model, static), "exact")
+        yield _Evidence(partial(_exact, model), "exact")
         return
     if gaussian:
-        yield _Evidence(partial(_collapsed, model, static, guide), "the collapsed bound on the evidence")
+        yield _Evidence(partial(_collapsed, model, guide), "the collapsed bound on the evidence")
     size = 0
     for site in guide.sites.processes:
         size += int(np.size(subject.params[f"{site}_mean"]))
     words = f"an importance estimate over u, of {size} dimensions, with {_OF_U} draws"
-    yield _Evidence(partial(_estimated, model, static, guide), words, True)
+    yield _Evidence(partial(_estimated, model, guide), words, True)
 
 
-def _exact(model: Callable, static: dict, key: Array, theta: dict[str, Array], at: At) -> tuple[Array, Array]:
-    prior, data = _joint(model, static, None, key, theta, at)
+def _exact(model: Callable, key: Array, theta: dict[str, Array], at: Batch) -> tuple[Array, Array]:
+    prior, data = _joint(model, None, key, theta, at)
     return prior + data, jnp.zeros(())
 
 
 def _collapsed(
-    model: Callable, static: dict, guide: InducingGuide, key: Array, theta: dict[str, Array], at: At
+    model: Callable, guide: InducingGuide, key: Array, theta: dict[str, Array], at: Batch
 ) -> tuple[Array, Array]:
     points: Any = copy(guide)
     points.hyperparameters = "point"
@@ -243,15 +243,15 @@ def _collapsed(
         value = params[f"{name}_loc"] = transform(x)
         del params[f"{name}_scale"]
         jacobian += jnp.sum(transform.log_abs_det_jacobian(x, value))
-    loss: Any = CollapsedELBO().loss(key, params, model, points, *at.args, **(at.arrays | static))
+    loss: Any = CollapsedELBO().loss(key, params, model, points, *at.args, **at.kwargs)
     return jacobian - loss, jnp.zeros(())
 
 
 def _estimated(
-    model: Callable, static: dict, guide: InducingGuide, key: Array, theta: dict[str, Array], at: At
+    model: Callable, guide: InducingGuide, key: Array, theta: dict[str, Array], at: Batch
 ) -> tuple[Array, Array]:
     def one(key: Array) -> tuple[Array, Array]:
-        return _joint(model, static, guide, key, theta, at)
+        return _joint(model, guide, key, theta, at)
 
     prior, of_u = jax.vmap(one)(random.split(key, _OF_U))
     return prior[0] + logsumexp(of_u) - np.log(_OF_U), of_u
@@ -270,7 +270,7 @@ class _GivenU(Marginals):
 
 
 def _joint(
-    model: Callable, static: dict[str, Any], guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: At
+    model: Callable, guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: Batch
 ) -> tuple[Array, Array]:
     """``log p(theta)`` with the Jacobian, and the log density of data, beside a guide given ``u`` with its weight."""
     jacobians: dict[str, Array] = {}
@@ -284,7 +284,7 @@ def _joint(
         return value
 
     options = {"guide": guide, "model": model, "values": value_of, "complete": False}
-    runs = run(key, at.args, at.arrays | static, mode=_GivenU() if guide else Marginals(), **options)
+    runs = run(key, at.args, at.kwargs, mode=_GivenU() if guide else Marginals(), **options)
     prior, data = linalg.total(jacobians.values()), jnp.zeros(())
     for name, site in sampled(runs.model).items():
         if name in theta:

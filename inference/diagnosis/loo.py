@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.ask import Subject
 from gpzoo.inference.asking.export import densities
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.diagnosis.findings import Diagnosis, table, unavailable
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -27,7 +27,7 @@ _MOST_ROWS = 2000
 TITLE = "Leave-one-out"
 
 
-def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
+def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
     """k-hat of draws of all inducing variables and hyperparameters together, and what may be said of left-out data.
 
     ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``; ``f`` given ``u`` has cancelled.
@@ -67,7 +67,7 @@ def of_draws(rng_key: Array, subject: Subject, held_out: Mapping[str, np.ndarray
     return Diagnosis(sections=table(TITLE, rows, which, draws=count, what=what, bound=bound))
 
 
-def _sizes(subject: Subject) -> tuple[int, int]:
+def _sizes(subject: BoundModel) -> tuple[int, int]:
     """The numbers of entries of a draw: of inducing variables, and of other latent sites."""
     guide, params, of_u, of_others = subject.guide, subject.params, 0, 0
     axes = 2 if isinstance(guide, DrawsGuide) else 0  # of chains and draws

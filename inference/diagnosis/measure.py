@@ -14,7 +14,7 @@ from jax import Array, random
 from numpyro import handlers
 
 from gpzoo.inducing.kuu_kuf import Kuu
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel, Static
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
@@ -127,34 +127,33 @@ class _TracedELBO(GaussianProcessELBO):
         return super()._estimate(rng_key, params, self.runs[1], self.runs[0], *args, **kwargs)
 
 
-def measure(rng_key: Array, subject: Subject) -> Measured:
+def measure(rng_key: Array, subject: BoundModel) -> Measured:
     """Run guide and program at the rows.
 
     Args:
         rng_key: of draws and sampled views.
         subject: one training at the rows.
     """
-    notes: dict[str, Any] = {}
-    of_draw = partial(_of_draw, subject.model, subject.guide, subject.static, notes)
-    at, key = subject.at(views=named_key(rng_key, "views"), others=rng_key), named_key(rng_key, "bound")
-    question = Question("measure", of_draw, None, _summary, notes=notes, once=at.count <= _FEW_TO_COMPILE)
-    program = subject.compiled_for(question)
+    of_draw = partial(_of_draw, subject.model, subject.guide)
+    at, key = subject.batch(views=named_key(rng_key, "views"), others=rng_key), named_key(rng_key, "bound")
+    few = at.count <= _FEW_TO_COMPILE
+    program = subject.compiled_for(BatchFunction("measure", of_draw, at_once=None, summary=_summary, once=few))
     computed = program(random.split(key, _PARTICLES) if subject.guide.draws_anything else key[None], at)
-    numbers, notes = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed), program.question.notes
-    processes, outcomes = {}, {}
-    for name in notes["processes"]:
+    numbers = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed)
+    (names, kinds), processes, outcomes = numbers["notes"].value, {}, {}
+    for name in names:
         processes[name] = Process(**numbers["processes"][name])
-    for name, kind in notes["outcomes"].items():
+    for name, kind in kinds.items():
         outcomes[name] = Outcomes(**numbers["outcomes"][name], **kind)
     return Measured(numbers["terms"], processes, outcomes, numbers["starts"])
 
 
-def _of_draw(model: Any, guide: Any, static: dict, notes: dict[str, Any], key: Array, at: At) -> dict[str, Any]:
+def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
     """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training.
 
-    ``notes`` get the names of the sites in the program's order, with what of them is no array.
+    ``notes`` are the names of the sites in the program's order, with what of them is no array.
     """
-    kwargs, bound = at.arrays | static, _TracedELBO(sum_sites=False)
+    kwargs, bound = at.kwargs, _TracedELBO(sum_sites=False)
     # A copy: networks write their state into the dictionary that they are handed.
     losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
     of_guide, of_model = (each.trace for each in bound.runs)
@@ -170,9 +169,9 @@ def _of_draw(model: Any, guide: Any, static: dict, notes: dict[str, Any], key: A
             posteriors[name] = site["fn"]
     for name, site in terms_per_datum(of_model).items():
         outcomes[name], kinds[name] = _outcomes(site)
-    notes |= {"processes": tuple(posteriors), "outcomes": kinds}
-    terms = jax.tree.map(jnp.negative, losses)
-    return {"terms": terms, "posteriors": posteriors, "outcomes": outcomes, "starts": starts, "views": at.views}
+    terms, notes = jax.tree.map(jnp.negative, losses), Static((tuple(posteriors), kinds))
+    sites = {"posteriors": posteriors, "outcomes": outcomes, "starts": starts}
+    return sites | {"terms": terms, "views": at.views, "notes": notes}
 
 
 def _summary(numbers: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.ask import At, Question, Subject
+from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.asking.predict import predict
 from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.asking.trained import Trained
@@ -68,7 +68,7 @@ class ModelAt(NamedTuple):
     data: Trace
     predict: Callable[..., dict[str, SitePrediction]]
     inner: frozenset[str] = frozenset()
-    subject: Subject | None = None
+    subject: BoundModel | None = None
     posteriors: Callable[[Array], dict[str, Any]] | None = None
 
     def site(self, name: str | None) -> str:
@@ -147,7 +147,7 @@ def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | No
         raise TypeError(
             f"trained must be what fit returns, after the random key where the picture takes one; got {type(trained)}."
         )
-    subject = trained._subject(args, model_kwargs, seen=False)
+    subject = trained._bind(args, model_kwargs, seen=False)
     sites, trace = subject.guide.sites, {}
 
     def once(params: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
     return values if values.ndim > leading + 1 else values[..., None]
 
 
-def joint_draws(key: Array, subject: Subject) -> Draws:
+def joint_draws(key: Array, subject: BoundModel) -> Draws:
     """Draws of functions with any kernel, at up to a few hundred inputs: their covariances are formed."""
     sites = subject.guide.sites
 
@@ -250,7 +250,7 @@ def joint_draws(key: Array, subject: Subject) -> Draws:
     return of_runs("joint draws", key, subject, BAND_DRAWS, of_run, SiteMode, program=True)
 
 
-def draws_at_each(key: Array, subject: Subject, num_draws: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Draws of each GP site with the right law at each input alone, and prior means given the layers below.
 
     The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. No covariance
@@ -284,7 +284,7 @@ class _OneRow(BatchRows):
 def of_runs(
     name: str,
     key: Array,
-    subject: Subject,
+    subject: BoundModel,
     num_draws: int,
     of_run: Callable[[Runs], Any],
     shown: Callable[..., SiteMode] = Marginals,
@@ -302,15 +302,15 @@ def of_runs(
         shown: makes what the values of GP sites are, of the key ``views``.
         program: whether the program runs after the guide.
     """
-    static, guide, model = subject.static, subject.guide, subject.model if program else None
+    guide, model = subject.guide, subject.model if program else None
 
-    def of_draw(key: Array, at: At) -> Any:
+    def of_draw(key: Array, at: Batch) -> Any:
         of = {"guide": guide, "model": model, "values": at.params, "mode": shown(views=at.views)}
-        return of_run(run(key, at.args, at.arrays | static, **of))
+        return of_run(run(key, at.args, at.kwargs, **of))
 
-    program = subject.compiled_for(Question(name, of_draw, once=True))
+    program = subject.compiled_for(BatchFunction(name, of_draw, once=True))
     keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")
-    return jax.tree.map(np.asarray, program(keys, subject.at(views=views)))
+    return jax.tree.map(np.asarray, program(keys, subject.batch(views=views)))
 
 
 def _mean(fn: Any) -> Array | None:

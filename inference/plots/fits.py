@@ -82,7 +82,7 @@ def fit_1d(
     predictions = model.predict(rng_key, grid, quantiles=draw.ENDS)
     drawn, at = Draws({}, {}), model.points(rng_key, name, X)
     if isinstance(trained, Trained):
-        drawn = joint_draws(rng_key, trained._subject((grid,), model_kwargs))
+        drawn = joint_draws(rng_key, trained._bind((grid,), model_kwargs))
     of_data = predictions[observed.name]
     classes = of_data.probs is not None or observed.binary
     ax = draw.one(ax)

@@ -13,7 +13,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import of_runs, posterior_at
@@ -64,7 +64,7 @@ def lengthscales(
     Raises:
         ValueError: if no kernel has lengthscales, or for another number of names.
     """
-    series, spread = _lengthscales_of(trained._subject(args, model_kwargs, seen=False))
+    series, spread = _lengthscales_of(trained._bind(args, model_kwargs, seen=False))
     if not series:
         raise ValueError("No kernel of the program has lengthscales.")
     columns = sorted(set().union(*(each.columns for each in series)))
@@ -93,7 +93,7 @@ def lengthscales(
     return draw.finished(ax, "lengthscale (units of the inputs)", "")
 
 
-def _lengthscales_of(subject: Subject) -> tuple[list[_Lengthscales], Array | None]:
+def _lengthscales_of(subject: BoundModel) -> tuple[list[_Lengthscales], Array | None]:
     """The lengthscales of all kernels, in draws, and the spread of the columns of the first inputs that are vectors."""
     guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes

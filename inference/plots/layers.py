@@ -62,7 +62,7 @@ def layers(
         raise ValueError(f"layers needs a program with one input; its inputs are {list(model.names)}.")
     panels = draw.several(ax, len(model.processes), height=1.75, share=True)
     at, line, name = _line_through(np.asarray(model.inputs[0]), model.names[0])
-    drawn = draws_at_each(rng_key, trained._subject((line,), model_kwargs), _DRAWS)
+    drawn = draws_at_each(rng_key, trained._bind((line,), model_kwargs), _DRAWS)
     for axes, site in zip(panels, model.processes, strict=True):
         values, prior = (columns(each, 1) for each in drawn[site])
         # The outputs that vary most along the line come first.

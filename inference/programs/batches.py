@@ -178,6 +178,18 @@ class _Compared:
 def _compared(
     model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[str, Any], batch_size: int
 ) -> _Compared:
+    count = number_of_rows(args)
+    if batch_size < count:
+        try:
+            return _compare(model, args, kwargs, given, batch_size)
+        except Exception as error:  # a program of one number of rows, such as a plate of a fixed size
+            if (in_order := _compare(model, args, kwargs, given, count)).why:
+                return in_order
+            raise error
+    return _compare(model, args, kwargs, given, count)
+
+
+def _compare(model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[str, Any], batch_size: int) -> _Compared:
     numbers = jax.jit(partial(_numbers, model, kwargs))
     count = number_of_rows(args)
     ordered = batch_size == count

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from gpzoo.inference import plots
-from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Section
 from gpzoo.inference.programs.program import Look
@@ -47,7 +47,7 @@ _WORDS = {
 
 
 def pictures_of(
-    key: Array, trained: Trained, subject: Subject, seen: Look, arrays: Mapping[str, np.ndarray]
+    key: Array, trained: Trained, subject: BoundModel, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> tuple[list[Picture], tuple[Section, ...]]:
     """The pictures that fit, and for each other one why it does not.
 
@@ -72,7 +72,7 @@ def pictures_of(
 
 
 def _candidates(
-    key: Array, trained: Trained, subject: Subject, seen: Look, arrays: Mapping[str, np.ndarray]
+    key: Array, trained: Trained, subject: BoundModel, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """The kind of each picture, the site it is of where there are several, and how it is drawn."""
     args, options, sites = subject.args, {"model_kwargs": subject.kwargs}, subject.guide.sites

@@ -12,7 +12,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
-from gpzoo.inference.asking.ask import Subject
+from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -119,7 +119,7 @@ def _argument(name: str, value: Any) -> str:
 # -- parameters --------------------------------------------------------------------------------------------------------
 
 
-def parameters_of(key: Array, trained: Trained, subject: Subject, seen: Look) -> Section:
+def parameters_of(key: Array, trained: Trained, subject: BoundModel, seen: Look) -> Section:
     """Hyperparameters first, with their priors and posteriors; then inducing variables, ``q(u)`` and networks."""
     guide, trace = subject.guide, seen.trace
     others = guide.sites.latents - guide.sites.processes

@@ -113,7 +113,7 @@ def parts(
         again: a command that makes the same model; lines of Python if ``None``.
     """
     rng_key = checks.rng_key(rng_key)
-    subject = trained._subject(args, model_kwargs, seen=False)
+    subject = trained._bind(args, model_kwargs, seen=False)
     args, kwargs, seen = subject.args, subject.kwargs, subject.look
     with checks.each_once():
         found = diagnosed(named_key(rng_key, "diagnose"), trained, subject, train_args)

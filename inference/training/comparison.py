@@ -297,7 +297,7 @@ class _Task:
     def left_out(self, trained: Trained, svi: SVI) -> tuple[np.ndarray, str]:
         """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
         if self.by_weights:
-            subject = trained._subject(self.data, self.kwargs, seen=False)
+            subject = trained._bind(self.data, self.kwargs, seen=False)
             found = densities(subject, named_key(self.rng_key, "loo"), num_draws=_DRAWS)
             terms = found.log_likelihood.get(self.site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
             if pareto(found.log_ratio)[1] <= largest_k(_DRAWS) and terms.shape[1] == len(self.data[0]):

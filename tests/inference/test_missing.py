@@ -165,7 +165,7 @@ def test_exports_hold_what_was_observed(trained):
 @pytest.mark.slow
 def test_diagnoses_count_what_was_observed(trained):
     args = X.astype(np.float32), Y.astype(np.float32)
-    outcomes = measure(KEY, trained._subject(args, None)).outcomes["y"]
+    outcomes = measure(KEY, trained._bind(args, None)).outcomes["y"]
     np.testing.assert_array_equal(outcomes.observed, SEEN.any(axis=1))
     predicted = trained.predict(KEY, args[0], test_data={"y": args[1]})["y"]
     sections = judge("y", outcomes, predicted, np.ones(N, bool)).sections

@@ -36,7 +36,7 @@ from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd
 asking, export, comparison, functions, training, models = (
     importlib.import_module(f"gpzoo.inference.{name}")
     for name in (
-        "asking.ask",
+        "asking.map_batches",
         "asking.export",
         "training.comparison",
         "asking.functions",
@@ -189,16 +189,16 @@ WAYS = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Arguments that pass are not computed with, or by one compiled program for all."""
-    compiled, compiled_for = {}, asking.Subject.compiled_for
+    compiled, compiled_for = {}, asking.BoundModel.compiled_for
 
-    def once(subject: Any, question: Any, layouts: Any = None) -> Any:
-        return compiled.setdefault(question.name, compiled_for(subject, question, layouts))
+    def once(model: Any, fn: Any) -> Any:
+        return compiled.setdefault(fn.name, compiled_for(model, fn))
 
     def stop(entry: str) -> None:
         if entry == "fit":
             monkeypatch.setattr(training, "Training", lambda svi, members, source, *rest: reaching(source.data))
         elif entry in ("functions", "function"):
-            monkeypatch.setattr(functions, "count_rows", lambda subject, *rest: reaching(subject.args))
+            monkeypatch.setattr(functions, "count_rows", lambda model, *rest: reaching(model.args))
         elif entry == "compare":
             monkeypatch.setattr(comparison, "InducingGuide", type("Guide", (), {"__init__": noted, "sites_for": last}))
         elif entry == "fit_deep_kernel":
@@ -206,11 +206,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
         elif entry in ("to_arviz", "guide.setup", "guide.init_params"):
             monkeypatch.setattr(InducingGuide, "sites_for", last)
         elif entry == "condition":
-            monkeypatch.setattr(models, "updated", lambda subject, *rest: reaching(subject.args))
+            monkeypatch.setattr(models, "updated", lambda model, *rest: reaching(model.args))
         elif entry == "add_inducing":
             monkeypatch.setattr(models, "extended", lambda *given: reaching(given[4]))
         elif entry == "predict":
-            monkeypatch.setattr(asking.Subject, "compiled_for", once)
+            monkeypatch.setattr(asking.BoundModel, "compiled_for", once)
         elif entry == "draws_to_arviz":
             monkeypatch.setattr(export, "look", lambda model, args, *rest, **options: reaching(args))
         elif entry == "CollapsedELBO.optimal":

@@ -1,0 +1,394 @@
+"""Functions of one draw at a batch of rows: compiled once, mapped over draws and batches, and joined on the host.
+
+:func:`map_batches` is how predictions, functions of a posterior, exports and their densities are computed::
+
+    def moments(key, batch):  # a draw, here its random key, and a batch of rows; compiled
+        shown = Marginals(batch.site_rows, batch.views)
+        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, mode=shown).guide
+        return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
+
+    model = trained._bind((X,), model_kwargs)  # checks the arguments
+    result = map_batches(BatchFunction("moments", moments), model, random.split(key, num_draws), batch_size)
+    result.refuse_not_finite({"means": "means"}, guide.sites.processes)
+    result.arrays["means"]["f"]  # [num_draws, N]
+
+The function may close over anything that is the same in all calls with equal :attr:`BatchFunction.options`, but over no
+data, parameters or keys: these stand in the batch and in the draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Integer, PRNGKeyArray
+
+from gpzoo import _platform
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.batches import rows_of_sites
+from gpzoo.inference.programs.finite import all_finite, refuse_not_finite
+from gpzoo.inference.programs.gp_sites import BatchRows
+from gpzoo.inference.programs.program import Look, look
+from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
+
+#: Arrays by group and site.
+Arrays: TypeAlias = dict[str, Any]
+
+
+@jax.tree_util.register_static
+class Static:
+    """A value in a pytree of arrays that is part of a compiled program: an argument chooses it, a result comes with it.
+
+    Two are equal if their numbers, strings and containers are, and all other objects in them the same.
+
+    Args:
+        value: a container.
+    """
+
+    def __init__(self, value: Any) -> None:
+        leaves, structure = jax.tree.flatten(value)
+        self.value, self._identity = value, (structure, tuple(map(_identity, leaves)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+
+def _identity(leaf: Any) -> Hashable:
+    if isinstance(leaf, np.ndarray):
+        return "array", leaf.shape, leaf.dtype.str, leaf.tobytes()
+    try:
+        hash(leaf)
+    except TypeError:
+        return _Itself(leaf)
+    return type(leaf), leaf  # 1 and True and 1.0 are equal
+
+
+class _Itself:
+    """An object without a hash, equal to itself alone."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Batch(NamedTuple):
+    """The arguments of a program at a batch of rows.
+
+    Attributes:
+        args: positional arguments.
+        arrays: keyword arguments that are arrays.
+        static: the other keyword arguments.
+        params: of guide and program.
+        rows: numbers of the batch's rows among all.
+        count: number of all rows.
+        layouts: how sites follow the rows, by name; empty where that has not been asked.
+        untold: names of sites of which that is not known.
+        number: of the batch.
+        views: the key by which sampled views are drawn, the same for all draws and batches.
+        of_sites: data by site at the batch's rows.
+        others: whatever else the function needs.
+    """
+
+    args: tuple
+    arrays: dict[str, Any]
+    static: Static
+    params: dict[str, Any]
+    rows: Integer[Any, " N"]
+    count: Any
+    layouts: Static = Static({})
+    untold: Static = Static(frozenset())
+    number: Any = 0
+    views: PRNGKeyArray | None = None
+    of_sites: dict[str, Any] = {}  # noqa: RUF012 (it is never changed)
+    others: Any = None
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of the program."""
+        return self.arrays | self.static.value
+
+    @property
+    def site_rows(self) -> BatchRows:
+        """The rows that sites have in this batch."""
+        return BatchRows(self.rows, self.count, self.layouts.value)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchFunction:
+    """A function of one draw at a batch of rows, and how it is mapped.
+
+    Attributes:
+        name: no two functions have the same.
+        of_draw: ``of_draw(draw, batch)`` gives arrays by group and site; :class:`Static` groups come with the program.
+        options: whatever ``of_draw`` closes over that may differ between calls, hashable.
+        at_once: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
+        summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
+        row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
+        once: whether the program runs once, on few rows, so that compiling it takes most of the time.
+    """
+
+    name: str
+    of_draw: Callable[[Any, Batch], Any]
+    options: Hashable = ()
+    at_once: int | None = 1
+    summary: Callable[[Any], Any] | None = None
+    row_axis: Mapping[str, int] = field(default_factory=dict)
+    once: bool = False
+
+
+def _mapped(fn: BatchFunction, draws: Any, batch: Batch) -> Any:
+    """The arrays of all draws, or their summary."""
+
+    def of_draw(draw: Any) -> Any:
+        return fn.of_draw(draw, batch)
+
+    if fn.at_once == 0:
+        found = of_draw(draws)
+    elif (count := len(jax.tree.leaves(draws)[0])) == 1:
+        found = jax.tree.map(lambda x: jnp.asarray(x)[None], of_draw(_first(draws)))
+    elif fn.at_once is None:
+        found = jax.vmap(of_draw)(draws)
+    else:
+        found = jax.lax.map(of_draw, draws, batch_size=None if fn.at_once == 1 else min(fn.at_once, count))
+    return found if fn.summary is None else fn.summary(found)
+
+
+def _first(draws: Any) -> Any:
+    return jax.tree.map(lambda x: x[0], draws)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundModel:
+    """A program with its guide at checked arguments.
+
+    Attributes:
+        model: the program.
+        guide: its guide, which has seen data; ``None`` where samples are given, or nothing is latent.
+        params: checked values of parameters.
+        args: checked positional arguments.
+        kwargs: checked keyword arguments.
+        compiled: keeps compiled programs, of earlier calls too.
+        values: of its sites, where there is no guide: to see how sites follow the rows, the program runs with these.
+    """
+
+    model: Callable
+    guide: InducingGuide | Any
+    params: dict[str, Any]
+    args: tuple
+    kwargs: dict[str, Any]
+    compiled: dict[Any, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] | None = None
+
+    @cached_property
+    def _split(self) -> tuple[dict[str, Any], Static]:
+        arrays, static = split_arrays(self.kwargs)
+        return arrays, Static(static)
+
+    @property
+    def static(self) -> dict[str, Any]:
+        """Keyword arguments that are part of a compiled program."""
+        return self._split[1].value
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """Keyword arguments that are arrays."""
+        return self._split[0]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the positional arguments; 0 where these have different ones."""
+        return number_of_rows(self.args)
+
+    @cached_property
+    def shapes(self) -> Hashable:
+        """What of the arguments compiled programs depend on."""
+        shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
+        return self._split[1], Static(shapes)
+
+    @cached_property
+    def look(self) -> Look:
+        """The program at these arguments, not computed; likelihoods check their data."""
+        found = look(self.model, self.args, self.kwargs, self.values)
+        self.compiled["sites", self.shapes] = found.shapes
+        return found
+
+    @property
+    def site_rows(self) -> SiteRows:
+        """How the program's sites follow the rows of its arguments, all at once."""
+        return self.site_rows_in_batches(None)
+
+    def site_rows_in_batches(self, batch_size: int | None) -> SiteRows:
+        """How they follow the rows in batches of this size; kept for other arguments of these shapes."""
+        key = ("rows", batch_size, self.shapes)
+        if key not in self.compiled:
+            values = self.params | dict(self.values or {})  # parameters may start at random
+            self.compiled[key] = rows_of_sites(self.model, self.args, self.kwargs, values, batch_size)
+        return self.compiled[key]
+
+    def batch(self, **fields: Any) -> Batch:
+        """All rows, with the given ``fields``."""
+        arrays, static = self._split
+        count = self.num_rows
+        return Batch(self.args, arrays, static, self.params, np.arange(count), count)._replace(**fields)
+
+    def compiled_for(self, fn: BatchFunction) -> Callable[[Any, Batch], Any]:
+        """The compiled function of many draws at a batch: that of an equal one before, if there was any."""
+        key = fn.name, fn.options, fn.at_once, fn.once
+        if key not in self.compiled:
+            how = _platform.options_for_one_run() if fn.once else None
+            self.compiled[key] = jax.jit(partial(_mapped, fn), compiler_options=how)
+        return self.compiled[key]
+
+
+class BatchResult(NamedTuple):
+    """The arrays of all rows, on the host.
+
+    Attributes:
+        arrays: by group and site.
+        fn: of one draw.
+        draws: all draws.
+        batch: the first one with numbers that are not finite, else the last.
+    """
+
+    arrays: Arrays
+    fn: BatchFunction
+    draws: Any
+    batch: Batch
+
+    def refuse_not_finite(
+        self, words: Mapping[str, str], processes: Collection[str], site_of: Callable[[str], str] = str
+    ) -> None:
+        """Refuse numbers that are not finite; the first draw then runs outside ``jit`` and may raise its own error.
+
+        Args:
+            words: for the numbers of each group, such as ``"draws"``; other groups are not looked at.
+            processes: names of the GP sites.
+            site_of: gives the name of the site of a group's array.
+
+        Raises:
+            FactorisationError, NonFiniteError: naming the site, see :func:`refuse_not_finite`.
+        """
+        for group, said in words.items():
+            for name, values in self.arrays.get(group, {}).items():
+                refuse_not_finite(site_of(name), said, values, processes, self._explain)
+
+    def _explain(self) -> None:
+        self.fn.of_draw(_first(self.draws), self.batch)
+
+
+def map_batches(
+    fn: BatchFunction,
+    model: BoundModel,
+    draws: Any,
+    batch_size: int,
+    *,
+    of_sites: Mapping[str, np.ndarray] | None = None,
+    whole: SiteRows | None = None,
+    **shared: Any,
+) -> BatchResult:
+    """A function of all draws at all rows, a batch of rows at a time.
+
+    Arrays are joined by the layout of the site whose name they have: one that is filed under another name must be the
+    same in all batches, and is taken from the first.
+
+    Args:
+        fn: the function.
+        model: at all rows.
+        draws: a pytree with an axis of draws in front.
+        batch_size: most rows at a time.
+        of_sites: data of all rows by site; each batch has its own rows of them.
+        whole: how sites follow the rows, where the function needs :attr:`Batch.layouts` of all rows in one batch, too.
+        **shared: other fields of :class:`Batch`, the same in all.
+
+    Raises:
+        ValueError: in several batches, naming a site whose rows cannot be told from those of the arguments.
+    """
+    num_rows = max(model.num_rows, 1)
+    size = min(batch_size, num_rows)
+    several = size < num_rows
+    site_rows = model.site_rows_in_batches(size) if several else whole or SiteRows()
+    layouts = dict(site_rows.layouts)
+    shared |= {"layouts": Static(layouts), "untold": Static(frozenset(site_rows.untold))}
+    compiled = model.compiled_for(fn)
+    parts: list[Arrays] = []
+    not_finite: Batch | None = None
+    for number, start in enumerate(range(0, num_rows, size)):
+        batch = model.batch(of_sites=dict(of_sites or {}), number=number, **shared)
+        if several:
+            # The last batch repeats the last row, so that all have one shape.
+            batch = _at_rows(batch, np.minimum(np.arange(start, start + size), num_rows - 1))
+        found = compiled(draws, batch)
+        if several and not number:
+            site_rows.refuse_untold(_names(found), size)
+        parts.append(jax.tree.map(np.asarray, found))
+        if not_finite is None and not all_finite(parts[-1]):
+            not_finite = batch
+    arrays = _joined(parts, layouts, fn.row_axis, num_rows) if several else parts[0]
+    return BatchResult(arrays, fn, draws, not_finite or batch)
+
+
+def _at_rows(batch: Batch, rows: np.ndarray) -> Batch:
+    of_sites = dict(batch.of_sites)
+    for name in of_sites.keys() & batch.layouts.value.keys():
+        of_sites[name] = of_sites[name][batch.layouts.value[name].rows(rows, batch.count)]
+    return batch._replace(args=jax.tree.map(lambda x: x[rows], batch.args), rows=rows, of_sites=of_sites)
+
+
+def _names(arrays: Arrays) -> set[str]:
+    return set().union(*(sites for sites in arrays.values() if not isinstance(sites, Static)))
+
+
+def _joined(
+    parts: Sequence[Arrays], layouts: Mapping[str, Layout], row_axis: Mapping[str, int], num_rows: int
+) -> Arrays:
+    found = dict(parts[0])
+    for group, sites in found.items():
+        if not isinstance(sites, Static):
+            own = {name: [part[group][name] for part in parts] for name in sites.keys() & layouts.keys()}
+            axis = row_axis.get(group, 1)
+            found[group] = sites | {name: _whole(x, layouts[name], axis, num_rows) for name, x in own.items()}
+    return found
+
+
+def _whole(parts: Sequence[np.ndarray], layout: Layout, axis: int, num_rows: int) -> np.ndarray:
+    """An array of all rows of a site, along ``axis``, from those of the batches."""
+    if not layout.strided:
+        whole = np.concatenate(parts, axis=axis)
+        return np.take(whole, range(layout.count * num_rows), axis) if whole.shape[axis] > num_rows else whole
+    apart = [np.reshape(x, (*x.shape[:axis], layout.count, -1, *x.shape[axis + 1 :])) for x in parts]
+    whole = np.concatenate(apart, axis=axis + 1).take(range(num_rows), axis + 1)
+    return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
+
+
+def count_rows(model: BoundModel, batch_size: int) -> int:
+    """The number of rows that all inputs share, if the guide can take them ``batch_size`` at a time.
+
+    Raises:
+        ValueError: if they do not share one, or the guide draws sites jointly and there is more than one batch.
+    """
+    if not (num_rows := model.num_rows):
+        raise ValueError(
+            "The new inputs must be arrays with the same, positive number of rows; got shapes "
+            f"{[np.shape(leaf) for leaf in jax.tree.leaves(model.args)]}. Pass inputs that have rows of their own in "
+            "model_kwargs."
+        )
+    if model.guide is not None and model.guide.joint and batch_size < num_rows:
+        raise ValueError(
+            f"The guide draws {sorted(model.guide.joint)} jointly over the inputs, so that a prediction depends on "
+            f"its batch: pass batch_size={num_rows} or more."
+        )
+    return num_rows
