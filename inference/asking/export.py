@@ -449,7 +449,7 @@ def _computed(
     most = max(model.num_rows, 1) if source.guide is None else batch_size
     found = _at_data("export", source.at_data, alone, model, rng_key, draws, most).arrays
     few = min(model.num_rows, most)
-    first = jax.tree.map(lambda x: x[:few], model.args)
+    first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
     prior = model.compiled_for(BatchFunction("prior", source.of_prior, at_once=1 if alone else None))
     found |= jax.tree.map(np.asarray, prior(random.split(named_key(rng_key, "prior"), count), model.batch(args=first)))
     _warn_not_finite(found)
