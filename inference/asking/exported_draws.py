@@ -148,7 +148,7 @@ class Draws(GivenProgram):
         self, draw: Draw, at: At, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, JointDraw]:
         key, sample = draw
-        shown = JointDraw(at.views, at.number, frozenset(self.layouts))
+        shown = JointDraw(views=at.views, batch=at.number, of_rows=frozenset(self.layouts))
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, at.number)
         values = at.params | sample

@@ -642,7 +642,8 @@ class Trained:
             "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data first."
         )
         checks.refuse(seen and self.guide.sites is None, unseen)
-        refuse_other_program(self.model, self.guide)
+        if self.model is not self.guide.model:
+            refuse_other_program(self.model, self.guide)
         return self.guide
 
     def _refuse_several(self) -> None:

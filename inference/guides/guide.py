@@ -40,7 +40,17 @@ from gpzoo.inference.programs.program import (
     parameters_of,
 )
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, translate_errors, values_of
+from gpzoo.inference.programs.runs import (
+    Runs,
+    Trace,
+    at_once,
+    of_types,
+    run,
+    sampled,
+    shapes_of,
+    translate_errors,
+    values_of,
+)
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -148,10 +158,11 @@ class InducingGuide(AutoGuideMixin):
         if self.sites is None:
             seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            self.check_names(sites, self._hyperparameter_guide_of(sites, args, kwargs))
+            self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))
             self.sites, self._compared_sites = sites, True
-            self._known = ((_deciding(kwargs), _rows(args)),)
-            return self.sites
+            if sites.drawn - self.joint:
+                self._known = ((_deciding(kwargs), _rows(args)),)
+            return sites
         if not self._compared_sites:
             self._refuse_other_sites(args, kwargs)
             self._compared_sites = True
@@ -198,18 +209,17 @@ class InducingGuide(AutoGuideMixin):
             )
         self._known += (known,)
 
-    def hyperparameter_guide(self, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
+    def hyperparameter_guide(
+        self, args: tuple, kwargs: dict[str, Any], sites: Sites | None = None
+    ) -> HyperparameterGuide | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
-        return self._hyperparameter_guide_of(self.sites_for(args, kwargs), args, kwargs)
-
-    def _hyperparameter_guide_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
+        sites = self.sites_for(args, kwargs) if sites is None else sites
         names = sites.latents - sites.processes
         if not callable(self.hyperparameters) or not names:
             return None
         if self._hyperparameter_guide is None:
-            self._hyperparameter_guide = HyperparameterGuide(
-                self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs
-            )
+            made = HyperparameterGuide(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
+            self._hyperparameter_guide = made
         return self._hyperparameter_guide
 
     @traceable_entry_point
@@ -277,7 +287,9 @@ class InducingGuide(AutoGuideMixin):
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
-        mode, sites = AtPriorMean({site: self._made(site, started) for site in looked_at}), {}
+        mode, sites = AtPriorMean(), {}
+        if looked_at:
+            mode = AtPriorMean(made={looked_at[0]: self._made(looked_at[0], started)})
 
         def once() -> tuple[dict[str, Any], Bool[Array, ""]]:
             nonlocal sites
@@ -310,8 +322,11 @@ class InducingGuide(AutoGuideMixin):
 
         Given inducing variables (grids among them) and values in ``given`` need no inputs.
         """
-        missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
-        return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
+        found = []
+        for site in self.sites.processes:
+            if not (f"{site}_inducing" in (given or {}) or isinstance(for_site(self.inducing, site), InducingVariable)):
+                found.append(site)
+        return found
 
     def posteriors(self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
         """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
@@ -387,7 +402,7 @@ class InducingGuide(AutoGuideMixin):
                 )
             return posterior.prior.mean
 
-        run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(looked_at))
+        run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(value=looked_at))
         return found
 
     def variational_parameters(self) -> frozenset[str]:
@@ -408,7 +423,7 @@ class InducingGuide(AutoGuideMixin):
 
 
 def _start_of(trace: Trace) -> Trace:
-    return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+    return of_types(trace, "param", "mutable")
 
 
 def _factorised(trace: Trace) -> Bool[Array, ""]:
