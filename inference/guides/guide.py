@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -333,10 +333,13 @@ class InducingGuide(AutoGuideMixin):
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, mode=shown).guide
-        found = {name: site["fn"] for name, site in sampled(trace).items()}
-        if callable(self.hyperparameters):  # a function of other sites has no distribution by itself
-            found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
-        return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
+        found = {}
+        for name, site in sampled(trace).items():
+            fn = site["fn"]
+            if isinstance(fn, Delta) and callable(self.hyperparameters):
+                continue  # a function of other sites has no distribution by itself
+            found[name] = fn.as_joint() if isinstance(fn, InducingPosterior) else fn
+        return found
 
     def checked_params(
         self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
@@ -358,25 +361,31 @@ class InducingGuide(AutoGuideMixin):
         other = self.hyperparameter_guide(args, kwargs)
         if other is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
             other.check(*args)
-        own, program = self.parameters(self.sites, other), self.sites.parameters
-        params |= {k: jnp.asarray(params[k]) for k in own.keys() & params if isinstance(params[k], int | float)}
-        needed = own.keys() | {k for k, shapes in program.items() if shapes}
-        known = own.keys() | program.keys() | self.sites.latents
-        strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
-        if params.keys() - known or (whole and needed - params.keys()) or strange:
-            # The program's parameters may depend on its arguments, which may differ from those of setup.
-            now = parameters_of(self.model, args, kwargs)
-            needed = own.keys() | {k for k, shapes in now.items() if shapes} if whole else set()
-            checks.names(name, set(params), needed=needed, known=known | now.keys())
-            for k in strange:
-                found, wanted = shapes_of(params[k]), now.get(k, program[k])
-                if wanted is not None and found != wanted:
-                    found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
-                    raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
-        limits = {k: x for k, x in {**self.sites.constraints, **own}.items() if x is not None}
-        for k in params.keys() & limits.keys():
-            checks.within(f"{name}[{k!r}]", params[k], limits[k])
+        own = self.parameters(self.sites, other)
+        for k in own.keys() & params.keys():
+            if isinstance(params[k], int | float):
+                params[k] = jnp.asarray(params[k])
+        self._check_names_and_shapes(name, params, own.keys(), args, kwargs, whole)
+        for k, limits in (dict(self.sites.constraints) | own).items():
+            if k in params and limits is not None:
+                checks.within(f"{name}[{k!r}]", params[k], limits)
         return params
+
+    def _check_names_and_shapes(
+        self, name: str, params: dict[str, Any], own: Collection[str], args: tuple, kwargs: dict, whole: bool
+    ) -> None:
+        """See :meth:`checked_params`; ``own`` are the names of the guide's parameters."""
+        program = self.sites.parameters
+        known, needed = {*own, *program, *self.sites.latents}, {*own, *_with_shapes(program)}
+        if known >= params.keys() and (params.keys() >= needed or not whole) and not _misfits(params, program):
+            return
+        # The program's parameters may depend on its arguments, which may differ from those of setup.
+        now = parameters_of(self.model, args, kwargs)
+        checks.names(name, set(params), needed={*own, *_with_shapes(now)} if whole else set(), known={*known, *now})
+        program = {**program, **now}
+        for k in _misfits(params, program):
+            found, wanted = _listed(shapes_of(params[k])), _listed(program[k])
+            raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
 
     @property
     def whitens_all(self) -> bool:
@@ -434,6 +443,24 @@ def _factorised(trace: Trace) -> Bool[Array, ""]:
     floats = [x.ravel() for x in factors if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
     # Together, which compiles sooner.
     return jnp.concatenate([jnp.ones(1, bool), *map(jnp.isfinite, floats)]).all()
+
+
+def _with_shapes(parameters: Mapping[str, Any]) -> list[str]:
+    """Names of the parameters of a program that have arrays."""
+    return [name for name, shapes in parameters.items() if shapes]
+
+
+def _misfits(params: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
+    """Names of values whose shapes are not those of a program's parameters."""
+    found = []
+    for name, shapes in parameters.items():
+        if shapes is not None and name in params and shapes_of(params[name]) != shapes:
+            found.append(name)
+    return found
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{at}{list(shape)}" for at, shape in shapes.items())
 
 
 def _rows(args: tuple) -> tuple[int, ...]:
