@@ -71,13 +71,12 @@ class OwnSites(Handler):
         super().__init__()
         self._on_the_way: list[_OnTheWay] = []
 
-    def __enter__(self) -> Self:
-        self._on_the_way = []
-        return super().__enter__()
-
     def process_message(self, msg: dict[str, Any]) -> None:
         """Keep a message as it was written, before any other handler has changed it."""
-        written = {key: copy(value) if key in _CHANGED_IN_PLACE else value for key, value in msg.items()}
+        written = dict(msg)
+        for part in _CHANGED_IN_PLACE:
+            if part in msg:
+                written[part] = copy(msg[part])
         self._on_the_way.append(_OnTheWay(msg, written))
 
     def restored(self, msg: dict[str, Any]) -> bool:
@@ -129,8 +128,10 @@ def given_outside(handler: Messenger, name: str) -> bool:
 
 def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:
     """The handlers outside and inside those by which MCMC runs a program; ``None`` where it does not run one."""
-    depth = next((i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, _unconstrain_params)), None)
-    return None if depth is None else (_PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :])
+    for depth, handler in enumerate(_PYRO_STACK):
+        if isinstance(handler, _unconstrain_params):
+            return _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
+    return None
 
 
 def in_chain(site: Mapping[str, Any]) -> bool:

@@ -313,7 +313,7 @@ def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
     shapes = f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model."
     checks.refuse(q.event_shape != p.event_shape, shapes)
     ours, theirs = type(p.kernel), type(q.prior.kernel)
-    # A class that is defined anew has its old name; objectives that know both programs compare their kernels.
+    # A class that is defined anew has its old name.
     alike = ours.__name__ == theirs.__name__ or issubclass(ours, theirs) or issubclass(theirs, ours)
     checks.refuse(
         not alike and not p.samples_views,

@@ -150,7 +150,7 @@ class Draws(GivenProgram):
         self, draw: Draw, batch: Batch, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, JointDraw]:
         key, sample = draw
-        shown = JointDraw(batch.views, batch.number, frozenset(batch.layouts.value))
+        shown = JointDraw(views=batch.views, batch=batch.number, of_rows=frozenset(batch.layouts.value))
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, batch.number)
         return self.run(key, batch, batch.params | sample, given, of_guide=shown, model=model), shown

@@ -112,7 +112,7 @@ def values_of_draw(
         misfits: see :func:`pathwise`.
     """
     key, number = draw
-    shown = Pathwise(partial(pathwise, num_features=num_features, misfits=misfits), rows)
+    shown = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits))
     found = run(key, args, kwargs, guide=guide, values=params | number, mode=shown).guide
     return {name: found[name]["value"] for name in guide.sites.processes}
 

@@ -238,7 +238,7 @@ class _Terms:
         """
 
         def shown(*args: Any, **kwargs: Any) -> Any:
-            with in_mode(GivenMoments(shift, variance)):
+            with in_mode(GivenMoments(shift=shift, variance=variance)):
                 return self.guide(*args, **kwargs)
 
         bound = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
     @property
     def mode(self) -> Bound:
         """The mode of GP sites in which the guide runs."""
-        return Bound() if self._rows is None else Weighted(self._rows.latents, self._rows.after)
+        return Bound() if self._rows is None else Weighted(latents=self._rows.latents, after=self._rows.after)
 
     def loss_with_mutable_state(
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
@@ -183,10 +184,11 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
     return posterior._with_loc(lax.dynamic_index_in_dim(draws, lax.axis_index(WEIGHTS), 2, keepdims=False))
 
 
+@dataclass(eq=False)
 class Weighted(Bound):
     """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of all else.
 
-    Args:
+    Attributes:
         latents: names of the latent sites of rows.
         after: names of the GP sites that depend on these.
 
@@ -195,9 +197,8 @@ class Weighted(Bound):
         ValueError: for a site that depends on latents of rows and is drawn jointly over rows.
     """
 
-    def __init__(self, latents: frozenset[str], after: frozenset[str]) -> None:
-        super().__init__()
-        self.latents, self.after = latents, after
+    latents: frozenset[str] = field(kw_only=True)
+    after: frozenset[str] = field(kw_only=True)
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
         """See :meth:`SiteMode.keys_of_rows`; each run has its own."""

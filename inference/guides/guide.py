@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,17 @@ from gpzoo.inference.programs.program import (
     parameters_of,
 )
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.programs.runs import Runs, Trace, at_once, run, sampled, shapes_of, translate_errors, values_of
+from gpzoo.inference.programs.runs import (
+    Runs,
+    Trace,
+    at_once,
+    of_types,
+    run,
+    sampled,
+    shapes_of,
+    translate_errors,
+    values_of,
+)
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -153,10 +163,11 @@ class InducingGuide(AutoGuideMixin):
         if self.sites is None:
             seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            self.check_names(sites, self._hyperparameter_guide_of(sites, args, kwargs))
+            self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))
             self.sites, self._compared_sites = sites, True
-            self._known = ((_deciding(kwargs), _rows(args)),)
-            return self.sites
+            if sites.drawn - self.joint:
+                self._known = ((_deciding(kwargs), _rows(args)),)
+            return sites
         if not self._compared_sites:
             self._refuse_other_sites(args, kwargs)
             self._compared_sites = True
@@ -203,18 +214,17 @@ class InducingGuide(AutoGuideMixin):
             )
         self._known += (known,)
 
-    def hyperparameter_guide(self, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
+    def hyperparameter_guide(
+        self, args: tuple, kwargs: dict[str, Any], sites: Sites | None = None
+    ) -> HyperparameterGuide | None:
         """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
-        return self._hyperparameter_guide_of(self.sites_for(args, kwargs), args, kwargs)
-
-    def _hyperparameter_guide_of(self, sites: Sites, args: tuple, kwargs: dict[str, Any]) -> HyperparameterGuide | None:
+        sites = self.sites_for(args, kwargs) if sites is None else sites
         names = sites.latents - sites.processes
         if not callable(self.hyperparameters) or not names:
             return None
         if self._hyperparameter_guide is None:
-            self._hyperparameter_guide = HyperparameterGuide(
-                self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs
-            )
+            made = HyperparameterGuide(self.hyperparameters, self.model, names, self.init_loc_fn, args, kwargs)
+            self._hyperparameter_guide = made
         return self._hyperparameter_guide
 
     @traceable_entry_point
@@ -282,7 +292,9 @@ class InducingGuide(AutoGuideMixin):
         # Each initialiser that reads inputs costs one more run, and the check of drawn sites has cost one already.
         if len(looked_at) + bool(self.sites.drawn) > 1:
             return None
-        mode, sites = AtPriorMean({site: self._made(site, started) for site in looked_at}), {}
+        mode, sites = AtPriorMean(), {}
+        if looked_at:
+            mode = AtPriorMean(made={looked_at[0]: self._made(looked_at[0], started)})
 
         def once() -> tuple[dict[str, Any], Bool[Array, ""]]:
             nonlocal sites
@@ -315,18 +327,24 @@ class InducingGuide(AutoGuideMixin):
 
         Given inducing variables (grids among them) and values in ``given`` need no inputs.
         """
-        missing = [site for site in self.sites.processes if f"{site}_inducing" not in (given or {})]
-        return [site for site in missing if not isinstance(for_site(self.inducing, site), InducingVariable)]
+        found = []
+        for site in self.sites.processes:
+            if not (f"{site}_inducing" in (given or {}) or isinstance(for_site(self.inducing, site), InducingVariable)):
+                found.append(site)
+        return found
 
     def posteriors(self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
         """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
         # Inner sites are drawn per input, which suffices for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, mode=shown).guide
-        found = {name: site["fn"] for name, site in sampled(trace).items()}
-        if callable(self.hyperparameters):  # a function of other sites has no distribution by itself
-            found = {name: fn for name, fn in found.items() if not isinstance(fn, Delta)}
-        return {name: fn.as_joint() if isinstance(fn, InducingPosterior) else fn for name, fn in found.items()}
+        found = {}
+        for name, site in sampled(trace).items():
+            fn = site["fn"]
+            if isinstance(fn, Delta) and callable(self.hyperparameters):
+                continue  # a function of other sites has no distribution by itself
+            found[name] = fn.as_joint() if isinstance(fn, InducingPosterior) else fn
+        return found
 
     def checked_params(
         self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
@@ -348,25 +366,31 @@ class InducingGuide(AutoGuideMixin):
         other = self.hyperparameter_guide(args, kwargs)
         if other is not None and all(map(checks.is_concrete, jax.tree.leaves(args))):
             other.check(*args)
-        own, program = self.parameters(self.sites, other), self.sites.parameters
-        params |= {k: jnp.asarray(params[k]) for k in own.keys() & params if isinstance(params[k], int | float)}
-        needed = own.keys() | {k for k, shapes in program.items() if shapes}
-        known = own.keys() | program.keys() | self.sites.latents
-        strange = [k for k, x in params.items() if program.get(k) is not None and shapes_of(x) != program[k]]
-        if params.keys() - known or (whole and needed - params.keys()) or strange:
-            # The program's parameters may depend on its arguments, which may differ from those of setup.
-            now = parameters_of(self.model, args, kwargs)
-            needed = own.keys() | {k for k, shapes in now.items() if shapes} if whole else set()
-            checks.names(name, set(params), needed=needed, known=known | now.keys())
-            for k in strange:
-                found, wanted = shapes_of(params[k]), now.get(k, program[k])
-                if wanted is not None and found != wanted:
-                    found, wanted = (", ".join(f"{at}{list(x)}" for at, x in s.items()) for s in (found, wanted))
-                    raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
-        limits = {k: x for k, x in {**self.sites.constraints, **own}.items() if x is not None}
-        for k in params.keys() & limits.keys():
-            checks.within(f"{name}[{k!r}]", params[k], limits[k])
+        own = self.parameters(self.sites, other)
+        for k in own.keys() & params.keys():
+            if isinstance(params[k], int | float):
+                params[k] = jnp.asarray(params[k])
+        self._check_names_and_shapes(name, params, own.keys(), args, kwargs, whole)
+        for k, limits in (dict(self.sites.constraints) | own).items():
+            if k in params and limits is not None:
+                checks.within(f"{name}[{k!r}]", params[k], limits)
         return params
+
+    def _check_names_and_shapes(
+        self, name: str, params: dict[str, Any], own: Collection[str], args: tuple, kwargs: dict, whole: bool
+    ) -> None:
+        """See :meth:`checked_params`; ``own`` are the names of the guide's parameters."""
+        program = self.sites.parameters
+        known, needed = {*own, *program, *self.sites.latents}, {*own, *_with_shapes(program)}
+        if known >= params.keys() and (params.keys() >= needed or not whole) and not _misfits(params, program):
+            return
+        # The program's parameters may depend on its arguments, which may differ from those of setup.
+        now = parameters_of(self.model, args, kwargs)
+        checks.names(name, set(params), needed={*own, *_with_shapes(now)} if whole else set(), known={*known, *now})
+        program = {**program, **now}
+        for k in _misfits(params, program):
+            found, wanted = _listed(shapes_of(params[k])), _listed(program[k])
+            raise ValueError(f"{name}[{k!r}] has shape {found}, but the program's has {wanted}.")
 
     @property
     def whitens_all(self) -> bool:
@@ -392,7 +416,7 @@ class InducingGuide(AutoGuideMixin):
                 )
             return posterior.prior.mean
 
-        run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(looked_at))
+        run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(value=looked_at))
         return found
 
     def variational_parameters(self) -> frozenset[str]:
@@ -413,7 +437,7 @@ class InducingGuide(AutoGuideMixin):
 
 
 def _start_of(trace: Trace) -> Trace:
-    return {name: site for name, site in trace.items() if site["type"] in ("param", "mutable")}
+    return of_types(trace, "param", "mutable")
 
 
 def _factorised(trace: Trace) -> Bool[Array, ""]:
@@ -424,6 +448,24 @@ def _factorised(trace: Trace) -> Bool[Array, ""]:
     floats = [x.ravel() for x in factors if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
     # Together, which compiles sooner.
     return jnp.concatenate([jnp.ones(1, bool), *map(jnp.isfinite, floats)]).all()
+
+
+def _with_shapes(parameters: Mapping[str, Any]) -> list[str]:
+    """Names of the parameters of a program that have arrays."""
+    return [name for name, shapes in parameters.items() if shapes]
+
+
+def _misfits(params: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
+    """Names of values whose shapes are not those of a program's parameters."""
+    found = []
+    for name, shapes in parameters.items():
+        if shapes is not None and name in params and shapes_of(params[name]) != shapes:
+            found.append(name)
+    return found
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{at}{list(shape)}" for at, shape in shapes.items())
 
 
 def _rows(args: tuple) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import biject_to
+from numpyro.distributions.transforms import Transform, biject_to
 from numpyro.primitives import default_process_message
 
 from gpzoo._numpyro import Handler, OwnSites, in_chain
@@ -185,24 +185,8 @@ class PosteriorHandler(Handler):
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
         if self.hyperparameter_guide is not None:
-            if self.sampled is None:
-                keys = self.mode.keys_of_rows(self.hyperparameter_guide.of_rows)
-                self.sampled, self.taken = self.hyperparameter_guide(*self.arguments, self.plates, keys)
-            site = self.sampled[name]
-            check_value(name, site["value"], tuple(prior.shape()))
-            if self.mode.starts:
-                return site["value"]
-            with handlers.substitute(data={name: site["value"]}):
-                return numpyro.sample(name, site["fn"], infer=msg["infer"])
-        for frame in msg["cond_indep_stack"]:
-            size = self.plates[frame.name]["args"][0] if frame.name in self.plates else frame.size
-            if size != frame.size:
-                raise ValueError(
-                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of {size}): "
-                    "InducingGuide holds no parameters per datum by itself. Move the site out of the plate, use the "
-                    "whole data, or give the site a guide of yours that does, InducingGuide(..., "
-                    "hyperparameters=lambda program: my_guide)."
-                )
+            return self._of_hyperparameter_guide(name, msg, self.hyperparameter_guide)
+        self._refuse_subsampled(name, msg)
 
         def start(key: PRNGKeyArray) -> Array:
             strategy = self.options.init_loc_fn
@@ -214,15 +198,43 @@ class PosteriorHandler(Handler):
             check_value(f"{name}_loc", loc, tuple(prior.shape()))
             return numpyro.sample(name, dist.Delta(loc, event_dim=prior.event_dim), infer=msg["infer"])
         transform = biject_to(prior.support)
+        loc, posterior = self._normal(name, prior, transform, start)
+        if self.mode.starts:
+            return transform(loc)
+        return numpyro.sample(name, posterior, infer=msg["infer"])
+
+    def _normal(
+        self, name: str, prior: Any, transform: Transform, start: Callable[[PRNGKeyArray], Array]
+    ) -> tuple[Array, dist.TransformedDistribution]:
+        """A normal in unconstrained space, and its mean there."""
         loc: Any = numpyro.param(f"{name}_loc", lambda key: transform.inv(start(key)))
         check_value(f"{name}_loc", loc, tuple(transform.inverse_shape(prior.shape())))
         scale = numpyro.param(
             f"{name}_scale", lambda _: jnp.full_like(loc, 0.1), constraint=constraints.softplus_positive
         )
-        event_dim = prior.event_dim + transform.domain.event_dim - transform.codomain.event_dim
         check_value(f"{name}_scale", scale, tuple(jnp.shape(loc)))
-        base = dist.Normal(loc, scale).to_event(event_dim)
-        posterior = dist.TransformedDistribution(base, transform)
+        event_dim = prior.event_dim + transform.domain.event_dim - transform.codomain.event_dim
+        return loc, dist.TransformedDistribution(dist.Normal(loc, scale).to_event(event_dim), transform)
+
+    def _of_hyperparameter_guide(self, name: str, msg: dict[str, Any], guide: HyperparameterGuide) -> Any:
+        """The site of the guide that ``hyperparameters`` makes, which runs at the first of its sites."""
+        if self.sampled is None:
+            keys = self.mode.keys_of_rows(guide.of_rows)
+            self.sampled, self.taken = guide(*self.arguments, self.plates, keys)
+        site = self.sampled[name]
+        check_value(name, site["value"], tuple(msg["fn"].shape()))
         if self.mode.starts:
-            return transform(loc)
-        return numpyro.sample(name, posterior, infer=msg["infer"])
+            return site["value"]
+        with handlers.substitute(data={name: site["value"]}):
+            return numpyro.sample(name, site["fn"], infer=msg["infer"])
+
+    def _refuse_subsampled(self, name: str, msg: dict[str, Any]) -> None:
+        for frame in msg["cond_indep_stack"]:
+            size = self.plates[frame.name]["args"][0] if frame.name in self.plates else frame.size
+            if size != frame.size:
+                raise ValueError(
+                    f"Latent site {name!r} is inside the subsampled plate {frame.name!r} ({frame.size} of {size}): "
+                    "InducingGuide holds no parameters per datum by itself. Move the site out of the plate, use the "
+                    "whole data, or give the site a guide of yours that does, InducingGuide(..., "
+                    "hyperparameters=lambda program: my_guide)."
+                )

@@ -16,7 +16,7 @@ from numpyro.infer.autoguide import AutoGuide
 from gpzoo._checks import is_concrete
 from gpzoo._numpyro import Handler
 from gpzoo.inference.programs.enumeration import is_enumerated
-from gpzoo.inference.programs.runs import Trace, plates_of, sampled
+from gpzoo.inference.programs.runs import Trace, of_types, plates_of, sampled
 from gpzoo.inference.programs.standins import concrete
 from gpzoo.likelihoods import Likelihood
 
@@ -76,9 +76,9 @@ class HyperparameterGuide:
                 f"latent sites that are not GPs are {sorted(names)}. Mark what only it has by "
                 'infer={"is_auxiliary": True}.'
             )
-        self.parameters = {
-            name: site["kwargs"].get("constraint") for name, site in found.items() if site["type"] == "param"
-        }
+        self.parameters: dict[str, Any] = {}
+        for name, site in of_types(found, "param").items():
+            self.parameters[name] = site["kwargs"].get("constraint")
 
     def __call__(
         self, args: tuple, kwargs: dict, plates: Trace, keys: Mapping[str, PRNGKeyArray]

@@ -42,7 +42,7 @@ def extended(
         if type(guide.form_at(site)).extended is Form.extended:
             check_forms(guide, {site})
     found = guide.checked_params(params, args, kwargs)
-    at_means = partial(run, rng_key, args, kwargs, guide=guide, mode=Pathwise(lambda q, key, rows: q.mean))
+    at_means = partial(run, rng_key, args, kwargs, guide=guide, mode=Pathwise(value=lambda q, key, rows: q.mean))
     trace = at_means(values=found).guide
     for site in sorted(chosen):
         posterior: InducingPosterior = trace[site]["fn"]

@@ -89,7 +89,9 @@ class Options:
             sites: of the program.
             hyperparameter_guide: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
         """
-        own = self._of_processes(sites) | {f"{site}_residual": constraints.positive for site in self.residual}
+        own = self._of_processes(sites)
+        for site in self.residual:
+            own[f"{site}_residual"] = constraints.positive
         if callable(self.hyperparameters):
             return own | ({} if hyperparameter_guide is None else hyperparameter_guide.parameters)
         for site in sites.latents - sites.processes:
@@ -105,7 +107,8 @@ class Options:
             inducing = for_site(self.inducing, site)
             trained = inducing is None or structure(inducing).num_leaves
             parts = ("mean", *self.form_at(site).data_fields, *(("inducing",) if trained else ()))
-            own |= {f"{site}_{part}": None for part in parts}
+            for part in parts:
+                own[f"{site}_{part}"] = None
         return own
 
     def check_names(self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None) -> None:

@@ -324,13 +324,13 @@ def guarded_factor(
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)
     except FactorisationError:
-        none = (
-            linalg.root(K, name, jitter)
-            if for_draws
-            else jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape)
-        )
+        none = linalg.root(K, name, jitter) if for_draws else _identity_like(K)
         return none, jnp.asarray(False)
     return L, jnp.all(factorised == 1)
+
+
+def _identity_like(K: Float[Array, "*D N N"]) -> Float[Array, "*D N N"]:
+    return jnp.broadcast_to(jnp.eye(K.shape[-1], dtype=K.dtype), K.shape)
 
 
 class GuardedProjection(Projection):
@@ -348,9 +348,7 @@ class GuardedProjection(Projection):
             if id(block) not in found:  # parts of a kernel that share a block share its factor
                 found[id(block)] = guarded_factor(block, f"Kuu of site {site!r}", own)
         factors = [found[id(block)][0] for block, _ in pairs]
-        inverses = [
-            linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)) for L in factors
-        ]
+        inverses = [linalg.solve_lower(L, _identity_like(L)) for L in factors]
         blockwise = isinstance(K, BlockDiagonalMatrix)
         self.L = BlockDiagonalMatrix(*factors) if blockwise else factors[0]
         self.L_inverse = BlockDiagonalMatrix(*inverses) if blockwise else inverses[0]

@@ -64,8 +64,11 @@ def check_mark(site: Mapping[str, Any], where: str) -> None:
 
 def plate_depth(trace: Trace) -> int:
     """The number of axes that plates take, on the right of those of enumerated values."""
-    frames = (frame for site in trace.values() for frame in site.get("cond_indep_stack") or ())
-    return max((-frame.dim for frame in frames), default=0)
+    depth = 0
+    for site in trace.values():
+        for frame in site.get("cond_indep_stack") or ():
+            depth = max(depth, -frame.dim)
+    return depth
 
 
 def summed_out(model: Callable, depth: int) -> Callable:

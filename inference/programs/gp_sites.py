@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
@@ -225,21 +226,21 @@ class Use(NamedTuple):
     residual: Residual = None
 
 
+@dataclass(eq=False)
 class SiteMode:
     """The values of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
 
-    Args:
+    Attributes:
         rows: those of the whole data that a run has; by their numbers draws are the same in any batch.
         views: the key by which sampled views are drawn, once and for all inputs; the run's own if ``None``.
     """
 
+    rows: BatchRows | None = None
+    views: PRNGKeyArray | None = None
     #: Whether parameters without a value start here, so that initialisers see inputs.
     starts: ClassVar[bool] = False
     #: Whether sampled views are drawn before anything else, once for all inputs.
     fixes_views: ClassVar[bool] = True
-
-    def __init__(self, rows: BatchRows | None = None, views: PRNGKeyArray | None = None) -> None:
-        self.rows, self.views = rows, views
 
     def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
         """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
@@ -268,45 +269,32 @@ class SiteMode:
         return posterior
 
 
+@dataclass(eq=False)
 class Pathwise(SiteMode):
     """A function's values: ``value(posterior, key, rows=rows)``.
 
-    Args:
+    Attributes:
         value: gives an array of the event's shape.
-        rows: see :class:`SiteMode`.
-        views: see :class:`SiteMode`.
     """
 
-    def __init__(
-        self, value: Callable[..., Any], rows: BatchRows | None = None, views: PRNGKeyArray | None = None
-    ) -> None:
-        super().__init__(rows, views)
-        self.value = value
+    value: Callable[..., Any] = field(kw_only=True)
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         return posterior.valued(Partial(self.value, rows=self.rows_of(posterior)))
 
 
+@dataclass(eq=False)
 class Marginals(SiteMode):
     """Marginals where the program allows, else a draw per input, or one joint over the inputs of a row of the data.
 
     That suffices for the moments at each input, and for each datum.
 
-    Args:
-        rows: see :class:`SiteMode`.
-        views: see :class:`SiteMode`.
+    Attributes:
         value: makes the marginals of a site; :func:`means` where a run asks for their means alone.
     """
 
-    def __init__(
-        self,
-        rows: BatchRows | None = None,
-        views: PRNGKeyArray | None = None,
-        value: Callable[..., GaussianMarginals] = predicted_marginals,
-    ) -> None:
-        super().__init__(rows, views)
-        self.value = value
+    value: Callable[..., GaussianMarginals] = predicted_marginals
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
@@ -316,10 +304,11 @@ class Marginals(SiteMode):
         return posterior.valued(Partial(value, rows=self.rows_of(posterior)))
 
 
+@dataclass(eq=False)
 class Bound(Marginals):
     """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training.
 
-    Args:
+    Attributes:
         tight: whether variances are in their parts, for the tighter bounds. Draws have their full variance.
         earlier: the factors of data that came before and are gone, by site: the divergences of GP sites include them.
 
@@ -328,11 +317,10 @@ class Bound(Marginals):
         ValueError: if ``tight``, for a site on a grid, which has no residual.
     """
 
+    value: Callable[..., GaussianMarginals] = marginals
+    tight: bool = field(default=False, kw_only=True)
+    earlier: Mapping[str, Earlier] = field(default_factory=dict, kw_only=True)
     fixes_views = False  # the estimates draw them
-
-    def __init__(self, *, tight: bool = False, earlier: Mapping[str, Earlier] | None = None) -> None:
-        super().__init__(value=marginals)
-        self.tight, self.earlier = tight, earlier or {}
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
@@ -355,68 +343,59 @@ class Bound(Marginals):
             )
 
 
+@dataclass(eq=False)
 class GivenMoments(SiteMode):
     """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
 
-    Args:
+    Attributes:
         shift: the mean less the prior's, ``[N]`` or ``[N, D]``.
         variance: of every entry, of the same shape.
     """
 
+    shift: Float[Array, "N *D"] = field(kw_only=True)
+    variance: Float[Array, "N *D"] = field(kw_only=True)
     fixes_views = False  # nothing of the kernel is needed
-
-    def __init__(self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> None:
-        super().__init__()
-        self.value = Partial(marginals_around, shift=shift, variance=variance)
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
-        return posterior.valued(self.value)
+        return posterior.valued(Partial(marginals_around, shift=self.shift, variance=self.variance))
 
 
+@dataclass(eq=False)
 class AtPriorMean(SiteMode):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
-    Args:
+    Attributes:
         made: values of ``<site>_inducing``, by site, that initialisers gave before; initialisers of others run on the
             way.
         looks_at: a site that has no posterior in this run, which only looks at what its initialiser is to see.
-
-    Attributes:
-        seen: a random key, the inputs and the kernel of that site.
+        seen: a random key, the inputs and the kernel of that site, once it has run.
     """
 
+    made: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    looks_at: str | None = field(default=None, kw_only=True)
+    seen: tuple[Any, ...] = ()
     starts = True
     fixes_views = False  # a mean needs none
-
-    def __init__(self, made: Mapping[str, Any] | None = None, looks_at: str | None = None) -> None:
-        super().__init__()
-        self.made, self.looks_at = made or {}, looks_at
-        self.seen: tuple[Any, ...] = ()
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         return posterior.valued(Partial(prior_mean))
 
 
+@dataclass(eq=False)
 class JointDraw(SiteMode):
     """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export.
 
-    Args:
-        views: see :class:`SiteMode`.
+    Attributes:
         batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
         of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
-
-    Attributes:
         q: the posteriors of the sites that were drawn, by name.
     """
 
-    def __init__(
-        self, views: Array | None = None, batch: Array | int = 0, of_rows: frozenset[str] = frozenset()
-    ) -> None:
-        super().__init__(views=views)
-        self.batch, self.of_rows = batch, of_rows
-        self.q: dict[str, InducingPosterior] = {}
+    batch: Array | int = field(default=0, kw_only=True)
+    of_rows: frozenset[str] = field(default=frozenset(), kw_only=True)
+    q: dict[str, InducingPosterior] = field(default_factory=dict, kw_only=True)
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""

@@ -186,12 +186,25 @@ def values_of(trace: Trace) -> dict[str, Any]:
 
 def sampled(trace: Trace) -> Trace:
     """The sample sites of a run."""
-    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+    return of_types(trace, "sample")
+
+
+def of_types(trace: Trace, *types: str) -> Trace:
+    """The sites of a run of these types, such as ``"param"``."""
+    found: Trace = {}
+    for name, site in trace.items():
+        if site["type"] in types:
+            found[name] = site
+    return found
 
 
 def data_of(trace: Trace) -> Trace:
     """The observed sites of a run."""
-    return {name: site for name, site in sampled(trace).items() if site["is_observed"]}
+    found: Trace = {}
+    for name, site in trace.items():
+        if site["type"] == "sample" and site["is_observed"]:
+            found[name] = site
+    return found
 
 
 def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Trace:
@@ -201,18 +214,23 @@ def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Tra
         trace: of a program.
         latents: names of its latent sites; all others then count, whether they are given their data or not.
     """
-    others = {name: site for name, site in sampled(trace).items() if name not in (latents or ())}
-    return {
-        name: site
-        for name, site in (data_of(trace) if latents is None else others).items()
-        if not site["infer"].get("is_auxiliary") and not isinstance(unmasked(site["fn"]), Unit | GaussianProcess)
-    }
+    found: Trace = {}
+    for name, site in sampled(trace).items():
+        counts = site["is_observed"] if latents is None else name not in latents
+        factor = site["infer"].get("is_auxiliary") or isinstance(unmasked(site["fn"]), Unit | GaussianProcess)
+        if counts and not factor:
+            found[name] = site
+    return found
 
 
 def parts_of_plates(trace: Trace) -> dict[str, tuple[int, int]]:
     """The sizes of subsampled plates, of all rows and of those that the run has, by name."""
-    plates = {name: site["args"] for name, site in trace.items() if site["type"] == "plate"}
-    return {name: (size, taken) for name, (size, taken) in plates.items() if taken not in (None, size)}
+    found = {}
+    for name, site in of_types(trace, "plate").items():
+        size, taken = site["args"]
+        if taken not in (None, size):
+            found[name] = size, taken
+    return found
 
 
 def plates_of(site: Mapping[str, Any]) -> set[str]:
@@ -241,13 +259,19 @@ class ParameterNames(Handler):
 
     def loose(self, *kinds: str) -> set[str]:
         """Names of the sites of these kinds (``"param"``, ``"mutable"``) without a value."""
-        return {name for name, kind in self._loose.items() if kind in kinds}
+        found = set()
+        for name, kind in self._loose.items():
+            if kind in kinds:
+                found.add(name)
+        return found
 
 
 def shapes_of(tree: Any) -> Any:
     """The shapes of a pytree's arrays, by their paths."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path): tuple(np.shape(leaf)) for path, leaf in leaves}
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        found[jax.tree_util.keystr(path)] = tuple(np.shape(leaf))
+    return found
 
 
 def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:

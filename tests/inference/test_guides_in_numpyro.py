@@ -111,6 +111,30 @@ def test_scope_changes_nothing_else():
     np.testing.assert_allclose(bound(scoped, InducingGuide(scoped, kmeans(3)), renamed, X, y), expected, rtol=1e-12)
 
 
+def test_handlers_inside_a_program_leave_the_guides_sites_alone():
+    X, y = sine(8)
+
+    def lifted(X, y):
+        with handlers.lift(prior=dist.LogNormal(0.0, 1.0)), handlers.seed(rng_seed=0), handlers.scale(scale=1.0):
+            return regression(X, y)
+
+    guide = InducingGuide(lifted, kmeans(3), hyperparameters="normal")
+    sites = handlers.trace(handlers.seed(guide, 0)).get_trace(X, y)
+    kinds = {name: site["type"] for name, site in sites.items()}
+    assert {name for name, kind in kinds.items() if kind == "sample"} == {"f", *PRIORS}
+    assert {name for name in kinds if name.startswith("f_")} == {"f_inducing", "f_mean", "f_scale"}
+    # Not the same draw whatever the key is, as a seed inside the program would have it.
+    again = handlers.trace(handlers.seed(guide, 1)).get_trace(X, y)
+    assert not np.allclose(sites["f"]["value"], again["f"]["value"])
+
+    def hidden(X, y):
+        with handlers.block(expose=["f", "y"]):
+            return regression(X, y)
+
+    with pytest.raises(ValueError, match=r"'f_inducing'.*handlers.block"):
+        handlers.seed(InducingGuide(hidden, kmeans(3)), 0)(X, y)
+
+
 @pytest.mark.parametrize("argument", ["inducing", "whiten", "covariance", "initial_scale", "joint"])
 def test_unknown_site_names_raise(argument):
     X, y = sine(8)

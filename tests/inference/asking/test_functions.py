@@ -163,7 +163,7 @@ def test_one_draw_is_a_function_of_jax_with_a_gradient():
 def test_a_value_of_the_callers_own():
     """A mode may be a function of the posterior: here its mean."""
     guide, params = fitted(RBF(), POINTS)
-    with in_mode(Pathwise(lambda posterior, key, rows: posterior.mean)):
+    with in_mode(Pathwise(value=lambda posterior, key, rows: posterior.mean)):
         values = numpyro.handlers.substitute(numpyro.handlers.seed(guide, KEY), data=params)(NEW)
     np.testing.assert_allclose(
         values["f"], Trained(guide.model, guide, params).posterior(KEY, NEW)["f"].mean, atol=1e-12
