@@ -89,8 +89,8 @@ def compiled_for_one_run() -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-#: Options of one program that takes longer to compile than to run, on a CPU. It compiles in 0.6 of the time and runs up to
-#: three times as long (jaxlib 0.10).
+#: Options of one program that takes longer to compile than to run, on a CPU: it compiles in 0.6 of the time, and may
+#: run for three times as long (jaxlib 0.10).
 _ONE_RUN = {"xla_cpu_use_fusion_emitters": False}
 
 

@@ -326,8 +326,9 @@ class Latents(Fields):
         return matmul(A * weights[:, None, :], A.mT)
 
     def _together(self, term: Term, curvature: Float[Array, "N K K"]) -> Float[Array, "1 R R"]:
-        parts = {part.site: part for part in term.marginals.parts}
-        blocks = [[self._block(parts.get(a), parts.get(b), a, b, curvature) for b in self.shapes] for a in self.shapes]
+        parts, blocks = {part.site: part for part in term.marginals.parts}, []
+        for a in self.shapes:
+            blocks.append([self._block(parts.get(a), parts.get(b), a, b, curvature) for b in self.shapes])
         return jnp.block(blocks)[None]
 
     def _block(
@@ -440,7 +441,8 @@ def _newton(
         next_left = jnp.sum(next_slope * _solve(L, next_slope))
         short = (left <= enough) | ((left < 1e-4 * (1 + jnp.abs(value))) & (next_left <= left))
         good = jnp.isfinite(there) & jnp.all(jnp.isfinite(next_slope)) & (lower | short)
-        v, value, slope = (jnp.where(good, x, y) for x, y in ((v + move, v), (there, value), (next_slope, slope)))
+        taken, before = (v + move, there, next_slope), (v, value, slope)
+        v, value, slope = jax.tree.map(lambda x, y: jnp.where(good, x, y), taken, before)
         ended = good & (damping <= 1)
         less = jnp.where(damping > 1e-2, damping / 10, 0)
         damping = jnp.where(good, less, jnp.maximum(10 * damping, 1))
@@ -523,12 +525,12 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
         seens.append(seen)
     if are_apart(sites, terms):
         covariance = _apart(sites[0], terms, seens)
-        y, s = (jnp.concatenate(_same_columns(x)).T for x in (residuals, noises))
+        y, s = _joined(residuals), _joined(noises)
         y, s = (y.T[None], s) if len(s) == len(covariance) == 1 else (y[..., None], s)
     else:
         covariance = _together(sites, terms, seens)
-        noises = map(jnp.broadcast_to, noises, map(jnp.shape, residuals))
-        y, s = (jnp.concatenate(list(map(jnp.ravel, each))) for each in (residuals, noises))
+        noises = list(map(jnp.broadcast_to, noises, map(jnp.shape, residuals)))
+        y, s = jnp.concatenate(list(map(jnp.ravel, residuals))), jnp.concatenate(list(map(jnp.ravel, noises)))
         y, s = y[None, :, None], s[None]
     covariance = covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)
     return jnp.sum(log_normal(y, covariance)) - LOG_2PI / 2 * count
@@ -560,7 +562,7 @@ def _apart(site: Site, terms: Sequence[Term], seens: Sequence[Array | None]) -> 
     if not (len(terms) == 1 and terms[0].marginals.parts[0].all_rows):
         rows = jnp.concatenate(numbers)
         K = K[:, rows[:, None], rows]
-    w = jnp.concatenate(_same_columns(weights)).T
+    w = _joined(weights)
     return w[:, :, None] * w[:, None, :] * K
 
 
@@ -590,9 +592,10 @@ def _as_columns(x: Float[Array, "N *K"]) -> Float[Array, "N K"]:
     return x if x.ndim == 2 else x[:, None]
 
 
-def _same_columns(xs: Sequence[Float[Array, "_ _"]]) -> list[Float[Array, "_ K"]]:
+def _joined(xs: Sequence[Float[Array, "_ _"]]) -> Float[Array, "K _"]:
+    """Arrays one below the other, broadcast to the columns of the widest, and transposed."""
     columns = max(x.shape[1] for x in xs)
-    return [jnp.broadcast_to(x, (x.shape[0], columns)) for x in xs]
+    return jnp.concatenate([jnp.broadcast_to(x, (len(x), columns)) for x in xs]).T
 
 
 def _solve(L: Float[Array, "B R R"], b: Float[Array, "B R"]) -> Float[Array, "B R"]:
