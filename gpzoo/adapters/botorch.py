@@ -237,8 +237,8 @@ def _misfits(of: _Of, params: dict, draws: Draw, X: Array, arrays: dict) -> dict
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _at(of: _Of, slopes: bool, params: dict, draws: Draw, X: Array, arrays: dict, misfits: dict) -> tuple[Array, ...]:
-    def of_draw(given: tuple[Draw, dict[str, Array]]) -> tuple[Array, ...]:
-        draw, own = given
+    def of_draw(pair: tuple[Draw, dict[str, Array]]) -> tuple[Array, ...]:
+        draw, own = pair
         at = lambda x: of.values(params, draw, x, arrays, dict(own))  # noqa: E731
         if not slopes:
             return (at(X),)

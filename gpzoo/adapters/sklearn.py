@@ -369,14 +369,15 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         count = len(self.classes_)
         # Pickles of earlier versions do not say.
         own = getattr(self, "_softmax", self.program is None and count > 2)
-        found = self._predicted(X, "f" if own else "y")
+        predicted = self._predicted(X, "f" if own else "y")
         if own:  # the same noise for each row, whatever its place
             noise = np.random.default_rng(0).standard_normal((1000, 1, count))
-            parts = np.array_split(np.stack([found.mean, np.sqrt(found.variance)]), -(-len(found.mean) // 1000), axis=1)
+            moments = np.stack([predicted.mean, np.sqrt(predicted.variance)])
+            parts = np.array_split(moments, -(-len(predicted.mean) // 1000), axis=1)
             return np.concatenate([softmax(mean + sd * noise, axis=-1).mean(axis=0) for mean, sd in parts])
-        labels = found.probs is not None or np.allclose(found.variance, found.mean * (1 - found.mean))
+        labels = predicted.probs is not None or np.allclose(predicted.variance, predicted.mean * (1 - predicted.mean))
         checks.refuse(not labels, "The program's 'y' is no label, but numbers: take GPZooRegressor, or a likelihood.")
-        probs = np.stack([1 - found.mean, found.mean], axis=-1) if found.probs is None else found.probs
+        probs = np.stack([1 - predicted.mean, predicted.mean], axis=-1) if predicted.probs is None else predicted.probs
         message = f"The program has {probs.shape[-1]} classes, but y has {count}: give it an argument num_classes."
         checks.refuse(probs.shape[-1] != count, message)
         return probs / probs.sum(axis=-1, keepdims=True)

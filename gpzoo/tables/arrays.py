@@ -48,14 +48,13 @@ class ArrayTable(Table):
         shapes = [array.shape for array in self._arrays]
         if not shapes or () in shapes:
             raise ValueError(f"A table takes arrays with one row per datum, got shapes {shapes}.")
-        counts = {shape[0] for shape in shapes}
-        if len(counts) > 1:
+        if len({shape[0] for shape in shapes}) > 1:
             raise ValueError(f"The arrays of a table must have the same number of rows, got shapes {shapes}.")
         if any(0 in shape for shape in shapes):
             raise ValueError(f"The table is empty: its arrays have shapes {shapes}, at least one row is needed.")
         checks.must(operator.index(block_size) >= 1, "block_size", "be 1 or more", str(block_size))
-        self._starts = np.arange(0, *counts, block_size)
-        self.block_rows = np.diff(self._starts, append=[*counts])
+        self._starts = np.arange(0, shapes[0][0], block_size)
+        self.block_rows = np.diff(self._starts, append=shapes[0][0])
         groups = []
         for array in self._arrays:
             own = dtype is None or array.dtype.kind != "f"

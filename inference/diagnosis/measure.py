@@ -200,10 +200,10 @@ def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
     """The posterior, whose kernel's sampled views are drawn, the same for all rows."""
     if not posterior.prior.samples_views:
         return posterior
-    given: Any = posterior
-    options = {"whiten": given.whiten, "site": given.site}
-    prior = given.prior.with_fixed_views(key)
-    return InducingPosterior(conditional_of(prior, given.inducing, given.form, **options), given.u_mean, given.form)
+    own: Any = posterior
+    options = {"whiten": own.whiten, "site": own.site}
+    prior = own.prior.with_fixed_views(key)
+    return InducingPosterior(conditional_of(prior, own.inducing, own.form, **options), own.u_mean, own.form)
 
 
 def _process(posterior: InducingPosterior) -> dict[str, Any]:

@@ -182,14 +182,14 @@ def _again(
     if train_args is not None:
         of_training, _ = checks.positional(trained.model, len(train_args))
         more += f", train_args=({'_train, '.join(of_training)}_train,)"
-    given = "".join(f", {name}={_short(value)}" for name, value in bound.items())
+    settings = "".join(f", {name}={_short(value)}" for name, value in bound.items())
     text = f"""{"from functools import partial" if bound else ""}
 
 from jax import random
 from gpzoo.inference import load, report
 from {module} import {name}
 
-program = {f"partial({name}{given})" if bound else name}
+program = {f"partial({name}{settings})" if bound else name}
 trained = load("MODEL.gpzoo", program)  # written by trained.save("MODEL.gpzoo")
 report({_key(key)}, trained, {", ".join(names)}, path="report.html"{more})"""
     shapes = (f"{name} {list(np.shape(x))}" for name, x in zip(names, args, strict=True) if hasattr(x, "shape"))
