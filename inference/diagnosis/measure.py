@@ -108,7 +108,7 @@ class Measured:
         terms: contribution of every site to the bound at these rows, in nats.
         processes: latent GP sites in the program's order.
         outcomes: data sites that have a term for each datum.
-        starts: what the program's own parameters are before training, by name.
+        starts: what the program's own parameters are before training, by name; without those that start at random.
     """
 
     terms: Mapping[str, float]
@@ -136,7 +136,7 @@ def measure(rng_key: Array, subject: Subject) -> Measured:
     """
     notes: dict[str, Any] = {}
     of_draw = partial(_of_draw, subject.model, subject.guide, subject.static, notes)
-    at, key = subject.at(views=named_key(rng_key, "views"), others=rng_key), named_key(rng_key, "bound")
+    at, key = subject.at(views=named_key(rng_key, "views")), named_key(rng_key, "bound")
     question = Question("measure", of_draw, None, _summary, notes=notes, once=at.count <= _FEW_TO_COMPILE)
     program = subject.compiled_for(question)
     computed = program(random.split(key, _PARTICLES) if subject.guide.draws_anything else key[None], at)
@@ -161,9 +161,6 @@ def _of_draw(model: Any, guide: Any, static: dict, notes: dict[str, Any], key: A
     if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
         options = {"guide": guide, "model": model, "values": at.params, "representation": Bound()}
         of_model = run(key, at.args, kwargs, **options).model
-    if (starts := _starts(of_model)) is None:
-        untrained = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False)
-        starts = {name: site["value"] for name, site in untrained.model.items() if site["type"] == "param"}
     posteriors, outcomes, kinds = {}, {}, {}
     for name, site in of_guide.items():
         if isinstance(site.get("fn"), InducingPosterior):
@@ -172,6 +169,7 @@ def _of_draw(model: Any, guide: Any, static: dict, notes: dict[str, Any], key: A
         outcomes[name], kinds[name] = _outcomes(site)
     notes |= {"processes": tuple(posteriors), "outcomes": kinds}
     terms = jax.tree.map(jnp.negative, losses)
+    starts = _starts(of_model)
     return {"terms": terms, "posteriors": posteriors, "outcomes": outcomes, "starts": starts, "views": at.views}
 
 
@@ -184,15 +182,12 @@ def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
     return first | {"terms": jax.tree.map(jnp.mean, numbers["terms"]), "processes": processes}
 
 
-def _starts(trace: Trace) -> dict[str, Any] | None:
-    """What parameters are before training; ``None`` where only a run without their values knows, as of networks."""
+def _starts(trace: Trace) -> dict[str, Any]:
+    """What parameters are before training, where the program says; those of networks are random."""
     starts = {}
     for name, site in trace.items():
-        if site["type"] != "param":
-            continue
-        if not site["args"] or site["args"][0] is None:
-            return None
-        starts[name] = site["args"][0]
+        if site["type"] == "param" and site["args"] and site["args"][0] is not None and not callable(site["args"][0]):
+            starts[name] = site["args"][0]
     return starts
 
 
