@@ -1,4 +1,4 @@
-"""How do several processes on one machine run a script together? They are started, watched, and ended as one.
+"""Launcher of several processes of a script on one machine, which are started, watched, and ended as one.
 
     python -m gpzoo.inference.launch --processes 2 script.py --its-own options
 
@@ -76,10 +76,10 @@ def launch(processes: int, command: Sequence[str]) -> int:
 def _wait(running: Sequence[subprocess.Popen], signals: Signals) -> int | None:
     """Wait for all, for one that dies, whose number is returned, or for a signal."""
     while not signals.received:
-        statuses = [process.poll() for process in running]
-        if dead := [number for number, status in enumerate(statuses) if status]:
-            return dead[0]
-        if all(status == 0 for status in statuses):
+        for number, process in enumerate(running):
+            if process.poll():
+                return number
+        if all(process.returncode == 0 for process in running):
             return None
         time.sleep(0.1)
     return None
@@ -106,10 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--processes", type=int, required=True, help="how many")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="script ...", help="the script, its arguments")
-    given = parser.parse_args(arguments)
-    if given.processes < 1 or not given.command:
+    options = parser.parse_args(arguments)
+    if options.processes < 1 or not options.command:
         parser.error("at least one process and a script are needed")
-    sys.exit(launch(given.processes, given.command))
+    sys.exit(launch(options.processes, options.command))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How does a training appear in MLflow or TensorBoard? By a callback of :func:`gpzoo.inference.fit`."""
+"""Trackers of trainings in MLflow or TensorBoard: callbacks of :func:`gpzoo.inference.fit`."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class MLflow:
 
     def __call__(self, step: int, seconds: float, params: Mapping[str, Any]) -> None:
         """Log what is tracked after ``step`` steps."""
-        found = _tracked(seconds, params, self.metrics)
+        numbers = _tracked(seconds, params, self.metrics)
         # MLflow refuses names with other characters.
-        self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in found.items()}, step=step)
+        self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in numbers.items()}, step=step)
 
     def bound(self, trained: Trained) -> None:
         """Log the evidence lower bound of every step, or means over several, at most 1,000, in nats."""
@@ -92,15 +92,16 @@ class MLflow:
 
 
 def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None) -> dict[str, float]:
-    found = {"seconds": float(seconds)}
+    numbers = {"seconds": float(seconds)}
     for name, value in params.items():
         if isinstance(value, Mapping | list | tuple) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             continue
         entries = np.ravel(np.asarray(value, np.float64))
-        if entries.size <= _MOST_ENTRIES:
-            single = np.ndim(value) == 0
-            found |= {f"parameters/{name}{'' if single else f'/{i}'}": float(x) for i, x in enumerate(entries)}
-    return found | {f"metrics/{name}": float(x) for name, x in ({} if metrics is None else metrics(params)).items()}
+        for i, entry in enumerate(entries if entries.size <= _MOST_ENTRIES else ()):
+            numbers[f"parameters/{name}{f'/{i}' if np.ndim(value) else ''}"] = float(entry)
+    for name, value in ({} if metrics is None else metrics(params)).items():
+        numbers[f"metrics/{name}"] = float(value)
+    return numbers
 
 
 def _bound(trained: Trained) -> Iterator[tuple[int, float]]:

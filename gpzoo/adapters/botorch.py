@@ -1,4 +1,4 @@
-"""How does BoTorch optimise a trained model? As an ensemble of functions drawn from its posterior, with gradients."""
+"""Trained models for BoTorch: ensembles of functions drawn from the posterior, with gradients."""
 
 from __future__ import annotations
 
@@ -150,15 +150,15 @@ class FunctionsModel(EnsembleModel):
             raise UnsupportedError("FunctionsModel has functions without noise: leave out observation_noise.")
         values = super().posterior(X, output_indices).values
         if posterior_transform is not None:
-            found = posterior_transform.evaluate(values)
-            values = found if found.ndim == values.ndim else found.unsqueeze(-1)
+            transformed = posterior_transform.evaluate(values)
+            values = transformed if transformed.ndim == values.ndim else transformed.unsqueeze(-1)
         return FunctionsPosterior(values)
 
     def subset_output(self, idcs: list[int]) -> FunctionsModel:
         """The model of some outputs: see :meth:`botorch.models.model.Model.subset_output`."""
-        found = copy(self)
-        found._chosen = [self._chosen[i] for i in idcs]
-        return found
+        subset = copy(self)
+        subset._chosen = [self._chosen[i] for i in idcs]
+        return subset
 
     def _at(self, X: np.ndarray, slopes: bool) -> tuple[np.ndarray, ...]:
         """Values ``[S, N, m]`` and, if asked for, slopes ``[S, m, N, d]``."""
@@ -167,8 +167,8 @@ class FunctionsModel(EnsembleModel):
             size *= 2
         padded = np.zeros((size, X.shape[1]), self._first.dtype)
         padded[: len(X)] = X
-        found = _at(self._of, slopes, self._params, self._draws, padded, self._arrays, self._misfits)
-        return found[0][:, : len(X)], *(x[:, :, : len(X)] for x in found[1:])
+        values, *pulled = _at(self._of, slopes, self._params, self._draws, padded, self._arrays, self._misfits)
+        return values[:, : len(X)], *(x[:, :, : len(X)] for x in pulled)
 
 
 class FunctionsPosterior(EnsemblePosterior):
@@ -193,8 +193,8 @@ def _(posterior: FunctionsPosterior, sample_shape: torch.Size, *, seed: int | No
 class _Values(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, X: torch.Tensor, model: FunctionsModel) -> torch.Tensor:
-        found = model._at(X.detach().cpu().numpy(), ctx.needs_input_grad[0])
-        values, *slopes = (torch.as_tensor(np.array(x)).to(X) for x in found)
+        arrays = model._at(X.detach().cpu().numpy(), ctx.needs_input_grad[0])
+        values, *slopes = (torch.as_tensor(np.array(x)).to(X) for x in arrays)
         ctx.save_for_backward(*slopes)
         return values
 
@@ -215,10 +215,9 @@ class _Of(NamedTuple):
     def values(self, params: dict, draw: Draw, X: Array, arrays: dict, misfits: dict[str, Array]) -> Array:
         """Values ``[N, m]`` of one function."""
         rows, kwargs = BatchRows(jnp.arange(len(X)), len(X), {}), arrays | dict(self.static)
-        found = values_of_draw(
-            self.guide, params, draw, rows, (X,), kwargs, num_features=self.num_features, misfits=misfits
-        )
-        values = self.outputs(found) if callable(self.outputs) else found[self.outputs]
+        options = {"num_features": self.num_features, "misfits": misfits}
+        by_site = values_of_draw(self.guide, params, draw, rows, (X,), kwargs, **options)
+        values = self.outputs(by_site) if callable(self.outputs) else by_site[self.outputs]
         fits = values.shape[:1] == (len(X),) and values.ndim in (1, 2)
         checks.refuse(not fits, f"outputs must be [N] or [N, m] for N rows, got {values.shape} for {len(X)}.")
         return values.reshape(len(X), -1)
@@ -229,17 +228,17 @@ def _misfits(of: _Of, params: dict, draws: Draw, X: Array, arrays: dict) -> dict
     """What does not depend on the points, of all functions by site."""
 
     def of_draw(draw: Draw) -> dict[str, Array]:
-        found: dict[str, Array] = {}
-        of.values(params, draw, X, arrays, found)
-        return found
+        misfits: dict[str, Array] = {}
+        of.values(params, draw, X, arrays, misfits)
+        return misfits
 
     return jax.lax.map(of_draw, draws, batch_size=_AT_ONCE // 256)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _at(of: _Of, slopes: bool, params: dict, draws: Draw, X: Array, arrays: dict, misfits: dict) -> tuple[Array, ...]:
-    def of_draw(given: tuple[Draw, dict[str, Array]]) -> tuple[Array, ...]:
-        draw, own = given
+    def of_draw(pair: tuple[Draw, dict[str, Array]]) -> tuple[Array, ...]:
+        draw, own = pair
         at = lambda x: of.values(params, draw, x, arrays, dict(own))  # noqa: E731
         if not slopes:
             return (at(X),)

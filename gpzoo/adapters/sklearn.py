@@ -73,20 +73,21 @@ def _key(random_state: Any) -> Array:
 def _refuse_made_kernel(kernel: Any) -> None:
     """Refuse a kernel, or a class of kernels, in place of a function that makes one, as programs call it."""
     of_class = isinstance(kernel, type) and issubclass(kernel, Kernel)
-    name = getattr(kernel, "__name__", type(kernel).__name__)
-    message = (
-        f"kernel must be a function of a site's name and the inputs that makes a kernel, such as gpzoo.models.rbf, got "
-        f"{name}: the function declares what is trained, RBF(positive(f'{{name}}_variance', 1.0, X))."
-    )
-    checks.refuse(isinstance(kernel, Kernel) or of_class or not callable(kernel or rbf), message, TypeError)
+    if isinstance(kernel, Kernel) or of_class or not callable(kernel or rbf):
+        name = getattr(kernel, "__name__", type(kernel).__name__)
+        raise TypeError(
+            "kernel must be a function of a site's name and the inputs that makes a kernel, such as gpzoo.models.rbf, "
+            f"got {name}: the function declares what is trained, RBF(positive(f'{{name}}_variance', 1.0, X))."
+        )
 
 
 def _refuse_other_sites(program: Callable, X: np.ndarray, y: np.ndarray) -> None:
     """Refuse a program without a data site that predictions can find."""
     with RUNNING, jax.numpy_rank_promotion("allow"):
         sites = list(data_of(look(program, (X, y), {}).trace))
-    named = f"call its data site 'y', not {' and '.join(map(repr, sites))}" if sites else "give its site 'y' obs=y"
-    checks.refuse("y" not in sites, f"An estimator predicts the data site 'y', which its program has not: {named}.")
+    if "y" not in sites:
+        named = f"call its data site 'y', not {' and '.join(map(repr, sites))}" if sites else "give its site 'y' obs=y"
+        raise ValueError(f"An estimator predicts the data site 'y', which its program has not: {named}.")
 
 
 class _Estimator(BaseEstimator):
@@ -113,9 +114,9 @@ class _Estimator(BaseEstimator):
 
     def _next(self) -> Self:
         """A copy for :meth:`fit` to work on, whose attributes become those of this estimator at its end, at once."""
-        made = object.__new__(type(self))
-        made.__dict__ = dict(vars(self))
-        return made
+        copied = object.__new__(type(self))
+        copied.__dict__ = dict(vars(self))
+        return copied
 
     def _train(self, X: np.ndarray, y: np.ndarray, program: Callable, search: bool = False, **options: Any) -> None:
         """Train the user's program, or else this one, with what it takes of the options; or search its collapsed bound.
@@ -142,15 +143,15 @@ class _Estimator(BaseEstimator):
             with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # optax's schedules mix dtypes
                 if self.program is not None:
                     _refuse_other_sites(program, X, y)
-                found = fit(_key(self.random_state), svi, num_steps, X, y, batch_size=batch_size, progress=False)
+                trained = fit(_key(self.random_state), svi, num_steps, X, y, batch_size=batch_size, progress=False)
         except GPZooError as error:
-            found = error.result
-            if found is None or not len(found.losses):
+            trained = error.result
+            if trained is None or not len(trained.losses):
                 raise
             # What else it says of ways out is for those who call fit of gpzoo.
-            said, kept = str(error).split(". ")[0], len(found.losses)
-            warnings.warn(f"{said}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
-        self._scaler, self.trained_ = scaler, found
+            first, kept = str(error).split(". ")[0], len(trained.losses)
+            warnings.warn(f"{first}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
+        self._scaler, self.trained_ = scaler, trained
 
     def _inputs(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -263,9 +264,9 @@ class GPZooRegressor(RegressorMixin, _Estimator):
             NotFittedError: before :meth:`fit`.
             ValueError: for another number of columns, other names of columns, or numbers that are not finite.
         """
-        found = self._predicted(X, mean_only=not return_std)
-        mean = self._mean + self._scale * found.mean
-        return (mean, self._scale * np.sqrt(found.variance)) if return_std else mean
+        y = self._predicted(X, mean_only=not return_std)
+        mean = self._mean + self._scale * y.mean
+        return (mean, self._scale * np.sqrt(y.variance)) if return_std else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the targets, joint over the inputs and with noise: ``[N, n_samples]`` or ``[N, D, n_samples]``.
@@ -368,14 +369,15 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         count = len(self.classes_)
         # Pickles of earlier versions do not say.
         own = getattr(self, "_softmax", self.program is None and count > 2)
-        found = self._predicted(X, "f" if own else "y")
+        predicted = self._predicted(X, "f" if own else "y")
         if own:  # the same noise for each row, whatever its place
             noise = np.random.default_rng(0).standard_normal((1000, 1, count))
-            parts = np.array_split(np.stack([found.mean, np.sqrt(found.variance)]), -(-len(found.mean) // 1000), axis=1)
+            moments = np.stack([predicted.mean, np.sqrt(predicted.variance)])
+            parts = np.array_split(moments, -(-len(predicted.mean) // 1000), axis=1)
             return np.concatenate([softmax(mean + sd * noise, axis=-1).mean(axis=0) for mean, sd in parts])
-        labels = found.probs is not None or np.allclose(found.variance, found.mean * (1 - found.mean))
+        labels = predicted.probs is not None or np.allclose(predicted.variance, predicted.mean * (1 - predicted.mean))
         checks.refuse(not labels, "The program's 'y' is no label, but numbers: take GPZooRegressor, or a likelihood.")
-        probs = np.stack([1 - found.mean, found.mean], axis=-1) if found.probs is None else found.probs
+        probs = np.stack([1 - predicted.mean, predicted.mean], axis=-1) if predicted.probs is None else predicted.probs
         message = f"The program has {probs.shape[-1]} classes, but y has {count}: give it an argument num_classes."
         checks.refuse(probs.shape[-1] != count, message)
         return probs / probs.sum(axis=-1, keepdims=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import operator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,53 +44,54 @@ class ArrayTable(Table):
     """
 
     def __init__(self, *arrays: ArrayLike, block_size: int = 65_536, dtype: Any = None) -> None:
-        for position, array in enumerate(arrays):
-            checks.refuse(
-                isinstance(array, np.ma.MaskedArray),
-                f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0), and the mask "
-                "as a separate array for numpyro.handlers.mask.",
-            )
-        self._arrays = tuple(a if isinstance(a, np.ndarray) else np.asarray(a) for a in arrays)
-        shapes = [a.shape for a in self._arrays]
-        for position, array in enumerate(self._arrays):
-            kind, own = array.dtype.kind, f"dtype {array.dtype}"
-            refuse = partial(checks.refuse, kind=TypeError)
-            refuse(kind not in "fiub", f"Array {position} must be of real numbers, got {own}.")
-            unusual = dtype is None and kind == "f" and array.dtype.itemsize not in (4, 8)
-            refuse(unusual, f"Array {position} has {own}, which is not supported: pass dtype=numpy.float32.")
-        got = f"got shapes {shapes}."
-        no_rows = not shapes or any(len(shape) == 0 for shape in shapes)
-        checks.refuse(no_rows, f"A table takes arrays with one row per datum, {got}")
-        several = len({shape[0] for shape in shapes}) > 1
-        checks.refuse(several, f"The arrays of a table must have the same number of rows, {got}")
-        empty = f"The table is empty: its arrays have shapes {shapes}, at least one row is needed."
-        checks.refuse(any(0 in shape for shape in shapes), empty)
+        self._arrays = tuple(_checked(i, array, dtype) for i, array in enumerate(arrays))
+        shapes = [array.shape for array in self._arrays]
+        if not shapes or () in shapes:
+            raise ValueError(f"A table takes arrays with one row per datum, got shapes {shapes}.")
+        if len({shape[0] for shape in shapes}) > 1:
+            raise ValueError(f"The arrays of a table must have the same number of rows, got shapes {shapes}.")
+        if any(0 in shape for shape in shapes):
+            raise ValueError(f"The table is empty: its arrays have shapes {shapes}, at least one row is needed.")
         checks.must(operator.index(block_size) >= 1, "block_size", "be 1 or more", str(block_size))
         self._starts = np.arange(0, shapes[0][0], block_size)
         self.block_rows = np.diff(self._starts, append=shapes[0][0])
-        self.groups = tuple(
-            ColumnGroup(
-                a.shape[1:], a.dtype.newbyteorder("=") if dtype is None or a.dtype.kind != "f" else floating(dtype)
-            )
-            for a in self._arrays
-        )
-        self._places = tuple(_place(a) for a in self._arrays)
+        groups = []
+        for array in self._arrays:
+            own = dtype is None or array.dtype.kind != "f"
+            groups.append(ColumnGroup(array.shape[1:], array.dtype.newbyteorder("=") if own else floating(dtype)))
+        self.groups, self._places = tuple(groups), tuple(map(_place, self._arrays))
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
         """As :meth:`Table.stored`; arrays in memory are returned as views, which must not be changed."""
         start = int(self._starts[block])
         stop = start + int(self.block_rows[block])
-        rows = (
-            array[start:stop] if place is None else place.rows(array, start, stop)
-            for array, place in zip(self._arrays, self._places, strict=True)
-        )
-        return tuple(self._finite(block, position, array) for position, array in enumerate(rows))
+        out = []
+        for position, (array, place) in enumerate(zip(self._arrays, self._places, strict=True)):
+            rows = array[start:stop] if place is None else place.rows(array, start, stop)
+            out.append(self._finite(block, position, rows))
+        return tuple(out)
 
     def _where(self, block: int) -> str:
         start = int(self._starts[block])
         files = sorted({place.path for place in self._places if place is not None})
         of = f" of {', '.join(files)}" if files else ""
         return f"block {block} (rows {start} to {start + int(self.block_rows[block])}{of})"
+
+
+def _checked(position: int, array: ArrayLike, dtype: Any) -> np.ndarray:
+    """An argument as an array of real numbers."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError(
+            f"Array {position} is a masked array, whose mask would be lost: pass array.filled(0), and the mask "
+            "as a separate array for numpyro.handlers.mask."
+        )
+    array = array if isinstance(array, np.ndarray) else np.asarray(array)
+    kind, name = array.dtype.kind, f"dtype {array.dtype}"
+    if kind not in "fiub":
+        raise TypeError(f"Array {position} must be of real numbers, got {name}.")
+    if dtype is None and kind == "f" and array.dtype.itemsize not in (4, 8):
+        raise TypeError(f"Array {position} has {name}, which is not supported: pass dtype=numpy.float32.")
+    return array
 
 
 def floating(dtype: Any) -> np.dtype:

@@ -48,7 +48,7 @@ class _Without(Table):
 
     def __init__(self, table: Table, parts: list[np.ndarray]) -> None:
         # Empty blocks are dropped; the others keep their numbers in the inner table.
-        left = table.block_rows - np.array([len(part) for part in parts])
+        left = table.block_rows - np.array(list(map(len, parts)))
         self._table, self._parts, self._blocks = table, parts, np.flatnonzero(left)
         self.groups, self.block_rows = table.groups, left[self._blocks]
 

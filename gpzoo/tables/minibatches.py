@@ -207,21 +207,21 @@ class Minibatches:
         size, part, start = self.batch_size, self._part, self._start
         head = min(-order.first(index) % size, len(shuffled))
         batch, count = order.first(index) // size, (len(shuffled) - head) // size
-        found = []
+        parts = []
 
         def shared(batch: int, rows: np.ndarray) -> None:
             places = order.shares(batch)[index]
             own = (places >= start) & (places < start + part)
-            found.append((np.sort(rows)[own], batch * part + places[own] - start))
+            parts.append((np.sort(rows)[own], batch * part + places[own] - start))
 
         if head:
             shared(batch, shuffled[:head])
             batch += 1
         middle = shuffled[head : head + count * size].reshape(count, size)
-        found.append((np.sort(middle)[:, start : start + part].ravel(), batch * part + np.arange(count * part)))
+        parts.append((np.sort(middle)[:, start : start + part].ravel(), batch * part + np.arange(count * part)))
         if head + count * size < len(shuffled):
             shared(batch + count, shuffled[head + count * size :])
-        rows, places = (np.concatenate(each) for each in zip(*found, strict=True))
+        rows, places = (np.concatenate(each) for each in zip(*parts, strict=True))
         return rows, places
 
 
@@ -238,14 +238,14 @@ class _Order(NamedTuple):
 
     def shares(self, batch: int) -> dict[int, np.ndarray]:
         """The places in a minibatch of each window that it has rows of: evenly spread, so that blocks stay in order."""
-        left, found = np.arange(self.batch_size), {}
+        left, chosen = np.arange(self.batch_size), {}
         index = int(np.searchsorted(self.ends, batch * self.batch_size, side="right"))
         while len(left):
             count = min(int(self.ends[index]) - max(self.first(index), batch * self.batch_size), len(left))
             at = (2 * np.arange(count) + 1) * len(left) // (2 * count)
-            found[index], left = left[at], np.delete(left, at)
+            chosen[index], left = left[at], np.delete(left, at)
             index += 1
-        return found
+        return chosen
 
 
 class _Prepared(NamedTuple):

@@ -94,13 +94,14 @@ class ParquetTable(Table):
             pq.ParquetFile(stream, metadata=metadata) as file,
         ):
             content = file.read_row_group(group, columns=list(self._names))
-            found, wanted = content.num_rows, self.block_rows[block]
-            checks.refuse(found != wanted, f"it has {found} rows instead of {wanted}")
+            if content.num_rows != self.block_rows[block]:
+                raise ValueError(f"it has {content.num_rows} rows instead of {self.block_rows[block]}")
         values = {}
         for name in self._names:
             column = content.column(name)
-            nulls = f"Column {name!r} has {column.null_count} null values in {self._where(block)}."
-            checks.refuse(column.null_count, f"{nulls} Remove or impute such rows.")
+            if column.null_count:
+                nulls = f"{column.null_count} null values in {self._where(block)}"
+                raise ValueError(f"Column {name!r} has {nulls}. Remove or impute such rows.")
             values[name] = column.to_numpy()
         out = []
         for position, (g, dtype) in enumerate(zip(self.groups, self._types, strict=True)):
@@ -144,15 +145,16 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         inside = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
         inside = [file for file in inside if file.is_file()]
-        why = "holds no *.parquet files" if path.is_dir() else "does not exist"
-        checks.refuse(not inside, f"cannot read {path}: it {why}.", DatasetError)
-        found += inside
-    checks.must(found, "paths", "name at least one Parquet file or folder", "none")
-    return found
+        if not inside:
+            why = "holds no *.parquet files" if path.is_dir() else "does not exist"
+            raise DatasetError(f"cannot read {path}: it {why}.")
+        files += inside
+    checks.must(files, "paths", "name at least one Parquet file or folder", "none")
+    return files
 
 
 def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
@@ -168,7 +170,7 @@ def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
     checks.refuse(index < 0, f"{path} must have one column {name!r}; its columns are {schema.names}.")
     kind = schema.field(index).type
     good = pa.types.is_integer(kind) or (not integer and (pa.types.is_floating(kind) or pa.types.is_boolean(kind)))
-    wanted = "integer classes" if integer else "numbers"
-    convert = f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it first."
-    checks.refuse(not good, convert, TypeError)
+    if not good:
+        wanted = "integer classes" if integer else "numbers"
+        raise TypeError(f"Column {name!r} of {path} must hold {wanted}, its type is {kind}. Convert it first.")
     return np.dtype(kind.to_pandas_dtype())

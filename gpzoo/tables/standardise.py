@@ -218,8 +218,8 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
     checks.must(known, "keep", f"name columns of the inputs by number, of which there are {there};", str(kept))
     if groups is None:
         groups = [i for i, g in enumerate(table.groups) if not (i == last > 0 and g.dtype.kind in "iub")]
-    found = moments(table, groups)
-    mean, std = list(found.mean), list(found.std)
+    own = moments(table, groups)
+    mean, std = list(own.mean), list(own.std)
     if kept and mean[0] is not None:
         mean[0][kept], std[0][kept] = 0.0, 1.0
     if last > 0 and std[last] is not None:

@@ -24,8 +24,8 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
-from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, Marginals, in_mode
-from gpzoo.inference.programs.runs import data_of, parts_of_plates, run, unmasked
+from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, in_mode
+from gpzoo.inference.programs.runs import parts_of_plates, run
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.forms import Full
@@ -124,8 +124,7 @@ class CollapsedELBO(GaussianProcessELBO):
             ``[D, M, M]``, are new.
 
         Raises:
-            ValueError: see the class; and for terms that are not quadratic in each value of the site by itself, naming
-                the data site.
+            ValueError: see the class; and for terms that are not quadratic in each value of the site by itself.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
@@ -140,21 +139,26 @@ class CollapsedELBO(GaussianProcessELBO):
             static: keyword arguments of the program that are no arrays.
         """
 
-        def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Bool[Array, ""]]:
+        def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Array, Array]:
             program = _Terms(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
             data = program.expansion()
-            return _best(program.posterior, data), data.quadratic & data.separate
+            return _best(program.posterior, data), data.quadratic, data.separate
 
         compiled = jax.jit(solution)
 
         def solve(params: Mapping[str, Any], args: tuple, arrays: dict) -> dict[str, Any]:
-            given = dict(params), args, arrays
-            best, expanded = compiled(*given)
+            best, quadratic, separate = compiled(dict(params), args, arrays)
             (site,) = guide.sites.processes
+            again = partial(solution, dict(params), args, arrays)
             numbers = np.concatenate(list(map(np.ravel, best)))
-            refuse_not_finite(site, "numbers of the optimal q(u)", numbers, {site}, partial(solution, *given))
-            if not expanded:
-                _Terms(random.key(0), params, guide.model, guide, args, arrays | static).explain()
+            refuse_not_finite(site, "numbers of the optimal q(u)", numbers, {site}, again)
+            if not quadratic:
+                reason = f"the terms of its data are not quadratic in GP site {site!r}, as those of Gaussian data are"
+                raise _refusal(reason, "Use likelihoods.Gaussian.")
+            if not separate:
+                reason = f"the terms of its data mix outputs of GP site {site!r}, each of which must be seen by itself"
+                way_out = "Under f @ A they are if the rows of A are orthogonal and the noise variance is one number."
+                raise _refusal(reason, way_out)
             _warn_if_lost(site, best.lost)
             return dict(params) | {f"{site}_mean": best.mean, f"{site}_scale": best.scale}
 
@@ -227,31 +231,20 @@ class _Terms:
         # New containers: networks write into the mutable state that they are handed.
         return jax.tree.map(lambda x: x, dict(self.params))
 
-    def terms(
-        self, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
-    ) -> tuple[dict[str, Float[Array, ""]], Any]:
-        """The terms of all sites but the GP site's, and the mutable state.
-
-        Args:
-            shift: means of the GP site less the prior's.
-            variance: its variances.
-        """
-
-        def shown(*args: Any, **kwargs: Any) -> Any:
-            with in_mode(GivenMoments(shift=shift, variance=variance)):
-                return self.guide(*args, **kwargs)
-
-        bound = _BY_SITE.loss_with_mutable_state(self.key, self._values(), self.model, shown, *self.args, **self.kwargs)
-        return {name: -x for name, x in bound["loss"].items() if name != self.site}, bound["mutable_state"]
-
-    def expansion(self, names: frozenset[str] | None = None) -> _Expansion:
-        """The terms of these sites, or of all."""
+    def expansion(self) -> _Expansion:
+        """The terms of all sites but the GP site's."""
 
         @jax.jit  # the program runs once for both evaluations
         def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
-            terms, mutable_state = self.terms(shift, variance)
-            own = [x for name, x in terms.items() if names is None or name in names]
-            return sum(own, jnp.zeros((), shift.dtype)), mutable_state
+            def around(*args: Any, **kwargs: Any) -> Any:
+                with in_mode(GivenMoments(shift=shift, variance=variance)):
+                    return self.guide(*args, **kwargs)
+
+            by_site = _BY_SITE.loss_with_mutable_state
+            bound = by_site(self.key, self._values(), self.model, around, *self.args, **self.kwargs)
+            losses = dict(bound["loss"])
+            losses.pop(self.site)
+            return -sum(losses.values(), jnp.zeros((), shift.dtype)), bound["mutable_state"]
 
         both = jax.value_and_grad(total, (0, 1), has_aux=True)
         zero = jnp.zeros(self.posterior.event_shape, self.posterior.prior.X.dtype)
@@ -270,25 +263,6 @@ class _Terms:
             separate=_agree(b_there, b, 2 * slope * shift),
             mutable_state=mutable_state,
         )
-
-    def explain(self) -> None:
-        """Raise the error that names terms which are not quadratic, or mix outputs."""
-        options: dict[str, Any] = {"guide": self.guide, "model": self.model, "values": self.params}
-        seen = run(self.key, self.args, self.kwargs, **options, mode=Marginals()).model
-        names = list(data_of(seen))
-        mixed = []
-        for name in names:
-            terms = self.expansion(frozenset({name}))
-            if not terms.quadratic:
-                kind = f"the terms of site {name!r} ({type(unmasked(seen[name]['fn'])).__name__})"
-                reason = f"{kind} are not quadratic in GP site {self.site!r}, as those of Gaussian data are"
-                raise _refusal(reason, "Use likelihoods.Gaussian.")
-            mixed += [] if terms.separate else [name]
-        reason = (
-            f"the terms of {_listed(mixed or names)} mix outputs of GP site {self.site!r}, each of which must be "
-            "seen by itself: under f @ A they are if the rows of A are orthogonal and the noise variance is one number"
-        )
-        raise _refusal(reason, "Make them so.")
 
 
 #: Gives the terms of each site by itself.

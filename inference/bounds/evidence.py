@@ -326,8 +326,9 @@ class Latents(Fields):
         return matmul(A * weights[:, None, :], A.mT)
 
     def _together(self, term: Term, curvature: Float[Array, "N K K"]) -> Float[Array, "1 R R"]:
-        parts = {part.site: part for part in term.marginals.parts}
-        blocks = [[self._block(parts.get(a), parts.get(b), a, b, curvature) for b in self.shapes] for a in self.shapes]
+        parts, blocks = {part.site: part for part in term.marginals.parts}, []
+        for a in self.shapes:
+            blocks.append([self._block(parts.get(a), parts.get(b), a, b, curvature) for b in self.shapes])
         return jnp.block(blocks)[None]
 
     def _block(
@@ -352,66 +353,66 @@ class Latents(Fields):
     def law(self) -> tuple[Law, Bool[Array, ""]]:
         """The law of ``v`` given data, exact or approximate, and whether it was found."""
         if self.gaussian:
-            v, found = self.zero, jnp.asarray(True)
+            v, solved = self.zero, jnp.asarray(True)
         else:
             v, good = best(self)
-            found = good == 1
+            solved = good == 1
         L, factorised = guarded_factor(self.hessian(v), _PRECISION, 0.0, for_draws=False)
         if self.gaussian:  # one step ends there, since the objective is quadratic
             v = -_solve(L, self.slope(v))
-        return Law(v, L), found & factorised & self.factorised
+        return Law(v, L), solved & factorised & self.factorised
 
     def log_evidence(self) -> Float[Array, ""]:
         """``log p(y)``; minus infinity where it was not found."""
-        law, found = self.law()
+        law, solved = self.law()
         log_det = jnp.sum(jnp.log(linalg.diagonal(law.L)))
-        return jnp.where(found, -self.objective(law.mean) - log_det - self.spread, -jnp.inf)
+        return jnp.where(solved, -self.objective(law.mean) - log_det - self.spread, -jnp.inf)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
         """Log importance weights of draws of the law, whose mean is ``p(y)`` over its approximation."""
-        law, found = self.law()
+        law, solved = self.law()
         noise = random.normal(key, (num_draws, *law.mean.shape), law.mean.dtype)
 
         def one(noise: Array) -> Array:
             v = law.mean + linalg.solve_lower(law.L, noise[..., None], transpose=True)[..., 0]
             return self.objective(law.mean) - self.objective(v) + jnp.sum(noise * noise) / 2
 
-        return jnp.where(found, lax.map(one, noise), jnp.nan)
+        return jnp.where(solved, lax.map(one, noise), jnp.nan)
 
     def values(self, sites: Sequence[Site], key: PRNGKeyArray) -> tuple[dict[str, Array], Bool[Array, ""]]:
         """A draw of every site given data, and whether their law was found; see :meth:`Site.values`."""
-        law, found = self.law()
+        law, solved = self.law()
         own, values = self.split(law.draw(key)), {}
         for site in sites:
             values |= site.values(own[site.name], self.roots[site.name])
-        return values, found
+        return values, solved
 
 
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     """The least point of the objective, with the derivatives of the implicit function; and 1 where it was found."""
-    objective, given = _hoisted(latents.objective, latents.zero)
-    hessian, also = _hoisted(latents.hessian, latents.zero)
+    objective, constants = _hoisted(latents.objective, latents.zero)
+    hessian, more = _hoisted(latents.hessian, latents.zero)
 
     @jax.custom_jvp
-    def solve(given: tuple, also: tuple) -> tuple[Array, Array]:
+    def solve(constants: tuple, more: tuple) -> tuple[Array, Array]:
         # A fixed start that no symmetry has: at v = 0 a product of two outputs has no slope.
         start = jnp.sin(1 + jnp.arange(latents.zero.size, dtype=latents.zero.dtype)).reshape(latents.zero.shape) / 100
-        return _newton(lambda v: objective(v, given), lambda v: hessian(v, also), start)
+        return _newton(lambda v: objective(v, constants), lambda v: hessian(v, more), start)
 
     @solve.defjvp
     def implicit(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
         v, good = solve(*primals)
-        _, change = jax.jvp(lambda given: jax.grad(objective)(v, given), primals[:1], tangents[:1])
+        _, change = jax.jvp(lambda constants: jax.grad(objective)(v, constants), primals[:1], tangents[:1])
         L, _ = guarded_factor(hessian(v, primals[1]), _PRECISION, 0.0, for_draws=False)
         return (v, good), (-_solve(L, change), jnp.zeros_like(good))
 
-    return solve(given, also)
+    return solve(constants, more)
 
 
 def _hoisted(function: Callable[[Array], Array], x: Array) -> tuple[Callable[[Array, tuple], Array], tuple]:
     """A function of ``x`` and of all that it was made of, none of which is in a closure then; and these."""
     traced: Any = jax.make_jaxpr(function)(x)
-    return lambda x, given: eval_jaxpr(traced.jaxpr, given, x)[0], tuple(map(jnp.asarray, traced.consts))
+    return lambda x, constants: eval_jaxpr(traced.jaxpr, constants, x)[0], tuple(map(jnp.asarray, traced.consts))
 
 
 def _newton(
@@ -440,7 +441,8 @@ def _newton(
         next_left = jnp.sum(next_slope * _solve(L, next_slope))
         short = (left <= enough) | ((left < 1e-4 * (1 + jnp.abs(value))) & (next_left <= left))
         good = jnp.isfinite(there) & jnp.all(jnp.isfinite(next_slope)) & (lower | short)
-        v, value, slope = (jnp.where(good, x, y) for x, y in ((v + move, v), (there, value), (next_slope, slope)))
+        taken, before = (v + move, there, next_slope), (v, value, slope)
+        v, value, slope = jax.tree.map(lambda x, y: jnp.where(good, x, y), taken, before)
         ended = good & (damping <= 1)
         less = jnp.where(damping > 1e-2, damping / 10, 0)
         damping = jnp.where(good, less, jnp.maximum(10 * damping, 1))
@@ -523,12 +525,12 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
         seens.append(seen)
     if are_apart(sites, terms):
         covariance = _apart(sites[0], terms, seens)
-        y, s = (jnp.concatenate(_same_columns(x)).T for x in (residuals, noises))
+        y, s = _joined(residuals), _joined(noises)
         y, s = (y.T[None], s) if len(s) == len(covariance) == 1 else (y[..., None], s)
     else:
         covariance = _together(sites, terms, seens)
-        noises = map(jnp.broadcast_to, noises, map(jnp.shape, residuals))
-        y, s = (jnp.concatenate(list(map(jnp.ravel, each))) for each in (residuals, noises))
+        noises = list(map(jnp.broadcast_to, noises, map(jnp.shape, residuals)))
+        y, s = jnp.concatenate(list(map(jnp.ravel, residuals))), jnp.concatenate(list(map(jnp.ravel, noises)))
         y, s = y[None, :, None], s[None]
     covariance = covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)
     return jnp.sum(log_normal(y, covariance)) - LOG_2PI / 2 * count
@@ -560,7 +562,7 @@ def _apart(site: Site, terms: Sequence[Term], seens: Sequence[Array | None]) -> 
     if not (len(terms) == 1 and terms[0].marginals.parts[0].all_rows):
         rows = jnp.concatenate(numbers)
         K = K[:, rows[:, None], rows]
-    w = jnp.concatenate(_same_columns(weights)).T
+    w = _joined(weights)
     return w[:, :, None] * w[:, None, :] * K
 
 
@@ -590,9 +592,10 @@ def _as_columns(x: Float[Array, "N *K"]) -> Float[Array, "N K"]:
     return x if x.ndim == 2 else x[:, None]
 
 
-def _same_columns(xs: Sequence[Float[Array, "_ _"]]) -> list[Float[Array, "_ K"]]:
+def _joined(xs: Sequence[Float[Array, "_ _"]]) -> Float[Array, "K _"]:
+    """Arrays one below the other, broadcast to the columns of the widest, and transposed."""
     columns = max(x.shape[1] for x in xs)
-    return [jnp.broadcast_to(x, (x.shape[0], columns)) for x in xs]
+    return jnp.concatenate([jnp.broadcast_to(x, (len(x), columns)) for x in xs]).T
 
 
 def _solve(L: Float[Array, "B R R"], b: Float[Array, "B R"]) -> Float[Array, "B R"]:

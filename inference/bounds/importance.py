@@ -270,12 +270,12 @@ class _Rows(NamedTuple):
             if name in self.latents | self.data:
                 continue
             if site["is_observed"]:
-                terms[name] = _scaled(site, site["fn"].log_prob(site["value"]))
+                terms[name] = _log_prob(site)
             else:
                 terms[name] = -_divergence(of_guide[name], site)
         for name, site in sampled(of_guide).items():
             if name not in of_model:
-                terms[name] = -_scaled(site, site["fn"].log_prob(site["value"]))
+                terms[name] = -_log_prob(site)
         return terms
 
 
@@ -335,8 +335,11 @@ def _divergence(of_guide: dict[str, Any], of_model: dict[str, Any]) -> Array:
     try:
         return _scaled(of_guide, kl_divergence(of_guide["fn"], of_model["fn"]))
     except NotImplementedError:
-        q, p = (_scaled(site, site["fn"].log_prob(site["value"])) for site in (of_guide, of_model))
-        return q - p
+        return _log_prob(of_guide) - _log_prob(of_model)
+
+
+def _log_prob(site: dict[str, Any]) -> Array:
+    return _scaled(site, site["fn"].log_prob(site["value"]))
 
 
 def _scaled(site: dict[str, Any], terms: Any) -> Array:

@@ -271,15 +271,15 @@ class marginal(whitened):
             raise ValueError(f"posterior_samples must have one number of draws, got {sorted(counts)}.")
 
         def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Array], Array]:
-            (key, values), found, good = draw, {}, jnp.asarray(True)
+            (key, values), drawn, good = draw, {}, jnp.asarray(True)
             self._run(key, values | params, args, arrays | static)
             key, rest = random.fold_in(key, 1), {site.name for site in self._sites}
             while rest:
                 sites, terms = connected(self._sites, self._terms, frozenset({min(rest)}))
                 values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
-                found, good, rest = found | values, good & known, rest - {site.name for site in sites}
+                drawn, good, rest = drawn | values, good & known, rest - {site.name for site in sites}
             self._sites, self._terms = [], []
-            return found, good
+            return drawn, good
 
         keys = random.split(checks.rng_key(rng_key), *counts)
         first = jax.tree.map(lambda x: x[0], (keys, samples))

@@ -226,7 +226,7 @@ def course(
     for site, count in backed_off.items():
         shown.append((f"shortened natural steps of {site}", int(count)))
         if words := shortened(site, int(count), len(losses)):
-            findings.append(finding("natural steps shortened", site, said=words))
+            findings.append(finding("natural steps shortened", site, reason=words))
     numbers = {"steps": len(losses), "more": MORE_STEPS, "rate": RATE}
     which = "rising" if gain > max(GAINED * rows, 3 * error) else None
     if which is None and (further := more()) is not None:

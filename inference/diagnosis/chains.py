@@ -35,6 +35,6 @@ def of_draws(subject: BoundModel) -> Diagnosis:
     findings = ()
     if bad:
         name, _, rhat, effective = max(bad, key=lambda row: ((row[2] or 0), -row[3]))
-        said = f"R-hat is {rhat:.3f} and there are" if rhat is not None else "There are"
-        findings = (finding("chains not mixed", name, said=said, effective=effective, chains=chains, draws=count),)
+        reason = f"R-hat is {rhat:.3f} and there are" if rhat is not None else "There are"
+        findings = (finding("chains not mixed", name, reason=reason, effective=effective, chains=chains, draws=count),)
     return Diagnosis(findings, table("Chains", rows, chains=chains, draws=count))

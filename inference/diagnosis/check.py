@@ -75,13 +75,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         looked = look(program, args, kwargs, first=True)
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
-        return Findings([finding("refused", None, "program", said=error)])
+        return Findings([finding("refused", None, "program", reason=error)])
     if absent := without_data(seen):
         return Findings([finding("refused", None, "data", site=absent[0])])
     findings = []
     for warning in caught:
         if issubclass(warning.category, PrecisionWarning):
-            findings.append(finding("lost in float32", None, said=warning.message))
+            findings.append(finding("lost in float32", None, reason=warning.message))
     findings += of_arguments(program, args, seen)
     findings += [finding("drawn", site) for site in seen if site in looked.arrays]
     return Findings(findings + of_sums(looked.sums))

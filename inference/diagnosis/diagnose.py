@@ -2,8 +2,8 @@
 
 A new diagnostic is a function in a file of its own that returns a :class:`Diagnosis` of :func:`finding` and
 :func:`table`. Its words stand in ``words.toml``, numbers that it needs of the model are fields of :class:`Process` or
-:class:`Outcomes` in ``measure.py``, and :func:`diagnosed` calls it. What can be said before training is in
-``check.py``.
+:class:`Outcomes` in ``measure.py``, and :func:`_causes` or :func:`_effects` calls it. What can be said before training
+is in ``check.py``.
 """
 
 from __future__ import annotations

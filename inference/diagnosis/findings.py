@@ -163,31 +163,33 @@ def _words() -> dict[str, Any]:
     return tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
 
 
-def finding(name: str, site: str | None, which: str | None = None, /, **said: Any) -> Finding:
+def finding(name: str, site: str | None, which: str | None = None, /, **words: Any) -> Finding:
     """A finding in the words that ``words.toml`` has for it.
 
     Args:
         name: of this kind of finding.
         site: that it is about.
         which: key of the text, where there are several.
-        **said: numbers and words in it, by name.
+        **words: numbers and words in it, by name.
     """
     text = _words()["findings"][name]
-    return Finding(name, site, (text if which is None else text[which]).format(**said))
+    return Finding(name, site, (text if which is None else text[which]).format(**words))
 
 
-def table(title: str, rows: Sequence[tuple[Any, ...]], which: str | None = None, /, **said: Any) -> tuple[Section, ...]:
+def table(
+    title: str, rows: Sequence[tuple[Any, ...]], which: str | None = None, /, **words: Any
+) -> tuple[Section, ...]:
     """A table with the columns and the note that ``words.toml`` has for its title; none without rows.
 
     Args:
         title: of the table.
         rows: of the table.
         which: key of the note, where there are several.
-        **said: numbers and words in the note, by name.
+        **words: numbers and words in the note, by name.
     """
     own = _words()["tables"][title]
     note = own["note"] if which is None else own["note"][which]
-    return (Section(title, tuple(own["columns"]), tuple(rows), note.format(**said)),) if rows else ()
+    return (Section(title, tuple(own["columns"]), tuple(rows), note.format(**words)),) if rows else ()
 
 
 def unavailable(title: str, reason: str) -> Diagnosis:

@@ -108,7 +108,7 @@ class Measured:
         terms: contribution of every site to the bound at these rows, in nats.
         processes: latent GP sites in the program's order.
         outcomes: data sites that have a term for each datum.
-        starts: what the program's own parameters are before training, by name.
+        starts: what the program's own parameters are before training, by name; without those that start at random.
     """
 
     terms: Mapping[str, float]
@@ -135,7 +135,7 @@ def measure(rng_key: Array, subject: BoundModel) -> Measured:
         subject: one training at the rows.
     """
     of_draw = partial(_of_draw, subject.model, subject.guide)
-    at, key = subject.batch(views=named_key(rng_key, "views"), others=rng_key), named_key(rng_key, "bound")
+    at, key = subject.batch(views=named_key(rng_key, "views")), named_key(rng_key, "bound")
     few = at.count <= _FEW_TO_COMPILE
     program = subject.compiled_for(BatchFunction("measure", of_draw, at_once=None, summary=_summary, once=few))
     computed = program(random.split(key, _PARTICLES) if subject.guide.draws_anything else key[None], at)
@@ -160,9 +160,6 @@ def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
     if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
         options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
         of_model = run(key, at.args, kwargs, **options).model
-    if (starts := _starts(of_model)) is None:
-        untrained = run(named_key(at.others, "start"), at.args, kwargs, model=model, values={}, complete=False)
-        starts = {name: site["value"] for name, site in untrained.model.items() if site["type"] == "param"}
     posteriors, outcomes, kinds = {}, {}, {}
     for name, site in of_guide.items():
         if isinstance(site.get("fn"), InducingPosterior):
@@ -170,7 +167,7 @@ def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
     for name, site in terms_per_datum(of_model).items():
         outcomes[name], kinds[name] = _outcomes(site)
     terms, notes = jax.tree.map(jnp.negative, losses), Static((tuple(posteriors), kinds))
-    sites = {"posteriors": posteriors, "outcomes": outcomes, "starts": starts}
+    sites = {"posteriors": posteriors, "outcomes": outcomes, "starts": _starts(of_model)}
     return sites | {"terms": terms, "views": at.views, "notes": notes}
 
 
@@ -183,15 +180,12 @@ def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
     return first | {"terms": jax.tree.map(jnp.mean, numbers["terms"]), "processes": processes}
 
 
-def _starts(trace: Trace) -> dict[str, Any] | None:
-    """What parameters are before training; ``None`` where only a run without their values knows, as of networks."""
+def _starts(trace: Trace) -> dict[str, Any]:
+    """What parameters are before training, where the program says; those of networks are random."""
     starts = {}
     for name, site in trace.items():
-        if site["type"] != "param":
-            continue
-        if not site["args"] or site["args"][0] is None:
-            return None
-        starts[name] = site["args"][0]
+        if site["type"] == "param" and site["args"] and site["args"][0] is not None and not callable(site["args"][0]):
+            starts[name] = site["args"][0]
     return starts
 
 
@@ -199,10 +193,10 @@ def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
     """The posterior, whose kernel's sampled views are drawn, the same for all rows."""
     if not posterior.prior.samples_views:
         return posterior
-    given: Any = posterior
-    options = {"whiten": given.whiten, "site": given.site}
-    prior = given.prior.with_fixed_views(key)
-    return InducingPosterior(conditional_of(prior, given.inducing, given.form, **options), given.u_mean, given.form)
+    own: Any = posterior
+    options = {"whiten": own.whiten, "site": own.site}
+    prior = own.prior.with_fixed_views(key)
+    return InducingPosterior(conditional_of(prior, own.inducing, own.form, **options), own.u_mean, own.form)
 
 
 def _process(posterior: InducingPosterior) -> dict[str, Any]:

@@ -243,10 +243,10 @@ def _classes(
         seen = ~np.isnan(labels) if labels.dtype.kind == "f" else np.ones(len(labels), bool)
         probs, judged, labels = probs[seen], judged[seen], labels[seen]
     labels = labels.astype(int)
-    found = reliability(probs, labels)
+    scores = reliability(probs, labels)
     top, right = probs.max(axis=1), probs.argmax(axis=1) == labels
     often = float(np.bincount(labels).max() / len(labels))
-    row = site, float(right.mean()), float(top.mean()), often, found.ece, found.brier
+    row = site, float(right.mean()), float(top.mean()), often, scores.ece, scores.brier
     findings: tuple[Finding, ...] = ()
     if judged.sum() >= FEWEST_ROWS:
         confidence, accuracy = top[judged], right[judged]

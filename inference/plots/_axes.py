@@ -88,12 +88,12 @@ def several(ax: Sequence[Axes] | None, count: int, height: float, columns: int =
         ValueError: if not as many axes are given as there are panels.
     """
     if ax is not None:
-        given = [] if count == 0 else list(np.ravel(np.asarray(ax, object)))
-        if len(given) != count:
+        panels = [] if count == 0 else list(np.ravel(np.asarray(ax, object)))
+        if len(panels) != count:
             raise ValueError(
-                f"This picture has {count} panels: ax must be a sequence of as many axes, got {len(given)}."
+                f"This picture has {count} panels: ax must be a sequence of as many axes, got {len(panels)}."
             )
-        return given
+        return panels
     columns = min(columns, count)
     rows = -(-count // columns)
     panels = blank(WIDTH, 0.5 + height * rows).subplots(rows, columns, squeeze=False, sharex=share).ravel()

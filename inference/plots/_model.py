@@ -238,11 +238,11 @@ def joint_draws(key: Array, subject: BoundModel) -> Draws:
     """Draws of functions with any kernel, at up to a few hundred inputs: their covariances are formed."""
     sites = subject.guide.sites
 
-    def of_run(found: Runs) -> Draws:
+    def of_run(runs: Runs) -> Draws:
         draws = Draws({}, {})
         for name in sites.processes:
-            draws.functions[name] = jnp.asarray(found.guide[name]["value"])
-        for name, site in terms_per_datum(found.model, sites.latents | sites.enumerated).items():
+            draws.functions[name] = jnp.asarray(runs.guide[name]["value"])
+        for name, site in terms_per_datum(runs.model, sites.latents | sites.enumerated).items():
             if (mean := _mean(unmasked(site["fn"]))) is not None:
                 draws.expected[name] = mean
         return draws
@@ -260,10 +260,10 @@ def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, 
         By site a pair of ``[S, N]`` or ``[S, N, D]``.
     """
 
-    def of_run(found: Runs) -> dict[str, tuple[Array, Array]]:
+    def of_run(runs: Runs) -> dict[str, tuple[Array, Array]]:
         values = {}
         for name in subject.guide.sites.processes:
-            posterior, value = unmasked(found.guide[name]["fn"]), found.guide[name]["value"]
+            posterior, value = unmasked(runs.guide[name]["fn"]), runs.guide[name]["value"]
             if isinstance(value, GaussianMarginals) and value.key is not None:
                 value = draw_per_input(posterior, value.key, jnp.zeros(posterior.event_shape[0], int))
             values[name] = value, posterior.prior.mean

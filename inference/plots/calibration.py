@@ -8,7 +8,7 @@ import numpy as np
 
 from gpzoo._types import ArrayLike
 from gpzoo.inference.diagnosis.calibration import checked_classes, pit_band, share_bounds
-from gpzoo.inference.diagnosis.calibration import reliability as found_reliability
+from gpzoo.inference.diagnosis.calibration import reliability as scores_of
 from gpzoo.inference.plots import _axes as draw
 
 if TYPE_CHECKING:
@@ -76,21 +76,21 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
     Raises:
         ValueError: for shapes that do not agree, or labels that are no classes.
     """
-    found = found_reliability(np.asarray(probs), np.asarray(labels))
+    scores = scores_of(np.asarray(probs), np.asarray(labels))
     ax = draw.one(ax, height=3.9, width=4.2)
     draw.curve(ax, [0, 1], [0, 1], "calibrated", "--", color="0.5", linewidth=1)
-    pairs = zip(found.count, found.confidence, strict=True)
+    pairs = zip(scores.count, scores.confidence, strict=True)
     bounds = np.array([share_bounds(int(n), float(np.clip(p, 1e-9, 1 - 1e-9))) for n, p in pairs])
-    ax.vlines(found.confidence, *bounds.T, color="0.8", linewidth=6, label="95 %, if calibrated", zorder=1)
-    draw.keep(ax, draw.Series("95 %, if calibrated", found.confidence, bounds.T))
-    area = 12 + 130 * found.count / found.count.max()
+    ax.vlines(scores.confidence, *bounds.T, color="0.8", linewidth=6, label="95 %, if calibrated", zorder=1)
+    draw.keep(ax, draw.Series("95 %, if calibrated", scores.confidence, bounds.T))
+    area = 12 + 130 * scores.count / scores.count.max()
     dots = {"color": draw.BLUE, "edgecolor": "w", "linewidth": 0.6, "zorder": 3, "clip_on": False}
-    name = f"{found.count.sum()} data in bins"
-    ax.scatter(found.confidence, found.accuracy, s=area, label=name, **dots)
-    draw.keep(ax, draw.Series(name, found.confidence, found.accuracy))
-    for words in (f"expected calibration error {found.ece:.3f}", f"Brier score {found.brier:.3f}"):
+    name = f"{scores.count.sum()} data in bins"
+    ax.scatter(scores.confidence, scores.accuracy, s=area, label=name, **dots)
+    draw.keep(ax, draw.Series(name, scores.confidence, scores.accuracy))
+    for words in (f"expected calibration error {scores.ece:.3f}", f"Brier score {scores.brier:.3f}"):
         ax.plot([], [], " ", label=words)
-    limits = {"xlim": (float(found.confidence.min()) - 0.05, 1.0), "ylim": (0, 1.0)}
+    limits = {"xlim": (float(scores.confidence.min()) - 0.05, 1.0), "ylim": (0, 1.0)}
     return draw.finished(ax, "probability of the likeliest class", "share of data where it is right", **limits)
 
 

@@ -156,11 +156,11 @@ def _of_classes(prediction: SitePrediction, drawn: Draws, observed: Observed) ->
     if observed.binary:
         event = "{name}[{k}] = 1" if K > 1 else "{name} = 1"
     names = [f"P({event.format(name=name, k=k)})" for k in range(K)]
-    given = drawn.expected.get(name)
-    if given is None:
+    draws = drawn.expected.get(name)
+    if draws is None:
         return _Lines(probs, names, [], None, "")
-    given = given.reshape(len(given), *probs.shape)
-    return _Lines(probs, names, [(draw.central(given), f"{draw.CENTRAL} given f", 0.2)], given, "draws")
+    draws = draws.reshape(len(draws), *probs.shape)
+    return _Lines(probs, names, [(draw.central(draws), f"{draw.CENTRAL} given f", 0.2)], draws, "draws")
 
 
 def _data(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:

@@ -81,11 +81,11 @@ def lengthscales(
         _dots(ax, each, {c: (words[c], columns.index(c) + offset) for c in each.columns}, i)
     if spread is not None:
         shown = [c for c in numbered if c < len(spread[0]) and spread[0][c] > 0]
-        beside = {"named": [words[c] for c in shown], "color": "0.55", "markersize": 11}
+        beside = {"named": list(map(words.get, shown)), "color": "0.55", "markersize": 11}
         places = list(map(columns.index, shown))
         if shown:
             draw.curve(ax, spread[0][shown], places, "spread of the column (s.d.)", "|", **beside)
-    ax.set_yticks(range(len(columns)), [words[column] for column in columns])
+    ax.set_yticks(range(len(columns)), list(map(words.get, columns)))
     ax.set_ylim(len(columns) - 0.5, -0.5)
     _plain_logarithm(ax)
     ax.grid(axis="y", color="0.92", linewidth=0.6)

@@ -138,8 +138,8 @@ def _names(first: Any, second: Any, names: Sequence[str] | None, where: str, lim
     if names is not None:
         return list(names)
     if limit is not None:
-        return [name for name in common if max(_per_draw(group[name]) for group in (first, second)) <= limit]
-    at_inputs = [name for name in common if not any(str(d).endswith("_inducing_row") for d in first[name].dims)]
+        return [name for name in common if max(_per_draw(first[name]), _per_draw(second[name])) <= limit]
+    at_inputs = [name for name in common if "_inducing_row" not in " ".join(map(str, first[name].dims))]
     return sorted(at_inputs, key=lambda name: _per_draw(first[name]) > _ENTRIES)
 
 

@@ -81,10 +81,10 @@ def report(
     if not args:
         raise ValueError("report needs the program's arguments, data included: report(key, trained, X, y, path=...).")
     name = named(trained.model)
-    found = parts(rng_key, trained, args, model_kwargs, train_args=train_args)
+    content = parts(rng_key, trained, args, model_kwargs, train_args=train_args)
     with files.replacing(path) as temporary:
-        said = subtitle(unlabelled(trained.model, args))
-        temporary.write_text(page(f"Report: {name}", said, found), encoding="utf-8")
+        below = subtitle(unlabelled(trained.model, args))
+        temporary.write_text(page(f"Report: {name}", below, content), encoding="utf-8")
     return path
 
 
@@ -116,18 +116,20 @@ def parts(
     subject = trained._bind(args, model_kwargs, seen=False)
     args, kwargs, seen = subject.args, subject.kwargs, subject.look
     with checks.each_once():
-        found = diagnosed(named_key(rng_key, "diagnose"), trained, subject, train_args)
-    pictures, left_out = pictures_of(named_key(rng_key, "pictures"), trained, subject, seen, found.arrays)
+        diagnosis = diagnosed(named_key(rng_key, "diagnose"), trained, subject, train_args)
+    pictures, left_out = pictures_of(named_key(rng_key, "pictures"), trained, subject, seen, diagnosis.arrays)
     folded = [Folded("Pictures that do not fit this model", left_out)] if left_out else []
-    bound = [table for table in found.sections if table.title in ("The bound by site", "Training")]
-    words: Block = found.findings or "No finding: nothing that was looked at is out of the ordinary."
+    bound, measured = [], []
+    for table in diagnosis.sections:
+        (bound if table.title in ("The bound by site", "Training") else measured).append(table)
+    words: Block = diagnosis.findings or "No finding: nothing that was looked at is out of the ordinary."
     return (
         Part("What to know", [words]),
         Part("Pictures", [*pictures, *folded]),
         Part("The program", [sites_of(subject.model, seen)]),
         Part("Parameters", [parameters_of(rng_key, trained, subject, seen)]),
         Part("The bound", bound),
-        Part("Measured", [table for table in found.sections if table not in bound]),
+        Part("Measured", measured),
         Part("Environment", [environment(trained), *data_of_training(trained)]),
         Part("How to make it again", _again(rng_key, trained, args, kwargs, train_args, again)),
     )
@@ -180,14 +182,14 @@ def _again(
     if train_args is not None:
         of_training, _ = checks.positional(trained.model, len(train_args))
         more += f", train_args=({'_train, '.join(of_training)}_train,)"
-    given = "".join(f", {name}={_short(value)}" for name, value in bound.items())
+    settings = "".join(f", {name}={_short(value)}" for name, value in bound.items())
     text = f"""{"from functools import partial" if bound else ""}
 
 from jax import random
 from gpzoo.inference import load, report
 from {module} import {name}
 
-program = {f"partial({name}{given})" if bound else name}
+program = {f"partial({name}{settings})" if bound else name}
 trained = load("MODEL.gpzoo", program)  # written by trained.save("MODEL.gpzoo")
 report({_key(key)}, trained, {", ".join(names)}, path="report.html"{more})"""
     shapes = (f"{name} {list(np.shape(x))}" for name, x in zip(names, args, strict=True) if hasattr(x, "shape"))

@@ -9,6 +9,7 @@ import pytest
 from jax import lax, random
 from numpyro.infer import SVI, Trace_ELBO
 
+from gpzoo import _platform
 from gpzoo._platform import compiled_for_one_run, steps_on_host
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
@@ -184,3 +185,10 @@ def test_optimisations_are_left_out_for_one_run_only():
         assert jax.config.read("jax_disable_most_optimizations")
         raise ZeroDivisionError
     assert jax.config.read("jax_disable_most_optimizations") == before
+
+
+@pytest.mark.parametrize("name, known", [("xla_cpu_use_fusion_emitters", True), ("xla_no_such_option", False)])
+def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch, name, known):
+    monkeypatch.setattr(_platform, "_ONE_RUN", {name: False})
+    monkeypatch.setattr(_platform, "options_for_one_run", _platform.options_for_one_run.__wrapped__)
+    assert bool(_platform.options_for_one_run()) == known

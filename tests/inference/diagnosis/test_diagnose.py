@@ -28,7 +28,7 @@ from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.models import gp_regression
 from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
-from tests.programs import KEY, adam, around_constant, bayesian_regression, constant, regression, sine
+from tests.programs import KEY, adam, around_constant, at_start, bayesian_regression, constant, regression, sine
 from tests.zoo import PROGRAMS
 
 #: Not among those that thresholds were chosen on.
@@ -157,8 +157,7 @@ def test_the_program_runs_at_most_five_times_and_each_array_is_looked_at_once(mo
         return bayesian_regression(X, y)
 
     (X, y), new = sine(30), sine(40, 1)
-    guide = InducingGuide(program, kmeans(8), hyperparameters="normal")
-    trained = Trained(program, guide, guide.init_params(KEY, X, y), losses=np.geomspace(200.0, 50.0, 60))
+    trained = at_start(program, kmeans(8), X, y, losses=np.geomspace(200.0, 50.0, 60), hyperparameters="normal")
     for array in (runs, looked, called):
         array.clear()
     found = diagnose(KEY, trained, *new, train_args=(X, y))
@@ -216,9 +215,7 @@ def test_labels_are_judged_by_their_probabilities():
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Bernoulli(100.0 * f), obs=y)
 
-    guide = InducingGuide(sure, kmeans(10))
-    params = guide.init_params(KEY, X, y)
-    found = diagnose(KEY, Trained(sure, guide, params), X, y)
+    found = diagnose(KEY, at_start(sure, kmeans(10), X, y), X, y)
     assert found.arrays["y_probs"].shape == (ROWS, 2) and found.arrays["y_labels"].dtype.kind == "i"
     (row,) = table(found, "Classes")
     top = found.arrays["y_probs"].argmax(axis=1)
@@ -269,8 +266,8 @@ def test_tables_of_one_title_are_joined():
 @pytest.mark.parametrize("name", ["classes", "channels", "deep kernel", "invariant"])
 def test_programs_of_the_zoo_are_looked_at(name, standard_promotion):
     program, inputs, data, inducing, *options = PROGRAMS[name]()
-    guide = InducingGuide(program, inducing, **(options[0] if options else {}))
-    found = diagnose(KEY, Trained(program, guide, guide.init_params(KEY, inputs, data)), inputs, data)
+    start = at_start(program, inducing, inputs, data, **(options[0] if options else {}))
+    found = diagnose(KEY, start, inputs, data)
     assert names(found) == ["parameter at its start"]
     assert all(np.isfinite(x).all() for x in found.arrays.values())
     assert table(found, "Classes") and max(map(len, str(found).splitlines())) <= 80
@@ -401,7 +398,5 @@ def test_other_guides_are_refused():
 @pytest.mark.slow
 def test_units_are_named_before_what_they_do():
     X, y = sine(40)
-    guide = InducingGuide(gp_regression, kmeans(8))
-    untrained = Trained(gp_regression, guide, guide.init_params(KEY, X, 70 + 7 * y))
-    found = names(diagnose(KEY, untrained, X, 70 + 7 * y))
+    found = names(diagnose(KEY, at_start(gp_regression, kmeans(8), X, 70 + 7 * y), X, 70 + 7 * y))
     assert found[0] == "unscaled targets" and "no better than a constant" in found

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from gpzoo import InducingPoints, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
-from gpzoo.inference import InducingGuide, Trained, load, plots
+from gpzoo.inference import Trained, load, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Expected, Gaussian
@@ -24,17 +24,16 @@ from gpzoo.models.invariant import invariant_gp
 from gpzoo.models.views import rotation
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.orbits import Orbit
-from tests.programs import KEY, bayesian_regression, deep, regression, sine
+from tests.programs import KEY, at_start, bayesian_regression, deep, regression, sine
 
 
-def made_up(model, inducing, *args, losses=(), **options):
-    """A model with parameters that nobody trained."""
-    guide = InducingGuide(model, inducing, **options)
-    params = guide.init_params(KEY, *args)
+def made_up(*args, **options):
+    """A model with parameters that nobody trained, away from their start."""
+    start = at_start(*args, **options)
     noise = np.random.default_rng(1)
     moved = {"mean": lambda x: x + noise.standard_normal(x.shape), "scale": lambda x: 0.5 * x}
-    params = {n: jax.tree.map(moved.get(n.rpartition("_")[2], jnp.asarray), x) for n, x in params.items()}
-    return Trained(model, guide, params, losses=np.asarray(losses, np.float64))
+    params = {n: jax.tree.map(moved.get(n.rpartition("_")[2], jnp.asarray), x) for n, x in start.params.items()}
+    return start.with_params(params)
 
 
 def words(ax):

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 import gpzoo
-from gpzoo.inference import InducingGuide, Trained
 from gpzoo.inference.diagnosis.findings import Finding, Section
 from gpzoo.inference.plots import _axes, blank
 from gpzoo.inference.plots._axes import curve
@@ -26,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 from gpzoo.reproductions import cli
 from gpzoo.reproductions.experiment import Inspected
 from tests.inference.diagnosis.browser import Browser
-from tests.programs import KEY, bayesian_regression, deep, positive, sine
+from tests.programs import KEY, at_start, bayesian_regression, deep, positive, sine
 from tests.reproductions.test_execute import experiment, outcome
 
 in_browser = pytest.mark.skipif("GPZOO_BROWSER" not in os.environ, reason="needs Chromium; make browser")
@@ -179,10 +178,8 @@ def trained(name):
         "deep": (deep, 6, sine(30), sine(40, 1), {}),
     }[name]
     patches = gpzoo.unique_patches if name == "images" else gpzoo.random_subset
-    guide = InducingGuide(program, patches(inducing), **options)
-    params = guide.init_params(KEY, *data)
-    said = {"argument X sha256": "0123456789abcdef"}
-    return Trained(program, guide, params, losses=np.geomspace(200.0, 50.0, 60), seconds=1.0, data=said), test
+    options |= {"losses": np.geomspace(200.0, 50.0, 60), "data": {"argument X sha256": "0123456789abcdef"}}
+    return at_start(program, patches(inducing), *data, **options), test
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import numpyro.distributions as dist
 import pytest
 
 from gpzoo import draws, kmeans
-from gpzoo.inference import InducingGuide, Trained, check, diagnose, marginal
+from gpzoo.inference import check, diagnose, marginal
 from gpzoo.kernels import RBF, Matern12
 from gpzoo.likelihoods import Expected, Gaussian, HeteroscedasticGaussian
 from gpzoo.models import coregionalised_gp, deep_gp
 from gpzoo.models.deep import linear_layers
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import KEY, poisson, sine
+from tests.programs import KEY, at_start, poisson, sine
 
 X, Y = map(np.asarray, sine(12))
 GROUP = np.arange(12) % 3
@@ -105,7 +105,5 @@ def test_layers_and_mixed_outputs_of_the_zoo_are_no_sums():
 
 @pytest.mark.parametrize("law, count", [(SUMS["two"][0], 1), (OTHERS["one site"], 0)])
 def test_a_diagnosis_tells_of_sums_too(law, count):
-    program = partial(of, law)
-    guide = InducingGuide(program, kmeans(4))
-    start = Trained(program, guide, guide.init_params(KEY, X, Y))
+    start = at_start(partial(of, law), kmeans(4), X, Y)
     assert [finding.name for finding in diagnose(KEY, start, X, Y).findings].count("added sites") == count
