@@ -125,11 +125,9 @@ def refuse_coinciding(steps: Steps, state: TrainState) -> None:
             if 2 * count > size:
                 raise FactorisationError(
                     f"Training{f' {k} of {replicates.count}' if replicates.several else ''} cannot begin: {count} of "
-                    f"the {size} inducing variables of site {site!r} coincide with an earlier one up to the jitter, so "
-                    "that Kuu is singular but for it, and with whiten=False small steps along their differences cost "
-                    "the bound much. Use whiten=True, fewer or distinct inducing inputs, a shorter initial "
-                    "lengthscale, or a larger GaussianProcess(jitter=...). The initial parameters are in this error's "
-                    f".result{_of_all(steps)}.",
+                    f"the {size} inducing variables of site {site!r} coincide with another up to the jitter. Use "
+                    "whiten=True, fewer or distinct inducing inputs, a shorter initial lengthscale, or a larger "
+                    f"GaussianProcess(jitter=...). The initial parameters are in this error's .result{_of_all(steps)}.",
                     setup.result(state),
                 )
 
@@ -148,9 +146,9 @@ def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None
     fallen = np.max(losses[..., -1:] - np.min(losses, axis=-1, keepdims=True, initial=np.inf), initial=0.0)
     if fallen > num_rows:
         warnings.warn(
-            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had. Rounding errors lift it where "
-            "noise is small: train in float64 (numpyro.enable_x64()), or give the noise variance a prior that keeps it "
-            "from zero. With an optimiser that has a learning rate this may be too high.",
+            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had. Train in float64 "
+            "(numpyro.enable_x64()), give the noise variance a prior that keeps it from zero, or lower the learning "
+            "rate, if there is one.",
             PrecisionWarning,
             stacklevel=3,
         )
