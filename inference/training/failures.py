@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
@@ -18,6 +18,8 @@ from gpzoo import _checks as checks
 from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.enumeration import scored
+from gpzoo.inference.programs.runs import run
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.state import TrainState
 from gpzoo.inference.training.step import Steps, all_finite
@@ -150,7 +152,7 @@ def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None
             "(numpyro.enable_x64()), give the noise variance a prior that keeps it from zero, or lower the learning "
             "rate, if there is one.",
             PrecisionWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
 
 
@@ -182,11 +184,26 @@ class FailedStep(NamedTuple):
         """Unconstrained parameters before the step."""
         return self.svi.optim.get_params(self.before.optim_state)
 
+    @property
+    def key(self) -> PRNGKeyArray:
+        """The key of the objective."""
+        return random.split(self.before.rng_key)[1]
+
+    def values(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Constrained parameters, and mutable state."""
+        return self.svi.constrain_fn(params) | (self.before.mutable_state or {})
+
     def objective(self, loss: Any, params: dict[str, Any]) -> Any:
         """An objective's value in this step, at unconstrained parameters."""
-        svi, key = self.svi, random.split(self.before.rng_key)[1]
-        values = svi.constrain_fn(params) | (self.before.mutable_state or {})
-        return loss.loss(key, values, svi.model, svi.guide, *self.batch, **self.kwargs, **svi.static_kwargs)
+        svi, options = self.svi, self.kwargs | self.svi.static_kwargs
+        return loss.loss(self.key, self.values(params), svi.model, svi.guide, *self.batch, **options)
+
+    def run(self) -> None:
+        """Run guide and model as in the objective, with numbers; no density is asked for, which would check them."""
+        svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
+        model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
+        shown = of_objective(svi.loss).representation
+        run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, representation=shown)
 
 
 def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str) -> None:
@@ -215,9 +232,10 @@ def _of_bound(step: FailedStep) -> str:
     Raises as the program does outside ``jit``.
     """
     loss, bound = step.svi.loss, f"the ELBO is {-step.loss}"
-    step.objective(loss, step.params)
     if (by_site := of_objective(loss).by_site) is None:
+        step.objective(loss, step.params)
         return f"{bound}."
+    step.run()
     values = jax.jit(partial(step.objective, by_site()))(step.params)
     sites = [f"{name!r} ({-float(value):.6g})" for name, value in values.items() if not np.isfinite(value)]
     if not sites:

@@ -17,7 +17,7 @@ class Objective(NamedTuple):
         takes_natural: whether it has a slope in ``q(u)``, along which natural gradients go.
         takes_mesh: whether its rows may be split over devices.
         representation: the form that GP sites have where the training itself runs the guide, at the start of other
-            guides than ours; ``None`` for draws. In a step the objective's ``loss`` sets it.
+            guides than ours and to explain a failure; ``None`` for draws. In a step the objective's ``loss`` sets it.
         by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
         finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that
             the objective finds by itself into those that were trained. It is called with the initial parameters too,

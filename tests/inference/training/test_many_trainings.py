@@ -290,13 +290,9 @@ def test_members_that_fail_stop_and_the_others_go_on(failed):
     result = failed.result
     taken = steps_of(result)
     assert result.losses.shape == (K, 40) and 0 < taken[1] < taken[0] < 40 == taken[2]
-    assert re.match(
-        # The step that led to where the bound is not finite is taken back.
-        rf"2 of 3 trainings failed, 0 at step {taken[0] + 2}, 1 at step {taken[1] + 2}; the others are at step 40 of "
-        rf"40\. Member 0 stopped at step {taken[0] + 2}: the ELBO is nan, from site\(s\) 'edge' \(nan\)\..*\.result, "
-        "of all members",
-        str(failed),
-    )
+    # The step that led to where the bound is not finite is taken back.
+    where = rf"0 at step {taken[0] + 2}, 1 at step {taken[1] + 2}; .* Member 0 stopped .*'edge'.*\.result"
+    assert re.search(where, str(failed))
     for k in range(K):
         assert np.isnan(result.losses[k, taken[k] :]).all()
         one, steps = alone_until_failure(k, 40)
@@ -360,10 +356,7 @@ def test_a_factorisation_that_fails_is_explained_once_the_others_are_done():
     only = optax.masked(optax.set_to_zero(), lambda params: {name: name != "scale" for name in params})
     optimiser = relaxed(optax.chain(optax.sgd(30.0), only))
     svi = SVI(longer, InducingGuide(longer, InducingPoints(X[::2])), optimiser, GaussianProcessELBO())
-    message = (
-        r"^1 of 2 trainings failed, 1 at step 2; the others are at step 5 of 5\. Member 1 .*Kuu of site 'f' failed"
-    )
-    with pytest.raises(NonFiniteError, match=message) as error:
+    with pytest.raises(NonFiniteError, match=r"Member 1 stopped at step 2.*Kuu of site 'f' failed") as error:
         settings = {"member_kwargs": ["push"], "in_axes": None, "progress": False}
         settings["model_kwargs"] = {"push": jnp.array([0.0, 1.0])}
         fit(SOME[:2], svi, 5, X, y, **settings)
