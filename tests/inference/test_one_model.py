@@ -149,7 +149,7 @@ def test_sums_and_dots_are_the_same_in_any_order():
 def one_drawn(X, y=None, *, swapped=False):
     g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), X))
     h = numpyro.sample("h", GaussianProcess(RBF(0.5, 0.3), X))
-    numpyro.deterministic("rate", jnp.exp(draws(g)))  # the draw of g
+    numpyro.deterministic("rate", jnp.exp(draws(g)))
     with numpyro.plate("data", len(X)):
         numpyro.sample("y", Gaussian(h + g if swapped else g + h, 0.1), obs=y)
 
@@ -162,8 +162,7 @@ def test_a_drawn_site_and_another_add_in_either_order():
         guide = InducingGuide(program, Z)
         params = randomised(guide.init_params(KEY, X, Y))
         found.append(float(bound(program, guide, params, X, Y)))
-        line = line_with("# the draw of g", __file__)
-        assert untrained(program, guide, X, Y) == {"y": f"closed form given draws of g ({line})"}
+        assert untrained(program, guide, X, Y) == {"y": "closed form given draws of g"}
     np.testing.assert_allclose(*found, rtol=1e-12)
 
 
@@ -292,7 +291,7 @@ def test_a_draw_is_seen_with_its_line(tmp_path):
 def test_the_layers_of_a_deep_gp_are_drawn_by_the_zoos_lines():
     program = partial(deep_gp, layers=linear_layers(X, [1]))
     expected = untrained(program, InducingGuide(program, Z), X, Y)["y"]
-    assert expected.startswith("closed form given draws of layer_0 (deep.py:")
+    assert expected == "closed form given draws of layer_0"
     names = [(finding.name, finding.site) for finding in check(program, X, Y)]
     assert names == [("drawn", "layer_0")]
 
