@@ -103,10 +103,6 @@ class Answers:
         """Of which data any entry was observed; ``None`` if all were."""
         return None
 
-    def integrand(self, value: ArrayLike) -> tuple[Array, Array] | None:
-        """Values of ``f`` and ``log p(y | f)`` there, where :meth:`log_prob` is a sum over such; else ``None``."""
-        return None
-
 
 class OfNumPyro(Answers):
     """The answers of a distribution of NumPyro, which is given an array."""

@@ -189,20 +189,6 @@ class Expected(Likelihood):
         _, weights, values = self._densities_at_points(value, self.num_draws)
         return weighted_sum(weights, values)
 
-    def integrand(self, value: ArrayLike) -> tuple[Float[Array, "S N *K"], Float[Array, "S *_ N"]] | None:
-        """The integrand of :meth:`log_prob` under marginals, to find values of ``f`` at which ``y`` is impossible.
-
-        Args:
-            value: ``y``, ``[N]`` or ``[N, D]``.
-
-        Returns:
-            Values of ``f``, and ``log p(y | f)`` there.
-        """
-        if not self.is_marginal:
-            return None
-        points, _, densities = self._densities_at_points(value, self.num_draws)
-        return points, densities
-
     def _densities_at_points(self, value: ArrayLike, num_draws: int) -> tuple[Array, Array, Array]:
         """Values of ``f``, their weights, and ``log p(y | f)`` there."""
         points, weights = self._points(num_draws)

@@ -47,10 +47,8 @@ class Placement:
                 f"jax.make_mesh((jax.device_count(),), ('data',)), or None; got {type(mesh).__name__}."
             )
         if len(mesh.axis_names) != 1:
-            raise ValueError(
-                f"mesh must have one axis, over which rows are split, got {dict(mesh.shape)}: "
-                f"pass jax.make_mesh(({mesh.size},), ('data',))."
-            )
+            axes, one = dict(mesh.shape), f"jax.make_mesh(({mesh.size},), ('data',))"
+            raise ValueError(f"mesh must have one axis, over which rows are split, as {one} has; got {axes}.")
         devices, here, everybody = mesh.devices.ravel(), jax.process_index(), jax.process_count()
         numbers = sorted({device.process_index for device in devices})
         self.mesh, self.number = Mesh(devices, (ROWS,), axis_types=(AxisType.Auto,)), mesh.size

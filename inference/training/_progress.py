@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import numpy as np
@@ -34,18 +33,14 @@ def progress_bar(wanted: bool | str, total: int, done: int) -> Iterator[Callable
         ``update(done, recent, failed)``: shows the number of steps taken, the mean of the recent losses ``[K, ...]``,
         and how many of several trainings failed.
     """
-    if not wanted or not total:
-        yield _nothing
-        return
     name = "" if wanted is True else f" {wanted!r}"
-    said = f"Training{name} is already finished at step {done:,}; nothing to train."
-    if done < total:
-        resumed = f", resumed at step {done:,}" if done else ""
-        said = f"Training{name} on {on_device()}{resumed}; its evidence lower bound (ELBO) should rise."
-    print(said)
-    if done >= total:
-        yield _nothing
+    if wanted and 0 < total <= done:
+        print(f"Training{name} is already finished at step {done:,}; nothing to train.")
+    if not wanted or done >= total:
+        yield lambda *_: None
         return
+    resumed = f", resumed at step {done:,}" if done else ""
+    print(f"Training{name} on {on_device()}{resumed}; its evidence lower bound (ELBO) should rise.")
     # A file of a long training is not filled with bars.
     seconds = 0.1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 10
     with tqdm(total=total, initial=done, unit=" steps", file=sys.stdout, mininterval=seconds) as shown:
@@ -57,7 +52,3 @@ def progress_bar(wanted: bool | str, total: int, done: int) -> Iterator[Callable
                 shown.update(now - shown.n)
 
         yield update
-
-
-def _nothing(*_: Any) -> None:
-    """Shows nothing."""

@@ -73,19 +73,15 @@ def source_of(
             keys; if the devices of a mesh do not divide ``batch_size``; or as the sources.
     """
     if batch_size is not None and batch_size % placement.number:
-        below = batch_size - batch_size % placement.number
-        raise ValueError(
-            f"batch_size is {batch_size}, which the {placement.number} devices of mesh do not divide: every device "
-            f"takes as many rows. Use {f'{below} or ' if below else ''}{below + placement.number}, or a smaller mesh."
-        )
+        raise ValueError(f"batch_size must be a multiple of {placement.number}, the devices of mesh; got {batch_size}.")
     tables = [a for a in args if checks.is_table(a)]
     ordered = batch_size is not None or bool(tables)  # all rows of a step have no order
     seeds = [order_seed(key) if ordered else 0 for key in replicates.keys]
     if tables:
         if len(args) > 1 or replicates.several:
             raise ValueError(
-                "A table is the only positional argument of fit, its groups are the model's, and it takes one key, "
-                f"random.key(0) rather than keys [K]; got {len(args)} arguments and {replicates.count} key(s)."
+                "A table is the only positional argument of fit, and takes one key, random.key(0); got "
+                f"{len(args)} arguments and {replicates.count} key(s)."
             )
         return Streamed(tables[0], batch_size, seeds[0], placement)
     return Resident(args, batch_size, seeds, replicates.axes_of(in_axes, len(args)), placement)
@@ -174,9 +170,8 @@ def _number_of_rows(args: tuple, axes: tuple[bool, ...] | None, keys: int) -> in
             shape = np.shape(leaf)
             if own and (len(shape) < 2 or shape[0] != keys):
                 raise ValueError(
-                    f"With {keys} keys the positional arguments must be [{keys}, rows, ...], one data set per key; got "
-                    f"shape {shape}. For data that all keys share pass in_axes=None (or None in its place, as in "
-                    "in_axes=(None, 0))."
+                    f"With {keys} keys the positional arguments must be [{keys}, rows, ...], got shape {shape}. For "
+                    "data that all keys share pass in_axes=None, or None in its place, as in in_axes=(None, 0)."
                 )
             counts.add(shape[own] if shape else None)
     if not counts or None in counts:
@@ -185,8 +180,8 @@ def _number_of_rows(args: tuple, axes: tuple[bool, ...] | None, keys: int) -> in
         )
     if len(counts) > 1:
         raise ValueError(
-            f"The positional arguments have different numbers of rows, {sorted(counts)}: all have a row for each "
-            "datum, of which minibatches are cut. Pass arrays with other rows in model_kwargs."
+            f"The positional arguments have different numbers of rows, {sorted(counts)}: pass arrays that have no row "
+            "for each datum in model_kwargs."
         )
     if counts == {0}:
         raise ValueError("The data are empty: no rows.")

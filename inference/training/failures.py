@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import random
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
@@ -18,6 +18,8 @@ from gpzoo import _checks as checks
 from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning
 from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.programs.enumeration import scored
+from gpzoo.inference.programs.runs import run
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.state import TrainState
 from gpzoo.inference.training.step import Steps, all_finite
@@ -125,11 +127,9 @@ def refuse_coinciding(steps: Steps, state: TrainState) -> None:
             if 2 * count > size:
                 raise FactorisationError(
                     f"Training{f' {k} of {replicates.count}' if replicates.several else ''} cannot begin: {count} of "
-                    f"the {size} inducing variables of site {site!r} coincide with an earlier one up to the jitter, so "
-                    "that Kuu is singular but for it, and with whiten=False small steps along their differences cost "
-                    "the bound much. Use whiten=True, fewer or distinct inducing inputs, a shorter initial "
-                    "lengthscale, or a larger GaussianProcess(jitter=...). The initial parameters are in this error's "
-                    f".result{_of_all(steps)}.",
+                    f"the {size} inducing variables of site {site!r} coincide with another up to the jitter. Use "
+                    "whiten=True, fewer or distinct inducing inputs, a shorter initial lengthscale, or a larger "
+                    f"GaussianProcess(jitter=...). The initial parameters are in this error's .result{_of_all(steps)}.",
                     setup.result(state),
                 )
 
@@ -148,11 +148,11 @@ def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None
     fallen = np.max(losses[..., -1:] - np.min(losses, axis=-1, keepdims=True, initial=np.inf), initial=0.0)
     if fallen > num_rows:
         warnings.warn(
-            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had. Rounding errors lift it where "
-            "noise is small: train in float64 (numpyro.enable_x64()), or give the noise variance a prior that keeps it "
-            "from zero. With an optimiser that has a learning rate this may be too high.",
+            f"The collapsed bound ended {fallen:,.0f} nats below the best that it had. Train in float64 "
+            "(numpyro.enable_x64()), give the noise variance a prior that keeps it from zero, or lower the learning "
+            "rate, if there is one.",
             PrecisionWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
 
 
@@ -184,11 +184,26 @@ class FailedStep(NamedTuple):
         """Unconstrained parameters before the step."""
         return self.svi.optim.get_params(self.before.optim_state)
 
+    @property
+    def key(self) -> PRNGKeyArray:
+        """The key of the objective."""
+        return random.split(self.before.rng_key)[1]
+
+    def values(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Constrained parameters, and mutable state."""
+        return self.svi.constrain_fn(params) | (self.before.mutable_state or {})
+
     def objective(self, loss: Any, params: dict[str, Any]) -> Any:
         """An objective's value in this step, at unconstrained parameters."""
-        svi, key = self.svi, random.split(self.before.rng_key)[1]
-        values = svi.constrain_fn(params) | (self.before.mutable_state or {})
-        return loss.loss(key, values, svi.model, svi.guide, *self.batch, **self.kwargs, **svi.static_kwargs)
+        svi, options = self.svi, self.kwargs | self.svi.static_kwargs
+        return loss.loss(self.key, self.values(params), svi.model, svi.guide, *self.batch, **options)
+
+    def run(self) -> None:
+        """Run guide and model as in the objective, with numbers; no density is asked for, which would check them."""
+        svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
+        model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
+        shown = of_objective(svi.loss).representation
+        run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, representation=shown)
 
 
 def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str) -> None:
@@ -217,9 +232,10 @@ def _of_bound(step: FailedStep) -> str:
     Raises as the program does outside ``jit``.
     """
     loss, bound = step.svi.loss, f"the ELBO is {-step.loss}"
-    step.objective(loss, step.params)
     if (by_site := of_objective(loss).by_site) is None:
+        step.objective(loss, step.params)
         return f"{bound}."
+    step.run()
     values = jax.jit(partial(step.objective, by_site()))(step.params)
     sites = [f"{name!r} ({-float(value):.6g})" for name, value in values.items() if not np.isfinite(value)]
     if not sites:

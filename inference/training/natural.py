@@ -22,6 +22,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
+from gpzoo.inference.training.step import all_finite
 from gpzoo.inference.training.step_trace import StepTrace
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.forms import Form, Full
@@ -182,8 +183,7 @@ class NaturalGradients(Optimizer):
     ) -> tuple[tuple[Any, Any], Any]:
         """:meth:`eval_and_update`, without a step, and with a loss of NaN, where anything is not finite."""
         (loss, aux), after = self.eval_and_update(fn, state, forward_mode_differentiation)
-        numbers = [x for x in jax.tree.leaves((loss, after)) if jnp.issubdtype(x.dtype, jnp.floating)]
-        fine = jnp.stack([jnp.isfinite(x).all() for x in numbers]).all()
+        fine = all_finite((loss, after), 0)
         return (jnp.where(fine, loss, jnp.nan), aux), jax.tree.map(partial(jnp.where, fine), after, state)
 
     def update(self, g: dict[str, Any], state: Any, value: Any = None) -> Any:
@@ -199,16 +199,17 @@ class NaturalGradients(Optimizer):
         mine, counts = dict(mine), dict(counts)
         for site, rate in self._rates().items():
             form, mean = self.guide.form_at(site), f"{site}_mean"
-            names = {field: f"{site}_{field}" for field in form.data_fields}
-            transforms = {field: biject_to(form.constraints.get(field, constraints.real)) for field in names}
-            values = {field: jax.tree.map(transforms[field], mine[name]) for field, name in names.items()}
-            slopes = {field: _by_value(transforms[field], mine[name], g[name]) for field, name in names.items()}
+            transforms, values, slopes = {}, {}, {}
+            for field in form.data_fields:
+                name, transform = f"{site}_{field}", biject_to(form.constraints.get(field, constraints.real))
+                transforms[field], values[field] = transform, jax.tree.map(transform, mine[name])
+                slopes[field] = _by_value(transform, mine[name], g[name])
             asked = jnp.asarray(jnp.minimum(rate(step), 1) if callable(rate) else rate, mine[mean].dtype)
             mine[mean], after, shortened = form.with_values(**values).natural_step(
                 mine[mean], g[mean], form.with_values(**slopes), asked * length.astype(asked.dtype), step
             )
-            for field, name in names.items():
-                leaves = map(transforms[field].inv, jax.tree.leaves(getattr(after, field)))
+            for field, transform in transforms.items():
+                name, leaves = f"{site}_{field}", map(transform.inv, jax.tree.leaves(getattr(after, field)))
                 mine[name] = jax.tree.unflatten(jax.tree.structure(mine[name]), leaves)
             counts[site] = counts[site] + ((shortened > 0) | (length < 1)).astype(counts[site].dtype)
         return step + 1, (others, mine, length, counts)

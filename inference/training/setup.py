@@ -126,7 +126,4 @@ class Setup:
             return
         initial = described("initial", self.placement.here(state))
         if not self.placement.same(self.described, self._key_words(), initial):
-            raise ValueError(
-                "The processes have different data, keys or initial values: each calls fit with the same arguments, of "
-                "which every device takes its own rows."
-            )
+            raise ValueError("The processes have different data, keys or initial values: give all the same arguments.")

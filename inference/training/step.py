@@ -89,10 +89,9 @@ class Steps:
         # Traced once, and written out wherever it is used: in the loop, or step by step from the host.
         step = jax.jit(fed(step_of(setup.svi, setup.static), self.source), inline=True)
         self.loop = loop_of(step, self.source.chunk)
-        self.all = jax.jit(self._of_all if self.replicates.several else self.loop, donate_argnums=0)
-        self.step = jax.jit(lambda *inputs: step(*inputs), donate_argnums=0)
+        self.all = jax.jit(self._of_all if self.replicates.several else self.loop)
+        self.step = jax.jit(lambda *inputs: step(*inputs))
         self.in_range = jax.jit(self._in_range)
-        self.copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         with StepTrace() as self.trace, self.source.placement.tracing():
             self.on_host = _platform.steps_on_host(self.all.trace(*self.example(state)).jaxpr)
 
@@ -112,7 +111,7 @@ class Steps:
         """Let each replicate take its steps of a feed, while the host goes on.
 
         Args:
-            state: NumPyro's, which stays as it is.
+            state: NumPyro's.
             feed: of the source.
             ends: the number of the step of the feed at which each replicate ends.
             first: the number of the step at which all begin.
@@ -121,7 +120,6 @@ class Steps:
             The state after, the losses by number of the step, and where the steps ended that each replicate has begun:
             one whose loss is not finite is its last.
         """
-        state = self.copy(state)
         with self.source.placement.tracing():
             if self.on_host:
                 return self._from_host(state, feed, ends, first)

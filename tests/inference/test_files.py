@@ -19,6 +19,7 @@ from gpzoo.errors import CheckpointError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load, report
 from gpzoo.inference.programs import files as _files
 from gpzoo.inference.training.checkpoints import Checkpoints
+from gpzoo.inference.training.state import TrainState
 from gpzoo.models import gp_regression
 from gpzoo.reproductions.kept import write_json
 from tests.programs import KEY
@@ -40,7 +41,7 @@ def kept(path):
 
 
 def as_checkpoint(path):
-    assert Checkpoints(path.parent, {}).save(int(path.stem), 0.0, np.zeros((1, 3)), {})
+    assert Checkpoints(path.parent, {}).save(TrainState({}, int(path.stem), np.zeros((1, 3))))
 
 
 def text(path):
@@ -82,7 +83,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(name, kind, linked, folder
     refused = pytest.warns(RuntimeWarning) if name == "3.checkpoint" else pytest.raises((OSError, CheckpointError))
     with refused as said:
         if name == "3.checkpoint":
-            assert not Checkpoints(folder, {}).save(3, 0.0, np.zeros((1, 3)), {})
+            assert not Checkpoints(folder, {}).save(TrainState({}, 3, np.zeros((1, 3))))
         else:
             FOLLOWING[name](path)
     message = str(said[0].message if name == "3.checkpoint" else said.value)

@@ -290,13 +290,9 @@ def test_members_that_fail_stop_and_the_others_go_on(failed):
     result = failed.result
     taken = steps_of(result)
     assert result.losses.shape == (K, 40) and 0 < taken[1] < taken[0] < 40 == taken[2]
-    assert re.match(
-        # The step that led to where the bound is not finite is taken back.
-        rf"2 of 3 trainings failed, 0 at step {taken[0] + 2}, 1 at step {taken[1] + 2}; the others are at step 40 of "
-        rf"40\. Member 0 stopped at step {taken[0] + 2}: the ELBO is nan, from site\(s\) 'edge' \(nan\)\..*\.result, "
-        "of all members",
-        str(failed),
-    )
+    # The step that led to where the bound is not finite is taken back.
+    where = rf"0 at step {taken[0] + 2}, 1 at step {taken[1] + 2}; .* Member 0 stopped .*'edge'.*\.result"
+    assert re.search(where, str(failed))
     for k in range(K):
         assert np.isnan(result.losses[k, taken[k] :]).all()
         one, steps = alone_until_failure(k, 40)
@@ -360,10 +356,7 @@ def test_a_factorisation_that_fails_is_explained_once_the_others_are_done():
     only = optax.masked(optax.set_to_zero(), lambda params: {name: name != "scale" for name in params})
     optimiser = relaxed(optax.chain(optax.sgd(30.0), only))
     svi = SVI(longer, InducingGuide(longer, InducingPoints(X[::2])), optimiser, GaussianProcessELBO())
-    message = (
-        r"^1 of 2 trainings failed, 1 at step 2; the others are at step 5 of 5\. Member 1 .*Kuu of site 'f' failed"
-    )
-    with pytest.raises(NonFiniteError, match=message) as error:
+    with pytest.raises(NonFiniteError, match=r"Member 1 stopped at step 2.*Kuu of site 'f' failed") as error:
         settings = {"member_kwargs": ["push"], "in_axes": None, "progress": False}
         settings["model_kwargs"] = {"push": jnp.array([0.0, 1.0])}
         fit(SOME[:2], svi, 5, X, y, **settings)
@@ -443,38 +436,27 @@ def test_a_checkpoint_of_other_members_is_refused(tmp_path):
 
 # -- what is refused -----------------------------------------------------------------------------------------------
 
+PRIOR = {"member_kwargs": ["prior"]}
 REFUSED = {
-    "too few": (
-        (X[:2], Y[:2]),
-        {},
-        r"With 3 keys the positional arguments must be \[3, rows, \.\.\.\].*got shape \(2",
-    ),
-    "shared by mistake": ((X[0], Y[0]), {}, "For data that all keys share pass in_axes=None"),
-    "one of them": ((X, Y[0]), {}, r"or None in its place, as in in_axes=\(None, 0\)"),
-    "rows": ((X, Y[:, :5]), {}, r"different numbers of rows, \[5, 12\]"),
-    "axes too short": ((X, Y), {"in_axes": (0,)}, r"for each of the 2 positional arguments; got \(0,\)"),
-    "axis": ((X, Y), {"in_axes": 1}, "in_axes must be 0 .* or None .*; got 1"),
-    "axis of one": ((X, Y), {"in_axes": (0, -1)}, r"got \(0, -1\)"),
-    "unknown": ((X, Y), {"member_kwargs": ["prior"]}, r"names \['prior'\], but the arrays in model_kwargs are \[\]"),
-    "no array": ((X, Y), {"member_kwargs": "prior", "prior": 2.0}, r"names \['prior'\], but the arrays"),
-    "length": (
-        (X, Y),
-        {"member_kwargs": ["prior"], "prior": jnp.ones(2)},
-        r"leading axis of 3, .*\(2,\).*'prior'",
-    ),
-    "no axis": (
-        (X, Y),
-        {"member_kwargs": ["prior"], "prior": jnp.ones(())},
-        r"leading axis of 3, .*'prior'",
-    ),
-    "start": ((X, Y), {"init_params": {"w_loc": jnp.zeros(2)}}, r"init_params must have a leading axis of 3.*'w_loc'"),
-    "batch": ((X, Y), {"batch_size": 13}, "batch_size must be between 1 and the number of rows, 12; got 13"),
-    "one key": ((X[0], Y[0]), {"key": KEY, "member_kwargs": ["prior"]}, "member_kwargs is for several keys"),
-    "no keys": ((X[:0], Y[:0]), {"key": SOME[:0]}, r"rng_key must be one key, or keys \[K\] .* got shape \(0,\)"),
-    "keys": ((X, Y), {"key": SOME[:, None]}, r"rng_key must be one key, or keys \[K\] .* got shape \(3, 1\)"),
-    "table": ((ArrayTable(X[0], Y[0]),), {}, "A table is the only positional argument"),
-    "one key in an array": ((ArrayTable(X[0], Y[0]),), {"key": SOME[:1]}, "A table is the only"),
-    "table and arrays": ((ArrayTable(X[0]), Y[0]), {"key": KEY}, "A table is the only"),
+    "too few": ((X[:2], Y[:2]), {}, r"\[3, rows"),
+    "shared by mistake": ((X[0], Y[0]), {}, "in_axes=None"),
+    "one of them": ((X, Y[0]), {}, r"in_axes=\(None, 0\)"),
+    "rows": ((X, Y[:, :5]), {}, r"numbers of rows, \[5, 12\]"),
+    "axes too short": ((X, Y), {"in_axes": (0,)}, "in_axes"),
+    "axis": ((X, Y), {"in_axes": 1}, "in_axes"),
+    "axis of one": ((X, Y), {"in_axes": (0, -1)}, "in_axes"),
+    "unknown": ((X, Y), PRIOR, r"member_kwargs names \['prior'\]"),
+    "no array": ((X, Y), {"member_kwargs": "prior", "prior": 2.0}, r"member_kwargs names \['prior'\]"),
+    "length": ((X, Y), PRIOR | {"prior": jnp.ones(2)}, "member_kwargs .*'prior'"),
+    "no axis": ((X, Y), PRIOR | {"prior": jnp.ones(())}, "member_kwargs .*'prior'"),
+    "start": ((X, Y), {"init_params": {"w_loc": jnp.zeros(2)}}, "init_params .*'w_loc'"),
+    "batch": ((X, Y), {"batch_size": 13}, "batch_size"),
+    "one key": ((X[0], Y[0]), PRIOR | {"key": KEY}, "member_kwargs"),
+    "no keys": ((X[:0], Y[:0]), {"key": SOME[:0]}, "rng_key"),
+    "keys": ((X, Y), {"key": SOME[:, None]}, "rng_key"),
+    "table": ((ArrayTable(X[0], Y[0]),), {}, "table"),
+    "one key in an array": ((ArrayTable(X[0], Y[0]),), {"key": SOME[:1]}, "table"),
+    "table and arrays": ((ArrayTable(X[0]), Y[0]), {"key": KEY}, "table"),
 }
 
 
