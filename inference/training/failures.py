@@ -203,7 +203,7 @@ class FailedStep(NamedTuple):
         svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
         shown = of_objective(svi.loss).representation
-        run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, representation=shown)
+        run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, mode=shown)
 
 
 def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str) -> None:

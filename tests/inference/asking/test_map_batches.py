@@ -43,7 +43,7 @@ def moments(guide, sign=1.0, traced=None):
         if traced is not None:
             traced.append(len(batch.rows))
         shown = Marginals(batch.site_rows, batch.views)
-        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, representation=shown).guide
+        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, mode=shown).guide
         values = {name: sign * found[name]["fn"].marginals()[0] for name in guide.sites.processes}
         notes = Static({"names": sorted(values)})
         return {"means": values, "numbers": {"f": jnp.full(len(batch.rows), random.normal(key))}, "notes": notes}
