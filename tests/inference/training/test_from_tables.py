@@ -53,7 +53,7 @@ def readers():
 def small_is_large():
     """Epochs of several windows, chunks of at most four steps and a sample of 20 rows, as large tables have them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minibatches, "Minibatches", partial(Minibatches, window=24))
+        patch.setattr("gpzoo.tables.minibatches.Minibatches", partial(Minibatches, window=24))
         patch.setattr(minibatches, "_MOST_NUMBERS", 4 * BATCH * 3)
         patch.setattr(minibatches, "_SAMPLE_ROWS", 20)
         yield
