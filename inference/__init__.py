@@ -5,7 +5,8 @@ The folder ``inference/`` is installed as ``gpzoo.inference``. From the lowest f
 * ``programs/``: what a program is and how it runs. ``gp_sites.py`` says which value a GP site has, ``rows.py`` which
   rows of a site go with which rows of data, ``arguments.py`` which arguments pass.
 * ``guides/`` and ``bounds/``: posteriors of a program, and objectives.
-* ``training/``, which begins in ``fit.py``, and ``asking/``, which begins in ``ask.py``: questions to a trained model.
+* ``training/``, which begins in ``fit.py``, and ``asking/``, which begins in ``map_batches.py``: what a trained model
+  gives.
 * ``diagnosis/``, ``plots/``, ``reports/``: whether to believe it, how it looks, and both on a page.
 """
 

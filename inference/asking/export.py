@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,7 +156,7 @@ def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray
     if options.params:
         for name in guide.sites.parameters.keys() & params.keys():
             points |= _leaves(name, params[name])
-    return Posterior(model, _draws_of(model), numbers, shape, constants, stats, points)
+    return Posterior(model, _draws_of(model, math.prod(shape)), numbers, shape, constants, stats, points)
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
@@ -182,11 +183,11 @@ def drawn_alone(samples: Any, seen: Look) -> Any:
     return {name: np.asarray(x)[None] for name, x in own.items()} if ungrouped else own
 
 
-def _draws_of(model: BoundModel) -> Draws:
-    """Draws of the guide's posterior."""
+def _draws_of(model: BoundModel, count: int) -> Draws:
+    """So many draws of the guide's posterior."""
     sites = model.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
-    return Draws(model=model.model, guide=model.guide, latents=sites.latents, plate_depth=depth)
+    return Draws(model=model.model, guide=model.guide, latents=sites.latents, count=count, plate_depth=depth)
 
 
 class Densities(NamedTuple):
@@ -212,17 +213,15 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    source, guide, rows = _draws_of(model), model.guide, model.num_rows
+    source, guide = _draws_of(model, num_draws), model.guide
 
     def of_draw(draw: Draw, batch: Batch) -> Arrays:
         found = source.at_data(draw, batch)
         return {group: found[group] for group in _DENSITIES}
 
-    # A loop compiles in less time than vmap, and of few rows factors cost nothing.
-    alone = guide.draws_anything or (rows <= _FEW and rows * _inputs_of_a_row(model, _FEW) <= _FEW)
-    draws = random.split(named_key(rng_key, "export"), num_draws), guide.numbers(model.params, num_draws)
-    most = _MOST // _inputs_of_a_row(model, _MOST) or 1
-    found = _at_data("densities", of_draw, alone, model, rng_key, draws, most).arrays
+    draws, most = (rng_key, guide.numbers(model.params, num_draws)), _MOST // _inputs_of_a_row(model, _MOST) or 1
+    fn = BatchFunction("densities", of_draw, num_draws, _at_once(model), prepare=source.prepare)
+    found = _at_data(fn, model, draws, most).arrays
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     for name, mask in found["masks"].items():
@@ -301,7 +300,8 @@ def draws_to_arviz(
             raise ValueError(f"posterior_samples has no draws of the latent sites {missing}.")
         constants = params | {f"{name}_inducing": parameter_of(at) for name, at in inducing.items()}
         bound = BoundModel(model, None, params, args, kwargs, values=values)
-        source = Draws(model=model, latents=latents, plate_depth=depth, inducing=inducing)
+        of = {"count": math.prod(shape), "plate_depth": depth, "inducing": inducing}
+        source = Draws(model=model, latents=latents, **of)
         posterior = Posterior(bound, source, flat, shape, constants, sample_stats or {})
         return _container([_export(posterior, rng_key, options)], options)
 
@@ -439,41 +439,41 @@ def _computed(
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
-    model, source, (chains, count) = posterior.model, posterior.source, posterior.shape
-    draws = random.split(named_key(rng_key, "export"), chains * count), posterior.samples
-    # Where kernels are the same for all draws, so are their factors: vmap forms those once.
-    alone = source.guide is None or source.guide.draws_anything
+    model, source, draws = posterior.model, posterior.source, (rng_key, posterior.samples)
     if batch_size is None:
         largest, inputs = max(model.num_rows, 0 if new is None else new.num_rows), _inputs_of_a_row(model, _MOST)
-        batch_size = (_MOST_OF_DRAWS if alone and largest * inputs > _MOST else _MOST) // inputs or 1
+        each = source.guide is None or source.guide.draws_anything
+        batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
     most = max(model.num_rows, 1) if source.guide is None else batch_size
-    found = _at_data("export", source.at_data, alone, model, rng_key, draws, most).arrays
+    at_once = _at_once(model)
+    fn = BatchFunction("export", source.at_data, source.count, at_once, prepare=source.prepare)
+    found = _at_data(fn, model, draws, most).arrays
     few = min(model.num_rows, most)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
-    prior = model.compiled_for(BatchFunction("prior", source.of_prior, at_once=1 if alone else None))
-    found |= jax.tree.map(np.asarray, prior(random.split(named_key(rng_key, "prior"), count), model.batch(args=first)))
+    prior = model.compiled_for(_of_prior(source, posterior.shape[1], at_once))
+    found |= jax.tree.map(np.asarray, prior(rng_key, model.batch(args=first)))
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:
-        fn = BatchFunction("predictions", source.at_new, at_once=1 if alone else None)
-        views, size = named_key(rng_key, "views"), _even(new.num_rows, batch_size)
-        others = model.batch(views=views), found["notes"]
-        result = map_batches(fn, new, draws, size, whole=new.site_rows, views=views, others=others)
+        fn = BatchFunction("predictions", source.at_new, source.count, at_once, prepare=source.prepare)
+        size, others = _even(new.num_rows, batch_size), (model.batch(), found["notes"])
+        result = map_batches(fn, new, draws, size, whole=new.site_rows, others=others)
         result.refuse_not_finite(dict.fromkeys(("predictions", "means"), "predictions"), others[1].value.processes)
         found["predictions"] = result.arrays["predictions"]
     return found, few
 
 
-def _at_data(
-    name: str,
-    of_draw: Callable[[Draw, Batch], Arrays],
-    alone: bool,
-    model: BoundModel,
-    rng_key: Array,
-    draws: Draw,
-    most: int,
-) -> BatchResult:
-    """A function of draws at the data, made one after the other or all at once; densities are summed over rows.
+def _of_prior(source: Draws, count: int, at_once: int | None) -> BatchFunction:
+    """So many draws of the prior."""
+
+    def prepare(key: Array, batch: Batch) -> tuple[Array, Batch]:
+        return random.split(named_key(key, "prior"), count), batch
+
+    return BatchFunction("prior", source.of_prior, count, at_once, prepare=prepare)
+
+
+def _at_data(fn: BatchFunction, model: BoundModel, draws: Draw, most: int) -> BatchResult:
+    """A function of draws at the data, in even batches; what all draws share is that of the first.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
@@ -484,8 +484,8 @@ def _at_data(
             found[group] = {n: x[0] for n, x in found[group].items()}
         return found
 
-    fn = BatchFunction(name, of_draw, (), 1 if alone else None, summary, dict.fromkeys(_SHARED, 0))
-    result = map_batches(fn, model, draws, _even(model.num_rows, most), views=named_key(rng_key, "views"))
+    fn = replace(fn, summary=summary, row_axis=dict.fromkeys(_SHARED, 0))
+    result = map_batches(fn, model, draws, _even(model.num_rows, most))
     found, processes = result.arrays, result.arrays["notes"].value.processes
     _refuse_batches(model, found, most)
     for group in ("log_prior", "log_q"):  # latents of rows have a term for each
@@ -496,6 +496,17 @@ def _at_data(
 
     result.refuse_not_finite(_WORDS, processes, site_of)
     return result
+
+
+def _at_once(model: BoundModel) -> int | None:
+    """How many draws are made at once: all where kernels are the same for them, whose factors ``vmap`` forms once.
+
+    A loop compiles in less time, and of few rows factors cost nothing.
+    """
+    guide, rows = model.guide, model.num_rows
+    if guide is None or guide.draws_anything:
+        return 1
+    return 1 if rows <= _FEW and rows * _inputs_of_a_row(model, _FEW) <= _FEW else None
 
 
 def _inputs_of_a_row(model: BoundModel, few: int) -> int:

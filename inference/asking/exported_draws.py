@@ -66,10 +66,20 @@ class Draws(GivenProgram):
     Attributes:
         latents: names of the latent sites, without discrete ones, which have no draws.
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
+        count: number of draws.
     """
 
     latents: frozenset[str]
+    count: int
     plate_depth: int | None = None
+
+    def prepare(self, given: Draw, batch: Batch) -> tuple[Draw, Batch]:
+        """Keys of all draws, and of sampled views, of one key."""
+        key, samples = given
+        batch = batch._replace(views=named_key(key, "views"))
+        if batch.others is not None:
+            batch = batch._replace(others=(batch.others[0]._replace(views=batch.views), batch.others[1]))
+        return (random.split(named_key(key, "export"), self.count), samples), batch
 
     @property
     def of_mcmc(self) -> bool:

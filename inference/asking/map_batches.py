@@ -138,6 +138,8 @@ class BatchFunction:
         at_once: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
         summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
+        prepare: gives draws and batch in the compiled program, of what is given for draws; ``None`` for these. A key is
+            split here, which by itself would be another program to compile.
         once: whether the program runs once, on few rows, so that compiling it takes most of the time.
     """
 
@@ -147,11 +149,14 @@ class BatchFunction:
     at_once: int | None = 1
     summary: Callable[[Any], Any] | None = None
     row_axis: Mapping[str, int] = field(default_factory=dict)
+    prepare: Callable[[Any, Batch], tuple[Any, Batch]] | None = None
     once: bool = False
 
 
 def _mapped(fn: BatchFunction, draws: Any, batch: Batch) -> Any:
     """The arrays of all draws, or their summary."""
+    if fn.prepare is not None:
+        draws, batch = fn.prepare(draws, batch)
 
     def of_draw(draw: Any) -> Any:
         return fn.of_draw(draw, batch)
@@ -260,7 +265,7 @@ class BatchResult(NamedTuple):
     Attributes:
         arrays: by group and site.
         fn: of one draw.
-        draws: all draws.
+        draws: as they were given.
         batch: the first one with numbers that are not finite, else the last.
     """
 
@@ -287,7 +292,10 @@ class BatchResult(NamedTuple):
                 refuse_not_finite(site_of(name), said, values, processes, self._explain)
 
     def _explain(self) -> None:
-        self.fn.of_draw(_first(self.draws), self.batch)
+        draws, batch = self.draws, self.batch
+        if self.fn.prepare is not None:
+            draws, batch = self.fn.prepare(draws, batch)
+        self.fn.of_draw(_first(draws), batch)
 
 
 def map_batches(
@@ -308,7 +316,7 @@ def map_batches(
     Args:
         fn: the function.
         model: at all rows.
-        draws: a pytree with an axis of draws in front.
+        draws: a pytree with an axis of draws in front, or what the function prepares.
         batch_size: most rows at a time.
         of_sites: data of all rows by site; each batch has its own rows of them.
         whole: how sites follow the rows, where the function needs :attr:`Batch.layouts` of all rows in one batch, too.

@@ -43,14 +43,25 @@ class Paths(GivenProgram):
     Attributes:
         sites: of the program; discrete latent ones are drawn from their prior at new inputs.
         asked: of the prediction.
+        num_draws: number of draws.
     """
 
     sites: Sites
     asked: Asked
+    num_draws: int
 
-    def at_training(self, draw: tuple[PRNGKeyArray, dict], batch: Batch) -> AtTraining:
+    def prepare(self, given: PathDraw, batch: Batch) -> tuple[tuple[Array, dict[str, Any], AtTraining | None], Batch]:
+        """Keys of all draws, and of sampled views, of one key."""
+        key, samples, training = given
+        views = named_key(key, "views")
+        if batch.others is not None:
+            batch = batch._replace(others=batch.others._replace(views=views))
+        keys = random.split(named_key(key, "draws"), self.num_draws)
+        return (keys, samples, training), batch._replace(views=views)
+
+    def at_training(self, draw: PathDraw, batch: Batch) -> AtTraining:
         """The GP sites at the training inputs: those that were observed there, and those whose values the draw has."""
-        key, samples = draw
+        key, samples, _ = draw
         _, trace = self._traces(key, self._known(batch, samples), batch, self.given_u(samples), None)
         observed: dict[str, Given] = {}
         drawn: dict[str, Given] = {}
@@ -71,7 +82,7 @@ class Paths(GivenProgram):
         known, given, tests = self._known(batch, samples), self.given_u(samples), batch.of_sites
         observed: dict[str, Given] = {}
         if batch.others is not None:
-            observed, drawn = training or self.at_training((key, samples), batch.others)
+            observed, drawn = training or self.at_training((key, samples, None), batch.others)
             given = given | drawn | observed
         guide_trace, trace = self._traces(key, known, batch, given, batch.site_rows)
         found: dict[str, Path] = {}

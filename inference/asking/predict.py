@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array
 from jaxtyping import PRNGKeyArray
 
 from gpzoo import _checks as checks
@@ -26,7 +26,6 @@ from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.finite import LOG_DENSITIES, is_finite
-from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import columns_of, rows_of_test_data
 from gpzoo.inference.programs.program import find_sites, look, parameters_of
 from gpzoo.inference.programs.sites import Sites
@@ -167,23 +166,20 @@ def predictions(
     if options.train_args is not None:
         args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
         training = replace(model, args=args, kwargs=kwargs)
-    paths, num_draws, samples = _paths(model, options, training, dict(samples or {}))
-    draws = random.split(named_key(rng_key, "draws"), num_draws), samples
-    views, at_training = named_key(rng_key, "views"), None
-    others = None if training is None else training.batch(views=views)
-    if others is not None:
-        at_training = _at_training(model, paths, draws, others)
-    whole = None
+    paths, samples = _paths(model, options, training, dict(samples or {}))
+    draws = rng_key, samples, None
+    others = None if training is None else training.batch()
+    at_training = None if others is None else _at_training(model, paths, draws, others)
+    own, whole = (paths.asked, paths.num_draws), None
     if options.draws_rows or paths.sites.enumerated:
         whole = model.site_rows_in_batches(1)  # draws run the program on single rows
     result = map_batches(
-        BatchFunction("predict", paths, paths.asked, _AT_ONCE, paths.summary, ROW_AXES),
+        BatchFunction("predict", paths, own, _AT_ONCE, paths.summary, ROW_AXES, paths.prepare),
         model,
-        (*draws, at_training),
+        (rng_key, samples, at_training),
         batch_size,
         of_sites={name: np.asarray(x) for name, x in test_data.items()},
         whole=whole,
-        views=views,
         others=others,
     )
     arrays = result.arrays
@@ -192,7 +188,7 @@ def predictions(
     lacking = _lacking_moments(arrays, paths.sites.processes, model, rng_key, options, samples)
     try:
         # Outside jit, training inputs are factorised again.
-        result = result._replace(arrays=_to_check(arrays, lacking, test_data), draws=(*draws, None))
+        result = result._replace(arrays=_to_check(arrays, lacking, test_data), draws=draws)
         result.refuse_not_finite(_WORDS, paths.sites.processes)
     except GPZooError:
         # A program may refuse inputs, whose numbers it sees outside jit alone.
@@ -207,8 +203,8 @@ def predictions(
 
 def _paths(
     model: BoundModel, options: Predicting, training: BoundModel | None, samples: dict[str, Array]
-) -> tuple[Paths, int, dict[str, Array]]:
-    """The function of one draw, the number of draws, and their samples of latent sites."""
+) -> tuple[Paths, dict[str, Array]]:
+    """The function of one draw, and the samples of latent sites of all."""
     guide = model.guide
     if guide is None:
         sites, inducing = _looked_at(model, training, samples)
@@ -218,7 +214,8 @@ def _paths(
         samples = guide.numbers(model.params, options.num_draws)
     num_draws = len(next(iter(samples.values()))) if samples else options.num_draws if several else 1
     asked = options.asked(1 if samples or several else options.num_draws)
-    return Paths(model=model.model, guide=guide, inducing=inducing, sites=sites, asked=asked), num_draws, samples
+    of = {"model": model.model, "guide": guide, "inducing": inducing, "sites": sites}
+    return Paths(**of, asked=asked, num_draws=num_draws), samples
 
 
 def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], test_data: Mapping[str, Any]) -> Arrays:
@@ -232,7 +229,11 @@ def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], te
 
 def _at_training(model: BoundModel, paths: Paths, draws: Any, training: Batch) -> AtTraining | None:
     """The GP sites of all draws at the training inputs, unless they take too much memory."""
-    compiled = model.compiled_for(BatchFunction("at training", paths.at_training, paths.asked, _AT_ONCE))
+    own, whole = (paths.asked, paths.num_draws), None
+    if options.draws_rows or paths.sites.enumerated:
+        whole = model.site_rows_in_batches(1)  # draws run the program on single rows
+    fn = BatchFunction("at training", paths.at_training, own, _AT_ONCE, prepare=paths.prepare)
+    compiled = model.compiled_for(fn)
     shapes = jax.tree.leaves(jax.eval_shape(compiled, draws, training))
     if sum(x.size * x.dtype.itemsize for x in shapes) > _MOST_KEPT:
         return None

@@ -203,7 +203,7 @@ class Trained:
 
         Sites have rows of their own: the program says which go with the rows of the inputs, one for each or several
         (patches), and those are predicted in batches. Others, such as a site at inputs from ``model_kwargs``, are the
-        same in every batch and computed once. Several batches are refused where the rows of a site depend on several
+        same in every batch. Several batches are refused where the rows of a site depend on several
         rows of the inputs.
 
         For draws of functions, joint over the inputs, use :meth:`functions`, or :class:`numpyro.infer.Predictive` with

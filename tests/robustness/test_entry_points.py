@@ -206,7 +206,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
         elif entry in ("to_arviz", "guide.setup", "guide.init_params"):
             monkeypatch.setattr(InducingGuide, "sites_for", last)
         elif entry == "condition":
-            monkeypatch.setattr(models, "updated", lambda model, *rest: reaching(model.args))
+            monkeypatch.setattr(models, "updated", lambda model, *rest, **options: reaching(model.args))
         elif entry == "add_inducing":
             monkeypatch.setattr(models, "extended", lambda *given: reaching(given[4]))
         elif entry == "predict":
