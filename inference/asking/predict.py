@@ -229,9 +229,7 @@ def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], te
 
 def _at_training(model: BoundModel, paths: Paths, draws: Any, training: Batch) -> AtTraining | None:
     """The GP sites of all draws at the training inputs, unless they take too much memory."""
-    own, whole = (paths.asked, paths.num_draws), None
-    if options.draws_rows or paths.sites.enumerated:
-        whole = model.site_rows_in_batches(1)  # draws run the program on single rows
+    own = paths.asked, paths.num_draws
     fn = BatchFunction("at training", paths.at_training, own, _AT_ONCE, prepare=paths.prepare)
     compiled = model.compiled_for(fn)
     shapes = jax.tree.leaves(jax.eval_shape(compiled, draws, training))
