@@ -171,7 +171,7 @@ def predictions(
     others = None if training is None else training.batch()
     at_training = None if others is None else _at_training(model, paths, draws, others)
     own, whole = (paths.asked, paths.num_draws), None
-    if options.draws_rows or paths.sites.enumerated:
+    if batch_size >= model.num_rows and (options.draws_rows or paths.sites.enumerated):
         whole = model.site_rows_in_batches(1)  # draws run the program on single rows
     result = map_batches(
         BatchFunction("predict", paths, own, _AT_ONCE, paths.summary, ROW_AXES, paths.prepare),
