@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from numpyro.infer import SVI
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
-from gpzoo.errors import PrecisionWarning, keeping_finished
+from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning, keeping_finished
 from gpzoo.inference.asking.export import densities
 from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.asking.summaries import SitePrediction
@@ -208,9 +209,10 @@ def compare(
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
             ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite,
-            ``site`` is not a data site, or test rows are of another shape; for ``elpd``, there are fewer than two folds
-            or fewer rows than folds, data are missing, or ``model_kwargs`` belong to all rows; and as
-            :func:`~gpzoo.inference.fit`, when a candidate's turn comes.
+            ``site`` is not a data site, test rows are of another shape, or a candidate cannot begin on these data or be
+            asked about the test data; for ``elpd``, there are fewer than two folds or fewer rows than folds, data are
+            missing, ``model_kwargs`` belong to all rows, or a candidate cannot begin without the rows of a fold (ten of
+            them for ``"loo"``).
 
     The error of a failed candidate carries the candidates before it as ``.finished``, by name, and itself if its
     training had ended.
@@ -244,11 +246,13 @@ def compare(
     by_weights = isinstance(elpd, str) and elpd == "loo"
     folds = [] if elpd is None else _folds(rng_key, data, kwargs, elpd, by_weights)
     task = _Task(rng_key, data, tests, site, score, num_steps, batch_size, kwargs, folds, by_weights)
+    begun = {name: task.begun(name, svi) for name, svi in trainings.items()}
     found: dict[str, Candidate] = {}
     for name, svi in trainings.items():
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
             trained = task.trained(rng_key, svi, data, checkpoint=folders.get(name), progress=progress and str(name))
+            trained = replace(trained, _compiled=begun[name]._compiled)
             bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
             found[name] = Candidate(bound, None, None, trained)  # which an error below leaves in .finished
             nlpp, scored = task.tested(trained)
@@ -283,6 +287,26 @@ class _Task:
         """A training of a candidate."""
         return fit(key, svi, self.num_steps, *data, batch_size=self.batch_size, model_kwargs=self.kwargs, **options)
 
+    def begun(self, name: str, svi: SVI) -> Trained:
+        """A candidate before its first step: what training, test or folds refuse is refused before any is trained.
+
+        Raises:
+            ValueError: naming the candidate.
+        """
+        untrained = replace(self, num_steps=0)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the training gives them
+                begun = untrained.trained(self.rng_key, svi, self.data, progress=False)
+                with suppress(NonFiniteError, FactorisationError):  # of initial parameters only
+                    self.tested(begun)
+                if self.folds:
+                    untrained.trained_without(svi, self.folds)
+        except Exception as error:
+            error.add_note(f"Candidate {name!r} cannot be trained, or not without the rows of a fold.")
+            raise
+        return begun
+
     def tested(self, trained: Trained) -> tuple[float | None, float | None]:
         """The nlpp and the score of the test rows, or ``None`` for what is not asked for."""
         if self.tests is None:
@@ -316,15 +340,19 @@ class _Task:
         if not folds:
             return np.zeros(0)
         X, y = (np.asarray(x) for x in self.data)
-        size = len(X) - max(map(len, folds))  # all trainings have as many rows
-        kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
-        keys = random.split(named_key(self.rng_key, "without"), len(folds))
-        several = self.trained(keys, svi, (X[kept], y[kept]), progress=False)
-        found = []
+        several, found = self.trained_without(svi, folds), []
         for k, fold in enumerate(folds):
             test = {"test_data": {self.site: y[fold]}, "model_kwargs": self.kwargs}
             found.append(several.member(k).predict(self.rng_key, X[fold], **test)[self.site].log_density)
         return np.concatenate(found)
+
+    def trained_without(self, svi: SVI, folds: Sequence[np.ndarray]) -> Trained:
+        """A training without each fold, all of as many rows."""
+        X, y = (np.asarray(x) for x in self.data)
+        size = len(X) - max(map(len, folds))
+        kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
+        keys = random.split(named_key(self.rng_key, "without"), len(folds))
+        return self.trained(keys, svi, (X[kept], y[kept]), progress=False)
 
 
 def _training_of(name: str, candidate: Any, learning_rate: float | optax.Schedule) -> SVI:

@@ -79,29 +79,33 @@ def test_folds_that_cannot_be_are_refused(folds):
         compare(KEY, {"one": (partial(of_kernel, RBF()), kmeans(3))}, X, y, elpd=folds, num_steps=1)
 
 
-GOOD = partial(of_kernel, RBF()), kmeans(3)
-ROWS, TARGETS = sine(12)
-REFUSED = {
-    "fewer targets": ({"one": GOOD}, {"X_test": ROWS, "y_test": TARGETS[:-1]}, "y_test"),
-    "columns": ({"one": GOOD}, {"X_test": np.ones((3, 2)), "y_test": TARGETS[:3]}, "X_test"),
-    "site": ({"one": GOOD}, {"elpd": 2, "site": "z"}, "'one' has"),
-    "folders": ({"one": GOOD, "a": GOOD, "./a": GOOD}, {"checkpoint": "unused"}, "names of their own"),
-    "no folder": ({"one": GOOD, "a\0": GOOD}, {"checkpoint": "unused"}, "checkpoint of candidate"),
-}
+def options_that_fail_later():
+    """Calls that only a later candidate, a fold or the test data cannot take, and the words of their refusals."""
+    X, y = sine(12)
+    good, rows = (partial(of_kernel, RBF()), kmeans(3)), "number of rows"
+    for elpd, size, left in ((2, 7, 6), (3, 12, 8), (5, 10, 9), ("loo", 11, 10)):
+        yield {"one": good}, X, y, {"elpd": elpd, "batch_size": size}, f"{rows}, {left}; got {size}"
+    for M, distinct, elpd in ((4, 4, 3), (5, 5, 6), (3, 3, "loo")):
+        few = np.concatenate([X[:distinct], np.repeat(X[:1], 12 - distinct, axis=0)])
+        yield {"one": (good[0], kmeans(M))}, few, y, {"elpd": elpd}, rf"kmeans\({M}\) .* only has|X has only"
+    yield {"one": good, "two": (good[0], kmeans(13))}, X, y, {}, "X has only 12 distinct rows"
+    whole = SVI(of_kernel, InducingGuide(good[0], kmeans(3)), lbfgs(), GaussianProcessELBO())
+    yield {"one": good, "two": whole}, X, y, {"batch_size": 5}, "lbfgs"
+    yield {"one": good}, X, y, {"X_test": X, "y_test": y[:-1]}, "rows"
+    yield {"one": good}, X, y, {"X_test": np.ones((3, 2)), "y_test": y[:3]}, "X_test"
+    yield {"one": good}, X, y, {"X_test": X, "y_test": y, "score": lambda test, y: {}["spread"]}, "spread"
+    yield {"one": good, "a": good, "./a": good}, X, y, {"checkpoint": "unused"}, "names of their own"
+    yield {"one": good, "a\0": good}, X, y, {"checkpoint": "unused"}, "checkpoint of candidate"
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_compared_is_refused_before_anything_is_trained(name, monkeypatch, tmp_path, standard_promotion):
-    candidates, options, words = REFUSED[name]
+@pytest.mark.parametrize(("candidates", "X", "y", "options", "words"), list(options_that_fail_later()))
+def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
+    candidates, X, y, options, words, monkeypatch, tmp_path, standard_promotion
+):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparison, "fit", lambda *args, **kwargs: pytest.fail("it trains"))
-    with pytest.raises((ValueError, TypeError), match=words):
-        compare(KEY, candidates, ROWS, TARGETS, num_steps=3, progress=False, **options)
+    begin = comparison.fit
+    trains = lambda key, svi, steps, *data, **given: begin(key, svi, steps and pytest.fail("it trains"), *data, **given)  # noqa: E731
+    monkeypatch.setattr(comparison, "fit", trains)
+    with pytest.raises((ValueError, TypeError, KeyError), match=words):
+        compare(KEY, candidates, X, y, num_steps=3, progress=False, **options)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_score_that_fails_keeps_the_trained_candidate(standard_promotion):
-    options = {"X_test": ROWS, "y_test": TARGETS, "score": lambda test, y: {}["spread"]}
-    with pytest.raises(KeyError, match="spread") as caught:
-        compare(KEY, {"one": GOOD}, ROWS, TARGETS, num_steps=3, progress=False, **options)
-    assert caught.value.finished["one"].trained.losses.shape == (3,)
