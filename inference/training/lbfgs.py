@@ -53,6 +53,26 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collec
     return LineSearched(optax.lbfgs(memory_size=memory_size, linesearch=search), frozenset(held))
 
 
+def refuse_line_search(optimiser: Any, state: Any) -> None:
+    """Refuse optax's transformations that search along a line, which need more of a training than NumPyro gives them.
+
+    Args:
+        optimiser: of the training.
+        state: of the optimiser.
+
+    Raises:
+        TypeError: with the way out.
+    """
+    searches = optax.ScaleByZoomLinesearchState | optax.ScaleByBacktrackingLinesearchState
+    found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, searches))
+    if not isinstance(optimiser, LineSearched) and any(isinstance(x, searches) for x in found):
+        raise TypeError(
+            "The optimiser contains a line search, such as that of optax.lbfgs, which needs the objective itself. Pass "
+            "gpzoo.inference.lbfgs() alone; lbfgs(held={'f_inducing'}) holds parameters as they are, in place of "
+            "optax.partition."
+        )
+
+
 class LineSearched(Optimizer):
     """An optax transformation that evaluates the objective, and keeps value and gradient in its state."""
 

@@ -25,6 +25,7 @@ from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, values_of
+from gpzoo.inference.training.lbfgs import refuse_line_search
 from gpzoo.inference.training.protocol import of_objective, refuse_no_parameters
 from gpzoo.inference.training.setup import Setup
 from gpzoo.inference.training.state import TrainState
@@ -60,6 +61,7 @@ def start(setup: Setup, init_params: Mapping[str, Any] | None) -> tuple[Steps, T
     steps = Steps(setup, state)
     refuse_scales(steps.trace, setup.source.size, setup.source.num_rows)
     refuse_no_parameters(svi.optim.get_params(states[0].optim_state))
+    refuse_line_search(svi.optim, states[0].optim_state)
     setup.expectations |= expectations(steps.trace, begin.needs)
     return steps, TrainState(state, 0, np.zeros((replicates.count, 0)))
 
