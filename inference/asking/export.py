@@ -449,7 +449,7 @@ def _computed(
     fn = BatchFunction("export", source.at_data, source.count, at_once, prepare=source.prepare)
     found = _at_data(fn, model, draws, most).arrays
     few = min(model.num_rows, most)
-    first = jax.tree.map(lambda x: x[:few], model.args)
+    first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
     prior = model.compiled_for(_of_prior(source, posterior.shape[1], at_once))
     found |= jax.tree.map(np.asarray, prior(rng_key, model.batch(args=first)))
     _warn_not_finite(found)
