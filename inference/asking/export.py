@@ -546,7 +546,7 @@ def _without_masked(found: Arrays, axes: dict[str, Any], constants: dict[str, np
     return labels
 
 
-def _at_new_inputs(model: BoundModel, options: Exporting) -> Subject | None:
+def _at_new_inputs(model: BoundModel, options: Exporting) -> BoundModel | None:
     """The program at new inputs, if there are any."""
     if options.new_args is None:
         return None
