@@ -57,11 +57,11 @@ def start(setup: Setup, init_params: Mapping[str, Any] | None) -> tuple[Steps, T
             if replicates.several:
                 error.add_note(f"This is member {k} of {replicates.count} trainings.")
             raise
+    refuse_line_search(svi.optim, states[0].optim_state)
     state = setup.placement.everywhere(replicates.stacked(states))
     steps = Steps(setup, state)
     refuse_scales(steps.trace, setup.source.size, setup.source.num_rows)
     refuse_no_parameters(svi.optim.get_params(states[0].optim_state))
-    refuse_line_search(svi.optim, states[0].optim_state)
     setup.expectations |= expectations(steps.trace, begin.needs)
     return steps, TrainState(state, 0, np.zeros((replicates.count, 0)))
 

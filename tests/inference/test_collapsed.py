@@ -234,10 +234,26 @@ def test_lbfgs_holds_parameters(held):
     assert moved == names.difference(held)
 
 
-def test_unknown_names_to_hold_are_refused():
+HELD = {"hold": optax.set_to_zero(), "train": optax.lbfgs()}
+
+
+@pytest.mark.parametrize(
+    "optimiser, error, said",
+    [
+        (optax.lbfgs(), TypeError, r"lbfgs\(\) alone"),
+        (
+            optax.partition(HELD, lambda params: {n: "hold" if n == "noise" else "train" for n in params}),
+            TypeError,
+            "held=",
+        ),
+        (optax.chain(optax.clip(1.0), optax.scale_by_backtracking_linesearch(5)), TypeError, r"lbfgs\(\) alone"),
+        (lbfgs(held={"inducing"}), ValueError, r"held.*\['inducing'\]"),
+    ],
+)
+def test_a_line_search_that_cannot_take_part_is_refused(optimiser, error, said):
     X, y = sine(12)
-    svi = SVI(regression, InducingGuide(regression, kmeans(4)), lbfgs(held={"inducing"}), COLLAPSED)
-    with pytest.raises(ValueError, match=r"held.*\['inducing'\]"):
+    svi = SVI(regression, InducingGuide(regression, kmeans(4)), optimiser, COLLAPSED)
+    with pytest.raises(error, match=said):
         fit(KEY, svi, 3, X, y, progress=False)
 
 
