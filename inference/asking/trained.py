@@ -623,6 +623,10 @@ class Trained:
         kind = type(self.guide).__name__
         wanted = f"guide must be the trained InducingGuide, got {kind}; ask a guide of NumPyro's by its Predictive."
         checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
+        for name, x in self.params.items():
+            wide = any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x))
+            if wide and not jax.config.read("jax_enable_x64"):
+                raise ValueError(f"params[{name!r}] is float64, which is not enabled: call numpyro.enable_x64() first.")
         return self.guide
 
     def _guide_with_sites(self) -> InducingGuide:

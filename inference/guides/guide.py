@@ -18,6 +18,7 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.errors import plain
+from gpzoo.inducing.initialisers import start
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.autoguide_mixin import AutoGuideMixin
@@ -320,7 +321,7 @@ class InducingGuide(AutoGuideMixin):
 
         computed = iter(at_once(once))
         seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), mode.seen)
-        return parameter_of(for_site(self.inducing, site)(*seen))
+        return parameter_of(start(site, for_site(self.inducing, site), *seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
         """The sites whose initialisers read inputs in :meth:`init_params`; after :meth:`setup`.

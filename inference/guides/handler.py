@@ -123,7 +123,7 @@ class PosteriorHandler(Handler):
             raise ValueError(f"Site {name!r} was a GaussianProcess at set-up and is a {type(prior).__name__} now.")
         options, mode = self.options, self.mode
         if isinstance(mode, AtPriorMean) and mode.looks_at == name:
-            mode.seen = numpyro.prng_key(), prior.X, prior.kernel
+            mode.seen = numpyro.prng_key(), prior.X, prior.kernel, self._before()
             return prior.mean
         posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
         residual = None
@@ -167,6 +167,10 @@ class PosteriorHandler(Handler):
         value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
         return variable_of(initialiser, value)
 
+    def _before(self) -> dict[str, Any]:
+        """The values of the GP sites so far."""
+        return {site: value for site, value in self.values.items() if site in self.sites.processes}
+
     def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
         """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
         if isinstance(initialiser, InducingVariable):
@@ -174,8 +178,7 @@ class PosteriorHandler(Handler):
         if isinstance(self.mode, AtPriorMean):
             if name in self.mode.made:
                 return self.mode.made[name]
-            before = {site: value for site, value in self.values.items() if site in self.sites.processes}
-            return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, before))
+            return parameter_of(start(name, initialiser, key, prior.X, prior.kernel, self._before()))
         if self.initial is None:
             self.initial = self.starting(key)
         return self.initial[f"{name}_inducing"]["value"]

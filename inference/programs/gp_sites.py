@@ -369,7 +369,7 @@ class AtPriorMean(SiteMode):
         made: values of ``<site>_inducing``, by site, that initialisers gave before; initialisers of others run on the
             way.
         looks_at: a site that has no posterior in this run, which only looks at what its initialiser is to see.
-        seen: a random key, the inputs and the kernel of that site, once it has run.
+        seen: a random key, the inputs and the kernel of that site, and values of sites before it, once it has run.
     """
 
     made: Mapping[str, Any] = field(default_factory=dict, kw_only=True)

@@ -202,7 +202,7 @@ class FailedStep(NamedTuple):
         """Run guide and model as in the objective, with numbers; no density is asked for, which would check them."""
         svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
-        shown = of_objective(svi.loss).representation
+        shown = of_objective(svi.loss).mode
         run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, mode=shown)
 
 

@@ -198,9 +198,9 @@ def test_what_fails_inside_the_compiled_step_gives_the_state_before_it():
     assert len(result.losses) < 5 and np.isfinite(result.losses).all()
 
 
-def only_the_first_trains(module, monkeypatch, params):
-    """``fit``, as the module calls it, gives these parameters in the first call and fails then."""
-    results = iter([Trained(None, None, params, np.zeros(2))])
+def only_the_first_trains(module, monkeypatch, params, calls=1):
+    """``fit``, as the module calls it, gives these parameters in so many calls and fails then."""
+    results = iter([Trained(None, None, params, np.zeros(2))] * calls)
 
     def failing(*args, **kwargs):
         for result in results:
@@ -212,7 +212,7 @@ def only_the_first_trains(module, monkeypatch, params):
 
 def test_a_comparison_that_fails_keeps_the_candidates_before(monkeypatch):
     X, y = sine(12)
-    only_the_first_trains(comparison, monkeypatch, {})
+    only_the_first_trains(comparison, monkeypatch, {}, calls=3)  # both begin
     one, other = ((regression, points(X[:M], X.dtype)) for M in (4, 5))
     with jax.numpy_dtype_promotion("standard"), pytest.raises(GPZooError, match="failed") as caught:
         compare(KEY, {"one": one, "other": other}, X, y, num_steps=3, progress=False)
