@@ -1,8 +1,6 @@
-"""How does a program find its rows split over several devices? By JAX's mesh, while :func:`fit` traces it under one.
-And how does a device take its own? In chunks, where all at once would not fit.
+"""Rows that are split over several devices, which a program finds by JAX's mesh, while :func:`fit` traces it under one.
 
-The axis of rows has a name of ours, so that no mesh of a user's own is taken for it. Outside such a mesh every function
-here leaves its arguments alone.
+A device takes its own rows in chunks, where all at once would not fit.
 """
 
 from __future__ import annotations

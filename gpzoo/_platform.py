@@ -1,4 +1,4 @@
-"""Every choice that depends on the backend, each with the reason that measurements gave for it.
+"""Choices that depend on the backend, each with the reason that measurements gave for it.
 
 Times are those of two cores unless a line says otherwise. On a GPU nothing here was compared: the plain way is taken.
 """

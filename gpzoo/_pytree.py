@@ -1,4 +1,4 @@
-"""How our classes become pytrees: annotated fields are leaves, and static ones are part of the type."""
+"""Classes that are pytrees: annotated fields are leaves, and static ones are part of the type."""
 
 from __future__ import annotations
 

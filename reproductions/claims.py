@@ -1,4 +1,4 @@
-"""What do the papers claim? Their numbers as they are printed, and their statements, each with what answers it."""
+"""Claims of the papers: numbers as they are printed, and statements, each with what answers it."""
 
 from __future__ import annotations
 

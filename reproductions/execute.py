@@ -1,4 +1,4 @@
-"""How is an experiment run? The folder is claimed, numbers are written first, then figures, then the model."""
+"""The run of an experiment: the folder is claimed, numbers are written first, then figures, then the model."""
 
 from __future__ import annotations
 

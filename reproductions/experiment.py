@@ -1,4 +1,4 @@
-"""What is an experiment, a run of it, and its result? And which experiments are there?"""
+"""Experiments, their runs and their results, and the list of all experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of inducing variables beside each other: how much of a function do as many of them tell, and at what cost?"""
+"""Kinds of inducing variables beside each other: how much of a function as many of them tell, and at what cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did a run leave, several runs side by side, and the file of a trained model? Reports on each."""
+"""Reports on what a run left, on several runs side by side, and on the file of a trained model."""
 
 from __future__ import annotations
 

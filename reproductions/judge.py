@@ -1,4 +1,4 @@
-"""Does a number of ours match the paper's, and does a statement hold? One rule for numbers, a few kinds of statements.
+"""Verdicts on numbers of ours beside the paper's, and on statements: one rule for numbers, a few kinds of statements.
 
 A statement of a paper's TOML names its kind as ``judge``, and its ``arguments``: a function of this module, or of
 the module of the paper. It is called with the runs that the claim ``needs`` and returns a :class:`Judged`.

@@ -1,4 +1,4 @@
-"""How do files of a run name the program that made them, and how are they written? Results, and what a run keeps.
+"""Files of a run, which name the program that made them: results, and what a run keeps.
 
 A result names in ``commit`` the commit in which its training began, in ``clean`` whether every start ran programs as
 committed, in ``commits`` those of all starts, and in ``versions`` gpzoo's and those of its libraries. In a checkout a

@@ -1,4 +1,4 @@
-"""How good is a prediction of the test set? The metrics of every paper, of a prediction of ``N`` data.
+"""Metrics of a prediction of the test set, those of every paper, of a prediction of ``N`` data.
 
 Metrics that are means over test rows have their standard error beside them, by their name and ``_se``: that over test
 rows, or that over splits where there are several (:func:`means`).

@@ -1,4 +1,4 @@
-"""What has been recorded? The result files, checked as they are read, and our number for a metric with its error."""
+"""Recorded results: their files, checked as they are read, and our number for a metric with its error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an experiment's program trained, evaluated and exported? One setting and one trainer for every paper."""
+"""Training, evaluation and export of an experiment's program: one setting and one trainer for every paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How :class:`~gpzoo.kernels.DoubleSum` computes sums of a base kernel over the views of inputs.
+"""Sums of a base kernel over the views of inputs, as :class:`~gpzoo.kernels.DoubleSum` computes them.
 
 Inputs are taken in chunks, so that memory never holds the base kernel between all views of a batch.
 """

@@ -1,4 +1,4 @@
-"""How likely are data with Gaussian noise? Every expectation has a closed form."""
+"""Data with Gaussian noise, of which every expectation has a closed form."""
 
 from __future__ import annotations
 

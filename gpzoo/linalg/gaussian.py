@@ -1,4 +1,4 @@
-"""What is the log density of a normal distribution, with a derivative that solves nothing twice?"""
+"""The log density of a normal distribution, with a derivative that solves nothing twice."""
 
 from __future__ import annotations
 

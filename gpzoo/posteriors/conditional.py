@@ -1,4 +1,4 @@
-"""How do the values ``f`` of a process follow from its inducing variables ``u``: by projection, or by interpolation?"""
+"""Conditionals, by which values ``f`` follow from inducing variables ``u``: by projection, or by interpolation."""
 
 from __future__ import annotations
 

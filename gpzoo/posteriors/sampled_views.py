@@ -1,4 +1,4 @@
-"""How are covariances estimated without bias from sampled views (learning invariances, section 4.4 and appendix B)?
+"""Covariances estimated without bias from sampled views (learning invariances, section 4.4 and appendix B).
 
 A square of a mean over views, ``I = sum_pq r(x_p, x_q) / P^2``, is estimated from ``S`` views of one input by
 ``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. Over a density only pairs of different views count

@@ -1,4 +1,4 @@
-"""How do marginals follow from the outputs of a GP site, row by row?"""
+"""Affine maps, by which marginals follow from the outputs of a GP site, row by row."""
 
 from __future__ import annotations
 

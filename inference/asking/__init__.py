@@ -1,1 +1,1 @@
-"""What a trained model gives: predictions, functions, posteriors, exports, new data, a file."""
+"""Answers of a trained model: predictions, functions, posteriors, exports, new data, a file."""

@@ -1,4 +1,4 @@
-"""What pictures need of a model: its GP sites, its data, predictions, and draws through the whole program."""
+"""A model as pictures need it: its GP sites, its data, predictions, and draws through the whole program."""
 
 from __future__ import annotations
 

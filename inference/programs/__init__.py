@@ -1,1 +1,1 @@
-"""What a program is, what happens in a run of it, and how its sites follow rows of data."""
+"""Programs: what happens in a run of one, and how its sites follow rows of data."""

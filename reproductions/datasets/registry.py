@@ -1,4 +1,4 @@
-"""Which data sets are there, and where is each? Decorators add their functions to the list."""
+"""The list of data sets and of the places where they are, to which decorators add functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each paper claims, as data, and the statements that only one of them needs."""
+"""Claims of each paper, as data, and the statements that only one of them needs."""
 
 from gpzoo.reproductions.claims import load
 
