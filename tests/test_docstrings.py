@@ -1,14 +1,18 @@
 """Examples in the docstrings of public names are run, and show what they print."""
 
+import ast
 import doctest
 import importlib
 import inspect
 import itertools
 import re
+from pathlib import Path
 
 import jax
 import numpyro
 import pytest
+
+import gpzoo.inference
 
 MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".models", ".tables", ".adapters.sklearn")
 PUBLIC = {
@@ -72,3 +76,15 @@ def test_tables_keep_their_columns():
             margins = [i for i, sign in enumerate(ruling) if sign == " " and ruling[:i].strip()]
             words = [line for line in lines[start:end] if any(line[i : i + 1].strip() for i in margins)]
             assert not words, f"{name}: {words}"
+
+
+QUESTIONS = {"How", "What", "Which", "Where", "When", "Who", "Why", "Is", "Are", "Do", "Does", "Should", "Have"}
+
+
+def test_a_module_is_said_to_be_something():
+    """A docstring of a module begins with a noun: a reader looks for things, and has no questions yet."""
+    root = Path(gpzoo.inference.__file__).parents[1]
+    for folder in ("gpzoo", "inference", "models", "reproductions"):
+        for path in (root / folder).rglob("*.py"):
+            said = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+            assert "?" not in said and said.split(" ")[0] not in QUESTIONS, path
