@@ -6,13 +6,12 @@ import importlib
 import inspect
 import itertools
 import re
-from pathlib import Path
 
 import jax
 import numpyro
 import pytest
 
-import gpzoo.inference
+from tests.conftest import ROOT
 
 MODULES = ("", ".kernels", ".likelihoods", ".inference", ".inference.plots", ".models", ".tables", ".adapters.sklearn")
 PUBLIC = {
@@ -83,8 +82,7 @@ QUESTIONS = {"How", "What", "Which", "Where", "When", "Who", "Why", "Is", "Are",
 
 def test_a_module_is_said_to_be_something():
     """A docstring of a module begins with a noun: a reader looks for things, and has no questions yet."""
-    root = Path(gpzoo.inference.__file__).parents[1]
     for folder in ("gpzoo", "inference", "models", "reproductions"):
-        for path in (root / folder).rglob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             said = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
             assert "?" not in said and said.split(" ")[0] not in QUESTIONS, path
