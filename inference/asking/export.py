@@ -418,6 +418,8 @@ def _axes_by_row(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str | 
             by_row.add(name)
         elif name in notes.processes | notes.seen:
             axes[name] = [f"{name}_row", *axes[name][1:]]
+        elif notes.by_row[name] is None:
+            axes[name] = [None, *axes[name][1:]]
     return axes, by_row
 
 

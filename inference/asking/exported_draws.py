@@ -48,13 +48,13 @@ class Notes(NamedTuple):
     Attributes:
         axes: names of the axes of every array, ``None`` for those without one.
         by_row: by name of the sites with as many entries as there are rows, whether their data or their inputs are an
-            argument, so that they have one for each row.
+            argument, so that they have one for each row; ``None`` where nothing else names the axis.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
 
     axes: dict[str, list[str | None]]
-    by_row: dict[str, bool]
+    by_row: dict[str, bool | None]
     seen: frozenset[str]
     processes: frozenset[str]
 
@@ -200,9 +200,10 @@ class Draws(GivenProgram):
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         traces = found.guide | found.model
         kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
-        by_row = {n: _is_argument(s, batch) for n, s in kept.items() if jnp.shape(s["value"])[:1] == batch.rows.shape}
+        by_row: dict[str, bool | None] = {}
+        by_row |= {n: _is_argument(s, batch) for n, s in kept.items() if jnp.shape(s["value"])[:1] == batch.rows.shape}
         latent = {n for n, s in kept.items() if isinstance(unmasked(s.get("fn")), ProcessAtInputs)} & self.latents
-        row = _name_of_rows(kept, by_row)
+        row = _name_of_rows(kept | sampled(found.model), by_row, len(batch.rows))
         axes: dict[str, list[str | None]] = {}
         for name, site in kept.items():
             fn, own = unmasked(site.get("fn")), _axes(site)
@@ -215,7 +216,7 @@ class Draws(GivenProgram):
                 of = [n for n in axes.keys() & traces.keys() if traces[n]["value"] is fn.f]
                 own = own + axes[of[0]][1:] if of else own
             elif not own and name in by_row and site["type"] == "deterministic":
-                own = [row]
+                own, by_row[name] = [row], by_row[name] or None
             events = (site.get("infer") or {}).get("event_dims", [])
             ndim = jnp.ndim(site["value"])
             axes[name] = [*own[:ndim][: ndim - len(events)], *events]
@@ -229,9 +230,10 @@ def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
     return any(x is leaf for leaf in jax.tree.leaves(batch.args) for x in own)
 
 
-def _name_of_rows(sites: Trace, by_row: Mapping[str, bool]) -> str:
+def _name_of_rows(sites: Trace, by_row: Mapping[str, bool | None], num_rows: int) -> str:
     """The plate of the rows, which the data know that are an argument."""
-    for name in sorted(by_row, key=lambda name: not by_row[name]):
+    of_rows = [name for name, site in sites.items() if jnp.shape(site["value"])[:1] == (num_rows,)]
+    for name in sorted(of_rows, key=lambda name: not by_row.get(name)):
         axes = _axes(sites[name])
         if axes and axes[0] is not None and len(axes) == len(sites[name]["fn"].batch_shape):
             return axes[0]

@@ -70,7 +70,7 @@ def infer_rows(
             f"each of its sites, {sorted(old.start) if isinstance(old, PerRow) else 'which this one is not'}."
         )
     found: Any = copy(guide)
-    found.hyperparameters, found._others = PerRow(start, scale=old.scale), None
+    found.hyperparameters, found._hyperparameter_guide = PerRow(start, scale=old.scale), None
     own = {f"{name}_{part}" for name in start for part in ("loc", "scale")}
     held = {name: x for name, x in trained.params.items() if name not in own}
     parts: dict[Any, Any] = {True: optimizer or optax.adam(0.05), False: optax.set_to_zero()}

@@ -174,7 +174,7 @@ def of_kernel(function):
 @pytest.mark.slow
 def test_kernels_without_a_derivative_are_told_from_long_steps():
     program = of_kernel(lambda x, z, scale: jnp.exp(-jnp.sqrt(jnp.sum((x / scale - z / scale) ** 2))))
-    with pytest.raises(NonFiniteError, match="A function of the program has no derivative there: a kernel"):
+    with pytest.raises(NonFiniteError, match=r"f_inducing, scale is not finite.*no derivative"):
         train(program, InducingGuide(program, InducingPoints(X[::3])), X, Y)
 
 
