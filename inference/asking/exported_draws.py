@@ -200,6 +200,8 @@ class Draws(GivenProgram):
         """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
         traces = found.guide | found.model
         kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
+        for name in self.latents:
+            kept.pop(f"{name}_u", None)  # that of inducing variables, of which there may be as many as rows
         by_row: dict[str, bool | None] = {}
         by_row |= {n: _is_argument(s, batch) for n, s in kept.items() if jnp.shape(s["value"])[:1] == batch.rows.shape}
         latent = {n for n, s in kept.items() if isinstance(unmasked(s.get("fn")), ProcessAtInputs)} & self.latents

@@ -187,7 +187,7 @@ def test_optimisations_are_left_out_for_one_run_only():
     assert jax.config.read("jax_disable_most_optimizations") == before
 
 
-@pytest.mark.parametrize("name, known", [("xla_cpu_use_fusion_emitters", True), ("xla_no_such_option", False)])
+@pytest.mark.parametrize("name, known", [("xla_cpu_enable_fast_math", True), ("xla_no_such_option", False)])
 def test_options_that_the_compiler_does_not_know_are_left_out(monkeypatch, name, known):
     monkeypatch.setattr(_platform, "_ONE_RUN", {name: False})
     monkeypatch.setattr(_platform, "options_for_one_run", _platform.options_for_one_run.__wrapped__)
