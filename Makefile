@@ -3,7 +3,7 @@
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
-# make planted  plant forty defects, one after the other, each of which the quick tests must find: most of an hour
+# make planted  plant forty defects, one after the other, each of which the quick tests must find: five minutes
 # make demo    a few minutes of training: the first experiment of the convolutional paper, small
 # make browser  reports and the site in Chromium, which it looks at for errors, requests, contrast and width, with screenshots
 # make bench   ours beside GPflow, GPyTorch, GPJax and others; each is in an environment of its own, or not run:
