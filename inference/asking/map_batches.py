@@ -227,9 +227,7 @@ class BoundModel:
     @cached_property
     def look(self) -> Look:
         """The program at these arguments, not computed; likelihoods check their data."""
-        found = look(self.model, self.args, self.kwargs, self.values)
-        self.compiled["sites", self.shapes] = found.shapes
-        return found
+        return look(self.model, self.args, self.kwargs, self.values)
 
     @property
     def site_rows(self) -> SiteRows:

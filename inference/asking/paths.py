@@ -155,7 +155,7 @@ class Paths(GivenProgram):
 
         layouts, count = batch.layouts.value, len(batch.rows)
         by_row = wanted & layouts.keys()
-        together = batch.untold.value & values.keys() or (self.guide is not None and self.guide.joint)
+        together = batch.untold.value & (values.keys() | by_row) or (self.guide is not None and self.guide.joint)
         if together or not by_row:
             return draws_of(data, wanted, key)
 

@@ -161,7 +161,7 @@ def predictions(
     test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
     batch_size = options.batch_size or _rows_at_a_time(model)
     if batch_size < count_rows(model, batch_size):
-        _check_rows(test_data, model)
+        _check_rows(test_data, model, batch_size)
     training = None
     if options.train_args is not None:
         args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
@@ -279,14 +279,14 @@ def _looked_at(
     return sites, inducing_variables(seen.trace, samples)
 
 
-def _check_rows(test_data: Mapping[str, Any], model: BoundModel) -> None:
+def _check_rows(test_data: Mapping[str, Any], model: BoundModel, batch_size: int) -> None:
     """Refuse test data of another number of rows than their site has, before they are taken apart.
 
     Raises:
         ValueError: naming them.
     """
     for name, values in test_data.items():
-        size = model.site_rows.sizes.get(name, len(values))
+        size = model.site_rows_in_batches(batch_size).sizes.get(name, len(values))
         if len(values) != size:
             raise ValueError(f"test_data[{name!r}] has {len(values)} rows, but the site has {size} at these inputs.")
 

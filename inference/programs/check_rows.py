@@ -280,9 +280,9 @@ def response(
     shape, dtype = drawn.shape, drawn.dtype
     value = jnp.broadcast_to(sum(parts.values()), shape)
     if not drawn.apart:
-        value = jnp.broadcast_to(_number(value, 0, dtype), shape)
+        value = jnp.broadcast_to(_number(value, 0, dtype) * value.size, shape)
     elif in_row is not None or layout is not None:
-        together = _number(value, 1, dtype)
+        together = _number(value, 1, dtype) * (value.size // len(value))
         if layout is not None:
             rows = jnp.asarray(_rows(drawn, layout, num_rows))
             together = jax.ops.segment_sum(together, rows, num_rows)[rows]
@@ -297,7 +297,8 @@ def _number(x: Any, axes: int, dtype: Any) -> Array:
     if not _is_real(x):
         return jnp.zeros(x.shape[:axes], dtype)
     flat = x.reshape(*x.shape[:axes], -1).astype(dtype)
-    return jnp.sin(flat) @ jnp.linspace(1.0, 2.0, flat.shape[-1], dtype=dtype)
+    # A mean: beside the sum of many entries, the rounding of float32 would be as large as what a row changes.
+    return jnp.sin(flat) @ (jnp.linspace(1.0, 2.0, flat.shape[-1], dtype=dtype) / max(flat.shape[-1], 1))
 
 
 def _is_real(x: Array) -> bool:

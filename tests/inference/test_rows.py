@@ -285,6 +285,30 @@ def test_a_program_of_one_number_of_rows_is_refused_by_name_in_batches():
         predicted(fixed, 2)
 
 
+@pytest.mark.parametrize("batch_size", [2, 99])
+@pytest.mark.parametrize("columns", [1, 30, 784, 3000])
+def test_rounding_over_many_columns_is_no_place(columns, batch_size):
+    """In float32 a sum over thousands of columns has other roundings in batches of another size."""
+    inputs = np.float32(np.random.default_rng(columns).uniform(size=(120, columns)) > 0.5)
+    scales = np.linspace(0.5, 2, columns, dtype=np.float32)
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.0, scales), X))
+        numpyro.sample("y", gaussian(f * 3.0, 0.1), obs=y)
+
+    assert not rows_of_sites(program, (inputs,), {}, batch_size=batch_size).untold
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+def test_draws_of_what_goes_by_the_number_of_rows_are_those_of_all_rows(rows):
+    """Draws of data run a program on single rows, but where these are others."""
+    program = with_inputs(lambda X: X, lambda f, X: f * len(X))
+    guide = InducingGuide(program, InducingPoints(U))
+    trained = Trained(program, guide, guide.init_params(KEY, X[:rows], np.zeros(rows)))
+    found = trained.predict(KEY, X[:rows], keep_draws=True, num_draws=4000)["y"]
+    np.testing.assert_allclose(found.draws.std(0), np.sqrt(found.variance), rtol=0.1)
+
+
 def thinned(X, y=None):
     kept = random.bernoulli(numpyro.prng_key(), 0.5, X.shape)
     f = numpyro.sample("f", GaussianProcess(kernels.RBF(), jnp.where(kept, X, 0)))
