@@ -19,6 +19,7 @@ from gpzoo._checks import is_concrete
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu, jitter_of
+from gpzoo.inducing.variables import InducingPoints
 from gpzoo.kernels.base import has_sum
 from gpzoo.linalg.factorise import times_inverse
 from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
@@ -150,15 +151,22 @@ class Projection(Conditional):
         Rounding can take ``kff - |A|^2`` below the noise where the data determine ``f``.
         """
         A, B = self._projections(X)
-        return mean_at(B, m), form.squares(B), *self._left(X, A)
+        return mean_at(B, m), form.squares(B), *self.residual(X, A)
 
-    def _left(
+    def residual(
         self, X: Float[Array, "..."], A: Float[Array, "*D M N"]
     ) -> tuple[Float[Array, "... N"], Float[Array, "... N"]]:
-        """The variance that ``u`` leaves, and its lower limit."""
-        kernel = self.prior.kernel
-        kff = kernel.diag(X)
-        return kff - jnp.sum(A * A, axis=-2), kernel.noise_diag(X) + jnp.finfo(kff.dtype).eps * kff
+        """The variance that ``u`` leaves, ``kff - |A|^2``, and its lower limit.
+
+        At inducing points ``|A|^2`` lacks the jitter. Of a sum with a diffuse addend that may exceed what the noise
+        allows, so that it is taken off, unless the user chose it.
+        """
+        prior = self.prior
+        kff = prior.kernel.diag(X)
+        left = kff - jnp.sum(A * A, axis=-2)
+        if prior.jitter is None and type(self.inducing) is InducingPoints and has_sum(prior.kernel):
+            left = left - prior.kernel.jitter(self.inducing.Z)[..., None]
+        return left, prior.kernel.noise_diag(X) + jnp.finfo(kff.dtype).eps * kff
 
     def _in_chunks(self, at: Callable[..., tuple[Array, ...]], *fixed: Any) -> tuple[Float[Array, "D N"], ...]:
         """``at(X, self, *fixed)`` at all inputs, computed for as many at a time as suits the platform."""
@@ -275,7 +283,7 @@ class OnValues(Projection):
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
         K = Kuf(self.inducing, self.prior.kernel, X)
         mean = self.weighted(K, self.weights(m))
-        return mean, jnp.zeros_like(mean), *self._left(X, self.solved(K))
+        return mean, jnp.zeros_like(mean), *self.residual(X, self.solved(K))
 
 
 class Rotated(Projection):

@@ -383,7 +383,7 @@ def _sums(
     ) -> tuple[Float[Array, "D M M"], Float[Array, "D M"], Float[Array, ""]]:
         A = conditional.solved(Kuf(conditional.inducing, kernel, X))
         # Rounded to less than zero, with inducing points at all rows, they would lift the bound above the evidence.
-        residual = jnp.sum(beta * jnp.maximum(kernel.diag(X) - jnp.sum(jnp.square(A), axis=-2), 0.0))
+        residual = jnp.sum(beta * jnp.maximum(conditional.residual(X, A)[0], 0.0))
         weighted = A * beta[:, None, :]
         if A.ndim == 3:
             return matmul(weighted, A.mT), matmul(A, b[..., None])[..., 0], residual

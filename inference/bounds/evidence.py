@@ -86,9 +86,8 @@ class Site(Fields):
 
     def residual(self) -> Float[Array, "*D N"]:
         """``kff - diag(A^T A)``."""
-        A, kff = self.root()[0], self.prior.kernel.diag(self.prior.X)
-        left = jnp.maximum(kff - jnp.sum(A * A, axis=-2), jnp.finfo(kff.dtype).eps * kff)
-        return left[0] if len(left) == 1 and kff.ndim == 1 else left
+        left = jnp.maximum(*self.conditional.residual(self.prior.X, self.root()[0]))
+        return left[0] if len(left) == 1 and not self.prior.kernel.has_outputs(self.prior.X) else left
 
     def covariance(self) -> Float[Array, "_ N N"]:
         """The prior's, for each output that has one of its own."""

@@ -54,8 +54,8 @@ def evidences(X, y, **model):
 
 TREND = {
     "raw years": (RBF(1.0, 2.0) + Linear() + Constant(1.0), YEARS, 0.01),
-    "both": (RBF(1.0, 2.0) + Linear() + Constant(1e5), YEARS, 0.02),
-    "a level": (Constant(1e5) + RBF(1.0, 2.0), YEARS - 1990, 0.02),
+    "both": (RBF(1.0, 2.0) + Linear() + Constant(1e5), YEARS, 0.01),
+    "a level": (Constant(1e5) + RBF(1.0, 2.0), YEARS - 1990, 0.002),
     "a product": (
         3.0 * (Matern52(0.5, 3.0) * (Linear() + Constant(30.0)) + Constant(400.0)),
         YEARS[::2] - 1990,
