@@ -21,7 +21,7 @@ from jax import Array
 from jax.core import Tracer
 from numpyro import handlers
 
-from gpzoo._labels import aligned
+from gpzoo._labels import aligned, refuse_other_order
 from gpzoo._numpyro import Messenger, handlers_around_mcmc
 from gpzoo.errors import PrecisionWarning
 
@@ -460,9 +460,8 @@ def arguments(
     """The arguments of a program: every array in them has passed :func:`data` under the program's name for it.
 
     Positional arguments are data: arrays with one row per datum, or pytrees of such arrays; those with labels are put
-    in one order (:func:`gpzoo._labels.aligned`). Of the keyword arguments
-    the arrays are, in which infinity may be a bound; others, lists of numbers among them, are the program's business,
-    but for ``num_data``.
+    in one order (:func:`gpzoo._labels.aligned`). Of the keyword arguments the arrays are, in which infinity may be a
+    bound; others, lists of numbers among them, are the program's business, but for ``num_data``.
 
     One :class:`PrecisionWarning` names losses of float32: numbers far from zero, and inputs of float32 in a
     program that is to compute in float64.
@@ -496,6 +495,7 @@ def arguments(
                 f"{name} must be an array of {_WANTED}, got {x if none else ''}.",
                 TypeError,
             )
+        refuse_other_order(args, kwargs)
         args, far = aligned(names, args), [] if new else lost
         args = tuple(_each(n, x, far, absent, positional=True) for n, x in zip(names, args, strict=True))
         if args and not new and jax.config.read("jax_enable_x64"):

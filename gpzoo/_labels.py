@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +48,23 @@ def aligned(names: Sequence[str], args: tuple) -> tuple:
         return x.iloc[at] if hasattr(x, "iloc") else x.isel({x.dims[0]: at})
 
     return jax.tree_util.tree_map_with_path(leaf, args, is_leaf=_is_iterator)
+
+
+def refuse_other_order(args: tuple, kwargs: Mapping[str, Any]) -> None:
+    """Refuse a keyword argument with the labels of the rows in another order: nobody can tell if it has rows.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    index = first_index(args)
+    for name, x in kwargs.items():
+        own = index_of(x)
+        if index is None or own is None or own.equals(index) or set(own) != set(index):
+            continue
+        raise ValueError(
+            f"model_kwargs['{name}'] has the labels of the rows in another order. If it has a value for each row, make "
+            f"it a positional argument of the program or reindex it; if it has not, pass {name}.to_numpy()."
+        )
 
 
 def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, what: str, way_out: str) -> list[int]:

@@ -313,6 +313,17 @@ def test_rows_go_by_their_labels(index, dtype, form):
     np.testing.assert_array_equal(arguments(gp_regression, (X.to_numpy(), mixed(y)))[0][1], mixed(y))
 
 
+@pytest.mark.parametrize("form", [lambda x: x, as_array], ids=["pandas", "xarray"])
+@pytest.mark.parametrize("index", ["words", "numbers", "levels"])
+def test_a_keyword_with_the_labels_of_rows_is_refused_in_another_order(index, form):
+    X, y = table(index)
+    for same in (y, y[:5], y.set_axis(range(100, 100 + ROWS))):
+        np.testing.assert_array_equal(arguments(gp_regression, (X,), {"weights": form(same)})[1]["weights"], same)
+    for other in (mixed(y), y[::-1], mixed(X)):
+        with pytest.raises(ValueError, match=r"model_kwargs\['weights'\] has the labels of the rows in another order"):
+            arguments(gp_regression, (form(X),), {"weights": form(other)})
+
+
 @pytest.fixture(scope="module")
 def of_table():
     return trained(gp_regression, *table(), steps=3)
