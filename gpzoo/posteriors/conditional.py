@@ -143,6 +143,17 @@ class Projection(Conditional):
         mean, squares, residual = self._in_chunks(at, m, form)
         return mean, squares, residual
 
+    def factors(self, form: Any) -> tuple[Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
+        """The residual variance, and ``C^T B`` of the noise that the site shares with others.
+
+        Args:
+            form: a :class:`~gpzoo.posteriors.coupled.Coupled`.
+        """
+        X = self.prior.X
+        A, B = self._projections(X)
+        factors, residual = form.factors(B), jnp.maximum(*self.residual(X, A))
+        return jnp.broadcast_to(residual, (len(form.scale), residual.shape[-1])), factors
+
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:

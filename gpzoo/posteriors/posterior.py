@@ -18,10 +18,12 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.conditional import Projection, Rotated
+from gpzoo.posteriors.coupled import Coupled, covariance
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Diagonal, Full
 from gpzoo.posteriors.sampled_views import estimates
 from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
+from gpzoo.processes.shared import SharedNoise
 
 
 class InducingPosterior(ProcessAtInputs):
@@ -176,6 +178,30 @@ class InducingPosterior(ProcessAtInputs):
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
+    def shared_noise(self) -> SharedNoise | None:
+        """What a site with other sites' ``q`` shares with them at each input; ``None`` for one with its own."""
+        if not isinstance(self.form, Coupled):
+            return None
+        residual, factors = self._factors()
+        return SharedNoise.of(self._in_shape(residual), factors)
+
+    def _factors(self) -> tuple[Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
+        return cast(Any, self.conditional).factors(self._q()[1])
+
+    def covariance_with(self, other: InducingPosterior) -> Float[Array, "*D N L"]:
+        """The covariance of this site's values at its inputs with another site's at its own, ``[D, N, L]`` or ``[N, L]``.
+
+        It is zero unless the guide gave both sites one ``q``.
+
+        Args:
+            other: posterior of another site of the same guide, with as many outputs.
+        """
+        own, theirs = ({} if not isinstance(q.form, Coupled) else q._factors()[1] for q in (self, other))
+        found = covariance(own, theirs)
+        if found is None:
+            found = jnp.zeros((self.num_outputs or 1, self.num_inputs, other.num_inputs), self.u_mean.dtype)
+        return found[0] if self.num_outputs is None else found
+
     def estimates(self, key: Array) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
 
@@ -247,7 +273,8 @@ class InducingPosterior(ProcessAtInputs):
         """Joint log density of ``value`` under ``q(f)``.
 
         Raises:
-            TypeError: where values are not joint draws, and where ``f`` is a function of ``u`` alone.
+            TypeError: where values are not joint draws, where ``f`` is a function of ``u`` alone, and where ``q`` is
+                one of several sites.
         """
         checks.refuse(
             self.conditional.deterministic,
@@ -261,6 +288,12 @@ class InducingPosterior(ProcessAtInputs):
             "log_prob there: its KL is analytic. Use GaussianProcessELBO() as the only objective in this call.",
             TypeError,
         )
+        checks.refuse(
+            isinstance(self.form, Coupled),
+            f"GP site {self.site!r} has one q with other sites, so that its values have no density by themselves: use "
+            "GaussianProcessELBO() as the objective, or InducingGuide(coupled=False).",
+            TypeError,
+        )
         return super().log_prob(value)
 
     def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
@@ -272,6 +305,19 @@ class InducingPosterior(ProcessAtInputs):
         if self.num_outputs is None:
             covariance = jax.tree.map(lambda K: K[0], covariance)
         return mean[0] if self.num_outputs is None else mean.T, covariance
+
+    def given_noise(self, noise: dict[str, Float[Array, "M *D"]]) -> InducingPosterior:
+        """This posterior given the noise of the sites before it, with a draw of ``u`` by its own noise.
+
+        Args:
+            noise: ``e`` of these sites and of this one, by name; see :mod:`gpzoo.posteriors.coupled`.
+        """
+        mean, form = cast(Coupled, self.form).given(self.u_mean, noise)
+        alone = self._replace(u_mean=mean, form=form)
+        m, own = alone._q()
+        e = noise[self.site].reshape(m.shape)
+        drawn = m + jnp.einsum("dmk,kd->md", own.root(), e)
+        return alone._replace(drawn=drawn.reshape(mean.shape))
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
         """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` elsewhere and on grids."""

@@ -16,6 +16,7 @@ from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo._types import ArrayLike
 from gpzoo.processes.affine import AffineMap
+from gpzoo.processes.shared import SharedNoise
 
 
 class DrawLog:
@@ -29,6 +30,9 @@ class DrawLog:
         self.refuse = refuse
         #: Names of the sites that were drawn.
         self.sites: set[str] = set()
+        #: Names of the sites of each sum, and of sites whose outputs were mixed or chosen.
+        self.sums: list[frozenset[str]] = []
+        self.mixed: set[str] = set()
 
     def asked(self, sites: frozenset[str]) -> None:
         """Called whenever a draw of marginals of ``sites`` is taken."""
@@ -172,6 +176,7 @@ class GaussianMarginals(Fields):
         rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
         parts: one entry for each site: parts of the variance, which only the tighter bounds have, or the map from the
             site's outputs, which only programs have whose sites are integrated out.
+        shared: the noise that these marginals share with those of other sites, where these have one ``q``.
     """
 
     mean: Float[Array, "N *K"]
@@ -180,6 +185,7 @@ class GaussianMarginals(Fields):
     loading: Float[Array, "J K"] | None
     rows: Integer[Array, " N"] | None
     parts: tuple[Any, ...]
+    shared: SharedNoise | None
     sites: frozenset[str] = static()
     log: DrawLog | None = static()
 
@@ -193,9 +199,10 @@ class GaussianMarginals(Fields):
         log: DrawLog | None = None,
         rows: Array | None = None,
         parts: tuple[Any, ...] = (),
+        shared: SharedNoise | None = None,
     ) -> None:
         self.mean, self.source_variance, self.key, self.loading = mean, source_variance, key, loading
-        self.sites, self.log, self.rows, self.parts = frozenset(sites), log, rows, parts
+        self.sites, self.log, self.rows, self.parts, self.shared = frozenset(sites), log, rows, parts, shared
 
     def __repr__(self) -> str:
         names = ", ".join(sorted(self.sites))
@@ -325,7 +332,10 @@ class GaussianMarginals(Fields):
         change: Callable[[Any], Any] = lambda part: part,
     ) -> GaussianMarginals:
         parts = tuple(map(change, self.parts))
-        return self._with_fields(mean=mean, source_variance=source_variance, loading=loading, parts=parts)
+        shared = None if self.shared is None else change(self.shared)
+        return self._with_fields(
+            mean=mean, source_variance=source_variance, loading=loading, parts=parts, shared=shared
+        )
 
     def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
         """``change`` of these marginals, repeated over columns where a constant has more."""
@@ -399,11 +409,16 @@ class GaussianMarginals(Fields):
         if isinstance(A, GaussianMarginals) or not _is_real(A) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
             self._refuse("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
         A = jnp.asarray(A)
+        self._log_mixed()
         loading = A if self.loading is None else self.loading @ A
         mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
         if A.ndim == 1:
             return self._with(self.mean @ A, self.source_variance @ jnp.square(loading), None, mixed)
         return self._with(self.mean @ A, self.source_variance, loading, mixed)
+
+    def _log_mixed(self) -> None:
+        if self.log is not None:
+            self.log.mixed |= self.sites
 
     def __rmatmul__(self, A: Any) -> NoReturn:
         self._refuse("A @ f", "It mixes the rows of f, whose covariances marginals do not have. ")
@@ -441,6 +456,7 @@ class GaussianMarginals(Fields):
         if columns is None:
             found = self._with(self.mean[rows], self.source_variance[rows], self.loading, lambda part: part.rows(rows))
             return found if self.rows is None else found._with_fields(rows=self.rows[rows])
+        self._log_mixed()
         mean = self.mean[:, columns]
         kept = jnp.reshape(columns, (1,)) if _is_integer(columns) else columns
         chosen = lambda part: part.columns(kept)  # noqa: E731
@@ -485,10 +501,15 @@ class GaussianMarginals(Fields):
             self._refuse(f"{symbol}, of shapes {self.shape} and {other.shape},")
         if len(columns) > 1:
             self, other = (f._repeated((*f.shape[:-1], max(columns))) for f in (self, other))
-        mean = self.mean + sign * other.mean
+        if self.log is not None:
+            self.log.sums.append(self.sites | other.sites)
+        mean, shared = self.mean + sign * other.mean, None
         if self.loading is None and other.loading is None:
-            variance, loading = self.source_variance + other.source_variance, None
+            variance, shared = self._variance_of_sum(other, sign)
+            loading = None
         else:
+            self._log_mixed()
+            other._log_mixed()
             eye = jnp.eye(self.shape[-1], dtype=self.dtype)
             loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
@@ -505,7 +526,20 @@ class GaussianMarginals(Fields):
             other.log if self.log is None else self.log,
             other.rows if self.rows is None else self.rows,
             self.parts + tuple(part.scaled(sign) for part in other.parts),
+            shared,
         )
+
+    def _variance_of_sum(self, other: GaussianMarginals, sign: int) -> tuple[Float[Array, "N *K"], SharedNoise | None]:
+        """The variance of ``f + g`` or ``f - g``, and the noise that it shares."""
+        variance = self.source_variance + other.source_variance
+        if self.shared is not None and other.shared is not None:
+            shared = self.shared.plus(other.shared.scaled(sign))
+            return shared.variance().reshape(variance.shape), shared
+        if self.shared is not None:
+            return variance, self.shared.beside(other.source_variance)
+        if other.shared is not None:
+            return variance, other.shared.scaled(sign).beside(self.source_variance)
+        return variance, None
 
 
 class EstimatedMarginals(GaussianMarginals):

@@ -149,7 +149,7 @@ def _of_sites(sites: Sites) -> dict[str, Any]:
         for name, parts in sites.parameters.items()
     }
     within = {name: list(layout) for name, layout in sites.within.items()}
-    drawn = {"plate_depth": sites.plate_depth, "within": within}
+    drawn = {"plate_depth": sites.plate_depth, "within": within, "coupled": [list(group) for group in sites.coupled]}
     return named | {"parameters": shapes, "constraints": limits, "descriptions": dict(sites.descriptions)} | drawn
 
 
@@ -329,7 +329,7 @@ def _decoded_all(
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     # Files of earlier versions lack these.
-    absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "descriptions": {}}
+    absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "descriptions": {}, "coupled": ()}
     described = absent | dict(described)
     shapes: dict[str, Any] = {}
     for name, parts in described["parameters"].items():
@@ -341,6 +341,7 @@ def _sites(described: Mapping[str, Any]) -> Sites:
         plate_depth=int(described["plate_depth"]),
         within={name: Layout(int(count), bool(strided)) for name, (count, strided) in described["within"].items()},
         descriptions=dict(described["descriptions"]),
+        coupled=tuple(tuple(map(str, group)) for group in described["coupled"]),
     )
 
 

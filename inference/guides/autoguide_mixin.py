@@ -21,7 +21,6 @@ from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Options
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.runs import run
-from gpzoo.inference.programs.sites import Sites
 
 
 class AutoGuideMixin(Options):
@@ -31,8 +30,7 @@ class AutoGuideMixin(Options):
     inputs, of which :meth:`gpzoo.inference.Trained.posterior` and :meth:`~gpzoo.inference.Trained.predict` speak.
     """
 
-    sites: Sites | Any = None  # until the program is first traced
-    _hyperparameter_guide: HyperparameterGuide | None = None  # likewise
+    _hyperparameter_guide: HyperparameterGuide | None = None  # until the program is first traced
 
     def sample_posterior(
         self,

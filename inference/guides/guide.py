@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpzoo.inducing.initialisers import start
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.autoguide_mixin import AutoGuideMixin
+from gpzoo.inference.guides.coupling import coupled_sites
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import for_site
@@ -65,13 +67,12 @@ class InducingGuide(AutoGuideMixin):
     drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
     sites are latent, and must therefore have the data.
 
-    Posteriors of different GP sites are independent of each other, but for the values that flow into layers. The data
-    of a sum of sites, ``f + g``, know the sum better than each: standard deviations of the addends are too small, often
-    by a factor of several, the bound is low, and trained noise too large. Exact are one site with a sum of kernels,
-    and, with Gaussian noise, the sites of :func:`~gpzoo.inference.marginal`, by its ``draws_of_sites``.
+    The data of a sum of sites, ``trend + season``, know the sum better than each: what one addend gains the other
+    loses. Such sites have one normal ``q`` over all their inducing variables (``coupled``). Other sites are independent
+    of each other, but for the values that flow into layers.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
-    covariance's form, usually ``<site>_scale``; any other site has ``<site>_loc`` (and ``<site>_scale``).
+    covariance's form, usually ``<site>_scale``; the later ones of coupled sites have ``<site>_cross``; any other site has ``<site>_loc`` (and ``<site>_scale``).
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals, or one draw per input if the
     program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere else it
@@ -119,6 +120,12 @@ class InducingGuide(AutoGuideMixin):
         residual: names of GP sites with a factor of their residual variances, the positive parameter
             ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
             use for it, with likelihoods that are not Gaussian.
+        coupled: which GP sites have one ``q``. ``True`` finds those that the program adds, ``a + b``, ``a - c * b``, with
+            numbers or arrays for factors, where they can: marginals with as many outputs, which are not mixed or
+            chosen (``f @ A``, ``f[:, k]``), a full covariance and no grid. ``False`` gives each its own, the mean field
+            approximation: its standard deviations of the addends are too small, often by a factor of several, its
+            bound is low, and noise that is trained with it too large. Names of sites, or groups of names, are those
+            that must have one. The root of the covariance is then a block lower-triangular matrix over all of them.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
@@ -164,6 +171,7 @@ class InducingGuide(AutoGuideMixin):
         if self.sites is None:
             seen = look(self.model, args, kwargs, first=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
+            sites = replace(sites, coupled=coupled_sites(self, sites, seen))
             self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))
             self.sites, self._compared_sites = sites, True
             if sites.drawn - self.joint:

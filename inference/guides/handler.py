@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, random
 from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import constraints
@@ -27,6 +27,7 @@ from gpzoo.inference.programs.gp_sites import AtPriorMean, Use, current
 from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
+from gpzoo.posteriors.coupled import Coupled, CoupledAfter
 from gpzoo.posteriors.forms import form_of
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -75,6 +76,8 @@ class PosteriorHandler(Handler):
         self.sampled: Trace | Any = None  # the sites of ``hyperparameter_guide``, once it has run
         self.taken: Trace = {}
         self.initial: Trace | None = None
+        self.sizes: dict[str, int] = {}  # numbers of inducing variables of the GP sites so far
+        self.noise: dict[str, Array] = {}  # that coupled sites are drawn by
         self.own = OwnSites()
 
     def process_message(self, msg: dict[str, Any]) -> None:
@@ -126,6 +129,9 @@ class PosteriorHandler(Handler):
             mode.seen = numpyro.prng_key(), prior.X, prior.kernel, self._before()
             return prior.mean
         posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
+        if isinstance(posterior.form, Coupled) and mode.draws:
+            self.noise[name] = random.normal(numpyro.prng_key(), posterior.u_mean.shape, posterior.u_mean.dtype)
+            posterior = posterior.given_noise(self.noise)
         residual = None
         if name in options.residual:
             outputs = posterior.conditional.outputs
@@ -146,8 +152,14 @@ class PosteriorHandler(Handler):
             ValueError: for a form that does not go with the inducing variables, or a stored parameter of another form.
         """
         options = self.options
-        form, whiten = form_of(for_site(options.covariance, name), inducing), for_site(options.whiten, name, True)
+        form, whiten = options.form_at(name, self.sites), for_site(options.whiten, name, True)
+        if type(form) not in (Coupled, CoupledAfter):
+            form = form_of(for_site(options.covariance, name), inducing)
         conditional = conditional_of(self.mode.prior(name, prior), inducing, form, whiten=whiten, site=name)
+        self.sizes[name] = conditional.num_inducing
+        if isinstance(form, CoupledAfter):
+            before = form.group[: form.group.index(name)]
+            form = CoupledAfter(group=form.group, sizes=tuple(self.sizes[site] for site in before))
         form.check(conditional)
         dtype = conditional.dtype
         mean = numpyro.param(f"{name}_mean", jnp.zeros((conditional.num_inducing, *conditional.outputs), dtype))

@@ -15,6 +15,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.sites import Sites
+from gpzoo.posteriors.coupled import Coupled, CoupledAfter
 from gpzoo.posteriors.forms import Form, form_of
 
 #: The inducing variables of all sites, or of each by name, or their initialisers.
@@ -44,6 +45,8 @@ def check_inducing(value: Any, *, made: bool = False) -> None:
 class Options:
     """The options of :class:`~gpzoo.inference.InducingGuide`, checked."""
 
+    sites: Sites | Any = None  # until the program is first traced
+
     def __init__(
         self,
         model: Callable,
@@ -55,6 +58,7 @@ class Options:
         hyperparameters: str | Callable[[Callable], Callable] = "point",
         joint: Iterable[str] = (),
         residual: Iterable[str] = (),
+        coupled: bool | Iterable[str] | Iterable[Iterable[str]] = True,
         init_loc_fn: Callable = init_to_median,
     ) -> None:
         for form in _values_of(covariance):
@@ -74,10 +78,15 @@ class Options:
         self.hyperparameters = hyperparameters
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.residual = frozenset([residual] if isinstance(residual, str) else residual)
+        self.coupled = _groups(coupled)
         self.init_loc_fn = init_loc_fn
 
-    def form_at(self, site: str) -> Form:
-        """The form of ``q(u)`` of a GP site, without values."""
+    def form_at(self, site: str, sites: Sites | None = None) -> Form:
+        """The form of ``q(u)`` of a GP site, without values; before set-up of the program that has these sites."""
+        sites = self.sites if sites is None else sites
+        group = () if sites is None else sites.group_of(site)
+        if group:
+            return (Coupled if site == group[0] else CoupledAfter)(group=group)
         return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
 
     def parameters(
@@ -106,7 +115,7 @@ class Options:
         for site in sites.processes:
             inducing = for_site(self.inducing, site)
             trained = inducing is None or structure(inducing).num_leaves
-            parts = ("mean", *self.form_at(site).data_fields, *(("inducing",) if trained else ()))
+            parts = ("mean", *self.form_at(site, sites).data_fields, *(("inducing",) if trained else ()))
             for part in parts:
                 own[f"{site}_{part}"] = None
         return own
@@ -119,6 +128,7 @@ class Options:
         """
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
         arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
+        arguments |= {"coupled": frozenset().union(*self.coupled) if isinstance(self.coupled, tuple) else ()}
         for argument, value in arguments.items():
             names = value if isinstance(value, Mapping | frozenset) else ()
             refuse_unknown(f"InducingGuide({argument}=...)", names, sites.processes, "model's latent GP sites")
@@ -136,6 +146,18 @@ class Options:
             taken, f"The guide's parameters would be named {sorted(taken)}, like sites of the model: rename these."
         )
         checks.refuse(missing, f"InducingGuide(inducing=...) has no entry for the GP site(s) {sorted(missing)}.")
+
+
+def _groups(coupled: Any) -> bool | tuple[frozenset[str], ...]:
+    """The option ``coupled``: groups of names, or whether sites of sums are found."""
+    if isinstance(coupled, bool):
+        return coupled
+    entries = [coupled] if isinstance(coupled, str) else list(coupled)
+    groups = [entries] if all(isinstance(entry, str) for entry in entries) else entries
+    wrong = any(isinstance(group, str) or not all(isinstance(name, str) for name in group) for group in groups)
+    message = f"coupled must be True, False, names of GP sites or groups of names; got {coupled!r}."
+    checks.refuse(wrong, message, TypeError)
+    return tuple(map(frozenset, groups))
 
 
 def _values_of(option: Any) -> tuple:

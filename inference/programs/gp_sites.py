@@ -42,6 +42,7 @@ from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import Layout
+from gpzoo.posteriors.coupled import Coupled
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
@@ -62,7 +63,7 @@ def marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """The posterior's marginals at the site's inputs, which refuse to be drawn."""
-    return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
+    return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows, shared=posterior.shared_noise())
 
 
 def predicted_marginals(
@@ -76,7 +77,8 @@ def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
-    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
+    own = {"rows": rows, "shared": posterior.shared_noise()}
+    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, **own)
 
 
 def marginals_in_parts(
@@ -241,6 +243,8 @@ class SiteMode:
     starts: ClassVar[bool] = False
     #: Whether sampled views are drawn before anything else, once for all inputs.
     fixes_views: ClassVar[bool] = True
+    #: Whether values follow from draws of ``u``, which sites with one ``q`` draw together.
+    draws: ClassVar[bool] = True
 
     def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
         """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
@@ -295,6 +299,7 @@ class Marginals(SiteMode):
     """
 
     value: Callable[..., GaussianMarginals] = predicted_marginals
+    draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
@@ -314,7 +319,7 @@ class Bound(Marginals):
 
     Raises:
         TypeError: if ``tight``, for a kernel that samples views, whose moments are estimates.
-        ValueError: if ``tight``, for a site on a grid, which has no residual.
+        ValueError: if ``tight``, for a site on a grid, which has no residual, and for sites with one ``q``.
     """
 
     value: Callable[..., GaussianMarginals] = marginals
@@ -330,6 +335,11 @@ class Bound(Marginals):
             self._refuse_tight(posterior.site)
             return posterior.valued(Partial(estimates))
         if self.tight and not (use.drawn or use.joint):
+            if isinstance(posterior.form, Coupled):
+                raise ValueError(
+                    f"GaussianProcessELBO(tight=True): GP sites {', '.join(map(repr, posterior.form.group))} have one "
+                    "q, and the tighter bound is of sites with their own: InducingGuide(coupled=False)."
+                )
             rows = self.rows_of(posterior)
             return posterior.valued(Partial(marginals_in_parts, rows=rows, residual=use.residual))
         return super().posterior(posterior, use)
@@ -355,6 +365,7 @@ class GivenMoments(SiteMode):
     shift: Float[Array, "N *D"] = field(kw_only=True)
     variance: Float[Array, "N *D"] = field(kw_only=True)
     fixes_views = False  # nothing of the kernel is needed
+    draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
@@ -377,6 +388,7 @@ class AtPriorMean(SiteMode):
     seen: tuple[Any, ...] = ()
     starts = True
     fixes_views = False  # a mean needs none
+    draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""

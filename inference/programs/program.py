@@ -36,6 +36,8 @@ class Look:
         arrays: names of the GP sites whose value the program uses as an array.
         needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
         sums: for each data site whose distribution has a sum of several GP sites, their names.
+        added: names of the GP sites of each sum that is exact on marginals.
+        mixed: names of the GP sites whose outputs the program mixes or chooses.
     """
 
     trace: Trace
@@ -43,6 +45,8 @@ class Look:
     arrays: frozenset[str]
     needs: Mapping[str, frozenset[str]]
     sums: Mapping[str, frozenset[str]]
+    added: tuple[frozenset[str], ...] = ()
+    mixed: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -109,7 +113,8 @@ def look(
     for (site, _), end in zip(sorted(laws), of_laws, strict=True):
         if added := summed(program.jaxpr.replace(outvars=[end]), values):
             sums[site] = sums.get(site, frozenset()) | added
-    return Look(runs.model, _parameters(runs), frozenset(log.sites), needs, sums)
+    drawn = frozenset(log.sites), needs, sums
+    return Look(runs.model, _parameters(runs), *drawn, tuple(dict.fromkeys(log.sums)), frozenset(log.mixed))
 
 
 def reached(

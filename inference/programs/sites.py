@@ -28,6 +28,7 @@ class Sites:
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
         within: which inputs are those of a row, for drawn GP sites that are needed at several of these together.
+        coupled: groups of GP sites whose inducing variables have one ``q``, each in the order of the program.
         descriptions: of sample sites, by name, see :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """
 
@@ -42,6 +43,11 @@ class Sites:
     plate_depth: int = 0
     within: Mapping[str, Layout] = field(default_factory=dict)
     descriptions: Mapping[str, str] = field(default_factory=dict)
+    coupled: tuple[tuple[str, ...], ...] = ()
+
+    def group_of(self, site: str) -> tuple[str, ...]:
+        """The GP sites that share one ``q`` with this one, itself among them; none where it has its own."""
+        return next((group for group in self.coupled if site in group), ())
 
     def drawn_as(self, site: str) -> Layout | None:
         """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""
