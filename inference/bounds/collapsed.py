@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, in_mode
 from gpzoo.inference.programs.runs import parts_of_plates, run
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import Projection
+from gpzoo.posteriors.coupled import Coupled, rows_of_root
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
 
@@ -40,11 +41,14 @@ _MOST_LOST = 0.1
 
 _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
 
+#: Means or variances of every entry of each GP site, by name.
+Moments: TypeAlias = Mapping[str, Float[Array, "N *D"]]
+
 
 class CollapsedELBO(GaussianProcessELBO):
     """Evidence lower bound at the optimal ``q(u)``, which is known in closed form: an objective for Gaussian data.
 
-    For programs with one latent GP site ``f`` whose data are Gaussian around an affine map of it that keeps its outputs
+    For programs whose data are Gaussian around an affine map of their latent GP site ``f`` that keeps its outputs
     apart: ``f``, ``f * c + b``, ``f @ A`` with orthogonal rows of ``A`` and one noise; masked data, noise per row and
     several data sites are allowed. Their terms are then, with ``mu`` and ``v`` the means and variances of ``f`` and
     ``mu0`` the prior's mean,
@@ -56,11 +60,12 @@ class CollapsedELBO(GaussianProcessELBO):
 
     ``l0 + (b^T A^T B^-1 A b - log |B| - sum_n beta_n d_n) / 2``
 
-    and ``q(v) = N(B^-1 A b, B^-1)`` its ``q``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Other latent sites are
+    and ``q(v) = N(B^-1 A b, B^-1)`` its ``q``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Several sites that the
+    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other. Other latent sites are
     points, whose priors are part of the bound. What is left to train are hyperparameters and inducing variables, by
     :func:`~gpzoo.inference.lbfgs` or any optax optimiser, on all rows in every step. Rows are summed over in chunks:
     memory grows with their number like the data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in
-    ``<site>_mean`` and ``<site>_scale``; after ``svi.run`` it is :meth:`optimal` that gives it.
+    ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``); after ``svi.run`` it is :meth:`optimal` that gives it.
 
     The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. Whether the terms
     are quadratic is told from their numbers: where not, the bound is NaN inside ``jit``, and :func:`fit`, before its
@@ -80,8 +85,8 @@ class CollapsedELBO(GaussianProcessELBO):
         (True, (8, 8))
 
     Raises:
-        ValueError: naming the reason, for any other program or guide: no latent GP site or several; a site that is
-            drawn, or whose kernel samples views; ``hyperparameters="normal"``; inducing variables on a grid; a
+        ValueError: naming the reason, for any other program or guide: no latent GP site, or several without one ``q``
+            (``InducingGuide(coupled=...)``) or with other numbers of rows; a site that is drawn, or whose kernel samples views; ``hyperparameters="normal"``; inducing variables on a grid; a
             covariance that is not full; minibatches; a GP site inside ``handlers.scale``.
     """
 
@@ -99,7 +104,7 @@ class CollapsedELBO(GaussianProcessELBO):
         refuse_other_program(model, guide)
         program = _Terms(rng_key, param_map, model, guide, args, kwargs)
         data = program.expansion()
-        best = _best(program.posterior, data)
+        best = _best(program.posteriors, data)
         loss = -jnp.where(data.quadratic & data.separate, best.bound, jnp.nan)
         return {"loss": loss, "mutable_state": data.mutable_state}
 
@@ -121,7 +126,7 @@ class CollapsedELBO(GaussianProcessELBO):
 
         Returns:
             ``params``, of which ``<site>_mean``, ``[M]`` or ``[M, D]``, and ``<site>_scale``, ``[M, M]`` or
-            ``[D, M, M]``, are new.
+            ``[D, M, M]``, are new, and ``<site>_cross`` where several sites have one ``q``.
 
         Raises:
             ValueError: see the class; and for terms that are not quadratic in each value of the site by itself.
@@ -142,25 +147,28 @@ class CollapsedELBO(GaussianProcessELBO):
         def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Array, Array]:
             program = _Terms(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
             data = program.expansion()
-            return _best(program.posterior, data), data.quadratic, data.separate
+            return _best(program.posteriors, data), data.quadratic, data.separate
 
         compiled = jax.jit(solution)
 
         def solve(params: Mapping[str, Any], args: tuple, arrays: dict) -> dict[str, Any]:
             best, quadratic, separate = compiled(dict(params), args, arrays)
-            (site,) = guide.sites.processes
+            names = " + ".join(site for site in best.mean)
             again = partial(solution, dict(params), args, arrays)
-            numbers = np.concatenate(list(map(np.ravel, best)))
-            refuse_not_finite(site, "numbers of the optimal q(u)", numbers, {site}, again)
+            numbers = np.concatenate(list(map(np.ravel, jax.tree.leaves(best))))
+            refuse_not_finite(names, "numbers of the optimal q(u)", numbers, set(best.mean), again)
             if not quadratic:
-                reason = f"the terms of its data are not quadratic in GP site {site!r}, as those of Gaussian data are"
+                reason = f"the terms of its data are not quadratic in GP site {names!r}, as those of Gaussian data are"
                 raise _refusal(reason, "Use likelihoods.Gaussian.")
             if not separate:
-                reason = f"the terms of its data mix outputs of GP site {site!r}, each of which must be seen by itself"
+                reason = f"the terms of its data mix outputs of GP site {names!r}, each of which must be seen by itself"
                 way_out = "Under f @ A they are if the rows of A are orthogonal and the noise variance is one number."
                 raise _refusal(reason, way_out)
-            _warn_if_lost(site, best.lost)
-            return dict(params) | {f"{site}_mean": best.mean, f"{site}_scale": best.scale}
+            _warn_if_lost(names, best.lost)
+            found = dict(params)
+            for site, form in best.forms.items():
+                found |= {f"{site}_{field}": getattr(form, field) for field in form.data_fields}
+            return found | {f"{site}_mean": mean for site, mean in best.mean.items()}
 
         return solve
 
@@ -180,20 +188,21 @@ def _warn_if_lost(site: str, lost: Float[Array, ""]) -> None:
 
 
 class _Expansion(NamedTuple):
-    """The terms of a program as a function of the means and variances of its GP site.
+    """The terms of a program as a function of the means and variances of its GP sites.
 
     Attributes:
-        value: ``l0``, their sum at the prior's mean and no variance, with the terms that do not depend on the site.
-        b: derivatives with respect to the means there, ``[N]`` or ``[N, D]``.
-        beta: twice the negative derivatives with respect to the variances, ``[N]`` or ``[N, D]``.
+        value: ``l0``, their sum at the prior's means and no variance, with the terms that do not depend on the sites.
+        b: derivatives with respect to the means there, ``[N]`` or ``[N, D]``, by site.
+        beta: negative second derivatives with respect to the means of each two sites in the same row and output,
+            likewise.
         quadratic: whether they are quadratic in means, and linear in variances.
-        separate: whether they are sums over the entries of the site; only where they are quadratic.
+        separate: whether they are sums over the rows and outputs of the sites; only where they are quadratic.
         mutable_state: of the program.
     """
 
     value: Float[Array, ""]
-    b: Float[Array, "N *D"]
-    beta: Float[Array, "N *D"]
+    b: dict[str, Float[Array, "N *D"]]
+    beta: dict[tuple[str, str], Float[Array, "N *D"]]
     quadratic: Bool[Array, ""]
     separate: Bool[Array, ""]
     mutable_state: Any
@@ -216,13 +225,16 @@ class _Terms:
         kwargs: dict[str, Any],
     ) -> None:
         self.key, self.params, self.model, self.guide, self.args, self.kwargs = key, params, model, guide, args, kwargs
-        self.site = _site_of(_guide(guide), args, kwargs)
+        sites = _sites_of(_guide(guide), args, kwargs)
         trace = run(key, args, kwargs, guide=guide, values=params, mode=AtPriorMean()).guide
-        self.posterior: InducingPosterior = trace[self.site]["fn"]
-        _check_posterior(self.posterior)
-        if trace[self.site]["scale"] is not None:
-            reason = f"GP site {self.site!r} stands inside handlers.scale, so that its KL is weighted"
-            raise _refusal(reason, "Take it out.")
+        self.posteriors: dict[str, InducingPosterior] = {site: trace[site]["fn"] for site in sites}
+        for site, posterior in self.posteriors.items():
+            _check_posterior(posterior)
+            if trace[site]["scale"] is not None:
+                reason = f"GP site {site!r} stands inside handlers.scale, so that its KL is weighted"
+                raise _refusal(reason, "Take it out.")
+        if len(shapes := {posterior.event_shape for posterior in self.posteriors.values()}) > 1:
+            raise _refusal(f"its GP sites have shapes {sorted(shapes)}", "Give all of them the same rows.")
         for name, (size, taken) in parts_of_plates(trace).items():
             reason = f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all"
             raise _refusal(reason, "Train without minibatches (no batch_size).")
@@ -232,37 +244,48 @@ class _Terms:
         return jax.tree.map(lambda x: x, dict(self.params))
 
     def expansion(self) -> _Expansion:
-        """The terms of all sites but the GP site's."""
+        """The terms of all sites but the GP sites'."""
 
-        @jax.jit  # the program runs once for both evaluations
-        def total(shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]) -> tuple[Float[Array, ""], Any]:
+        @jax.jit  # the program runs once for all evaluations
+        def total(shift: Moments, variance: Moments) -> tuple[Float[Array, ""], Any]:
             def around(*args: Any, **kwargs: Any) -> Any:
                 with in_mode(GivenMoments(shift=shift, variance=variance)):
                     return self.guide(*args, **kwargs)
 
             by_site = _BY_SITE.loss_with_mutable_state
             bound = by_site(self.key, self._values(), self.model, around, *self.args, **self.kwargs)
-            losses = dict(bound["loss"])
-            losses.pop(self.site)
-            return -sum(losses.values(), jnp.zeros((), shift.dtype)), bound["mutable_state"]
+            losses = [loss for name, loss in bound["loss"].items() if name not in self.posteriors]
+            return -sum(losses, jnp.zeros((), dtype)), bound["mutable_state"]
 
         both = jax.value_and_grad(total, (0, 1), has_aux=True)
-        zero = jnp.zeros(self.posterior.event_shape, self.posterior.prior.X.dtype)
-        (value, mutable_state), (b, slope) = both(zero, zero)
+        names, (first, *_) = list(self.posteriors), self.posteriors.values()
+        dtype, zero = first.prior.X.dtype, jnp.zeros(first.event_shape, first.prior.X.dtype)
+        zeros = dict.fromkeys(names, zero)
+        (value, mutable_state), (b, slope) = both(zeros, zeros)
         # The same at other means and variances: its value and slopes at the prior's mean tell a quadratic function.
         # Sines of whole numbers have no relation to data, and random numbers take a second to compile.
-        shift = jnp.sin(1 + jnp.arange(zero.size, dtype=zero.dtype)).reshape(zero.shape)
-        variance = jnp.square(shift)
+        numbers = jnp.arange(len(names) * zero.size, dtype=dtype).reshape(len(names), *zero.shape)
+        shift = dict(zip(names, jnp.sin(1 + numbers), strict=True))
+        variance = jax.tree.map(jnp.square, shift)
         (other, _), (b_there, slope_there) = both(shift, variance)
-        linear, curved = jnp.sum((b + b_there) * shift) / 2, jnp.sum(slope * variance)
-        return _Expansion(
-            value,
-            b,
-            beta=-2 * slope,
-            quadratic=_agree(slope_there, slope) & _agree(other, value, linear, curved),
-            separate=_agree(b_there, b, 2 * slope * shift),
-            mutable_state=mutable_state,
-        )
+        beta = {(name, name): -2 * slope[name] for name in names}
+        for name in names[1:]:
+            moved = both(zeros | {name: jnp.ones_like(zero)}, zeros)[1][0]
+            beta |= {(name, before): b[before] - moved[before] for before in names[: names.index(name)]}
+        parts = [value]
+        for name in names:
+            parts += [jnp.sum((b[name] + b_there[name]) * shift[name]) / 2, jnp.sum(slope[name] * variance[name])]
+        quadratic, separate = [_agree(other, *parts)], []
+        for name in names:
+            quadratic.append(_agree(slope_there[name], slope[name]))
+            of_sites = [-_of_pair(beta, name, of) * shift[of] for of in names]
+            separate.append(_agree(b_there[name], b[name], *of_sites))
+        known = jnp.all(jnp.stack(quadratic)), jnp.all(jnp.stack(separate))
+        return _Expansion(value, b, beta, *known, mutable_state=mutable_state)
+
+
+def _of_pair(beta: Mapping[tuple[str, str], Array], a: str, b: str) -> Array:
+    return beta[a, b] if (a, b) in beta else beta[b, a]
 
 
 #: Gives the terms of each site by itself.
@@ -295,15 +318,17 @@ def _guide(guide: Any) -> InducingGuide:
     return guide
 
 
-def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
-    """The one GP site of a program, if it is one that can be collapsed."""
+def _sites_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """The GP sites of a program, one or those with one ``q``, if they can be collapsed."""
     sites = guide.sites_for(args, kwargs)
-    if len(sites.processes) != 1:
+    found = tuple(sites.processes) if len(sites.processes) == 1 else (*sites.coupled, ())[0]
+    if not found or sites.processes.difference(found):
         count = f"{len(sites.processes)} ({_listed(sites.processes) or 'none'})"
-        raise _refusal(f"it must have one latent GP site and has {count}", "Make it one.")
-    (site,) = sites.processes
-    guide.form_at(site)  # a guide without a q(u) of its own refuses
-    if site in sites.drawn | guide.joint:
+        raise _refusal(
+            f"it must have one latent GP site, or several whose sum its data see, and has {count}", "Make it one."
+        )
+    guide.form_at(found[0])  # a guide without a q(u) of its own refuses
+    for site in sorted(sites.processes & (sites.drawn | guide.joint)):
         why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program draws it"
         exact = "f * c, f + c, f @ A, f[rows], f[:, k]"
         way_out = f"Keep to likelihoods.Gaussian and to what is exact on marginals: {exact}."
@@ -314,7 +339,7 @@ def _site_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> str:
     others = sites.latents - sites.processes
     if others and guide.hyperparameters != "point":
         raise _refusal(f"latent site(s) {_listed(others)} are drawn", "Use hyperparameters='point'.")
-    return site
+    return found
 
 
 def _check_posterior(posterior: InducingPosterior) -> None:
@@ -323,7 +348,7 @@ def _check_posterior(posterior: InducingPosterior) -> None:
         raise _refusal(f"the kernel of {site} samples views of its inputs", "Enumerate the views (an Orbit).")
     if posterior.conditional.deterministic:
         raise _refusal(f"{site} is interpolated from a grid", "Use inducing points, such as those of kmeans(100).")
-    if not isinstance(posterior.form, Full):
+    if not isinstance(posterior.form, Full | Coupled):
         raise _refusal(f"the covariance of {site} is {form}, and the optimal one is full", "Use covariance='full'.")
 
 
@@ -332,75 +357,103 @@ class _Best(NamedTuple):
 
     Attributes:
         bound: in nats.
-        mean: ``[M]`` or ``[M, D]``.
-        scale: lower-triangular factor of the covariance, ``[M, M]`` or ``[D, M, M]``.
+        mean: ``[M]`` or ``[M, D]``, by site.
+        forms: the covariance, by site.
         lost: the largest rounding errors of ``B``, whose eigenvalues are 1 or more.
     """
 
     bound: Float[Array, ""]
-    mean: Float[Array, "M *D"]
-    scale: Float[Array, "*D M M"]
+    mean: dict[str, Float[Array, "M *D"]]
+    forms: dict[str, Any]
     lost: Float[Array, ""]
 
 
-def _best(posterior: InducingPosterior, data: _Expansion) -> _Best:
+def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Best:
     """See :class:`CollapsedELBO`."""
-    conditional: Any = posterior.conditional
-    by_output = (lambda x: x[None]) if posterior.num_outputs is None else (lambda x: x.T)
-    precision, linear, residual = _sums(conditional, by_output(data.b), by_output(data.beta))
+    each = list(posteriors.values())
+    D = each[0].num_outputs
+    by_output = (lambda x: x[None]) if D is None else (lambda x: x.T)
+    b, beta = jax.tree.map(by_output, data.b), {pair: by_output(x) for pair, x in data.beta.items()}
+    precision, linear, residual = _sums({name: q.conditional for name, q in posteriors.items()}, b, beta)
     # B = U U^T with an upper U: B^-1 then has the lower root U^-T. It is the Cholesky factor of B in reverse order.
     B = jnp.flip(precision + jnp.eye(precision.shape[-1], dtype=precision.dtype), (-2, -1))
-    factors: Any = linalg.cholesky_and_inverse(B, f"the precision of q(u) of site {posterior.site!r}", 0.0)
-    L, L_inverse = factors
+    named = f"the precision of q(u) of site {' + '.join(posteriors)!r}"
+    L, L_inverse = linalg.cholesky_and_inverse(B, named, 0.0)
     solved = matmul(L_inverse, jnp.flip(linear, -1)[..., None])
     bound = data.value + (jnp.sum(jnp.square(solved)) - residual) / 2 - jnp.sum(jnp.log(linalg.diagonal(L)))
-    mean, scale = (jnp.flip(matmul(L_inverse.mT, solved), -2), jnp.flip(L_inverse.mT, (-2, -1)))
-    if not posterior.whiten:
-        mean, scale = matmul(conditional.L, mean), matmul(conditional.L, scale)
-    mean = mean[..., 0].T
+    columns = jnp.concatenate([jnp.flip(matmul(L_inverse.mT, solved), -2), jnp.flip(L_inverse.mT, (-2, -1))], axis=-1)
+    ends = np.cumsum([q.conditional.num_inducing for q in each])[:-1]
+    rows = jnp.split(columns, ends, axis=-2)
+    rows = [x if q.whiten else matmul(q.conditional.L, x) for q, x in zip(each, rows, strict=True)]
+    rows = [x[0] if D is None else x for x in rows]
+    means = {name: x[..., 0] if D is None else x[..., 0].T for name, x in zip(posteriors, rows, strict=True)}
+    forms = [q.form for q in each]
+    root = jnp.concatenate([x[..., 1:] for x in rows], axis=-2)
+    after = rows_of_root(root, forms) if isinstance(forms[0], Coupled) else [Full(root)]
     lost = float(jnp.finfo(B.dtype).eps) * jnp.max(linalg.diagonal(B))
-    if posterior.num_outputs is None:
-        mean, scale = mean[:, 0], scale[0]
-    return _Best(bound, mean, scale, lost)
+    return _Best(bound, means, dict(zip(posteriors, after, strict=True)), lost)
 
 
 def _sums(
-    conditional: Projection, b: Float[Array, "D N"], beta: Float[Array, "D N"]
-) -> tuple[Float[Array, "D M M"], Float[Array, "D M"], Float[Array, ""]]:
-    """``A diag(beta) A^T`` ``[D, M, M]``, ``A b`` ``[D, M]`` and ``sum beta d``, a chunk of rows at a time.
+    conditionals: Mapping[str, Projection],
+    b: Mapping[str, Float[Array, "D N"]],
+    beta: Mapping[tuple[str, str], Float[Array, "D N"]],
+) -> tuple[Float[Array, "D T T"], Float[Array, "D T"], Float[Array, ""]]:
+    """``A diag(beta) A^T`` ``[D, T, T]``, ``A b`` ``[D, T]`` and ``sum beta d``, a chunk of rows at a time.
 
     Args:
-        conditional: of the site.
-        b: ``[D, N]``.
-        beta: ``[D, N]``.
+        conditionals: of each site; ``A`` are their matrices below each other.
+        b: ``[D, N]`` of each site.
+        beta: ``[D, N]`` of each two sites.
     """
-    kernel, X = conditional.prior.kernel, conditional.prior.X
-    D, N = b.shape
-    axis = 1 if kernel.has_outputs(X) else 0
+    (D, N), names = next(iter(b.values())).shape, list(conditionals)
+    inputs = {name: conditional.prior.X for name, conditional in conditionals.items()}
+    axes = {name: 1 if q.prior.kernel.has_outputs(q.prior.X) else 0 for name, q in conditionals.items()}
 
-    def of_rows(
-        X: Array, b: Float[Array, "D N"], beta: Float[Array, "D N"]
-    ) -> tuple[Float[Array, "D M M"], Float[Array, "D M"], Float[Array, ""]]:
-        A = conditional.solved(Kuf(conditional.inducing, kernel, X))
-        # Rounded to less than zero, with inducing points at all rows, they would lift the bound above the evidence.
-        residual = jnp.sum(beta * jnp.maximum(conditional.residual(X, A)[0], 0.0))
-        weighted = A * beta[:, None, :]
-        if A.ndim == 3:
-            return matmul(weighted, A.mT), matmul(A, b[..., None])[..., 0], residual
-        # One product over all outputs: XLA is slow at many small ones.
-        M = len(A)
-        return matmul(weighted.reshape(D * M, -1), A.T).reshape(D, M, M), matmul(b, A.T), residual
+    def of_rows(inputs: dict, b: dict, beta: dict) -> tuple[Array, Array, Array]:
+        projections, residuals, linear = {}, [], []
+        for name, conditional in conditionals.items():
+            A = conditional.solved(Kuf(conditional.inducing, conditional.prior.kernel, inputs[name]))
+            # Rounded to less than zero, with inducing points at all rows, they would lift the bound above the evidence.
+            left = jnp.maximum(conditional.residual(inputs[name], A)[0], 0.0)
+            residuals.append(jnp.sum(beta[name, name] * left))
+            linear.append(matmul(b[name], A.T) if A.ndim == 2 else matmul(A, b[name][..., None])[..., 0])
+            projections[name] = A
+        rows = []
+        for i, name in enumerate(names):
+            row = [_weighted_product(projections[name], beta[name, of], projections[of]) for of in names[: i + 1]]
+            width = sum(projections[of].shape[-2] for of in names[i + 1 :])
+            rows.append(jnp.pad(jnp.concatenate(row, axis=-1), [(0, 0), (0, 0), (0, width)]))
+        lower = jnp.concatenate(rows, axis=-2)
+        if len(names) > 1:  # the blocks above the diagonal are those below
+            lower = jnp.tril(lower) + jnp.tril(lower, -1).mT
+        return lower, jnp.concatenate(linear, axis=-1), linalg.total(residuals)
 
     count = -(-N // min(_platform.inputs_at_a_time(N), _MOST_ROWS))
     if count == 1:
-        return of_rows(X, b, beta)
+        return of_rows(inputs, b, beta)
     # Rows that fill the last chunk are copies of the last one, of no weight.
-    rows = _chunks(X, count, axis, "edge"), _chunks(b, count, 1, "constant"), _chunks(beta, count, 1, "constant")
+    rows = (
+        {name: _chunks(x, count, axes[name], "edge") for name, x in inputs.items()},
+        *jax.tree.map(lambda x: _chunks(x, count, 1, "constant"), (b, beta)),
+    )
     shapes = jax.eval_shape(of_rows, *jax.tree.map(lambda x: x[0], rows))
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     # Covariances of a chunk are computed again for the derivative: kept, they would be those of all rows.
     again = jax.checkpoint(of_rows)
     return lax.scan(lambda total, chunk: (jax.tree.map(jnp.add, total, again(*chunk)), None), start, rows)[0]
+
+
+def _weighted_product(
+    A: Float[Array, "*D M N"], beta: Float[Array, "D N"], C: Float[Array, "*D K N"]
+) -> Float[Array, "D M K"]:
+    """``A diag(beta) C^T``."""
+    weighted = A * beta[:, None, :]
+    if C.ndim == 3:
+        return matmul(weighted, C.mT)
+    # One product over all outputs: XLA is slow at many small ones.
+    D, M, N = weighted.shape
+    return matmul(weighted.reshape(D * M, N), C.T).reshape(D, M, -1)
 
 
 def _chunks(x: Array, count: int, axis: int, mode: str) -> Array:

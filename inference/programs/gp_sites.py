@@ -358,18 +358,19 @@ class GivenMoments(SiteMode):
     """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
 
     Attributes:
-        shift: the mean less the prior's, ``[N]`` or ``[N, D]``.
-        variance: of every entry, of the same shape.
+        shift: the mean less the prior's, ``[N]`` or ``[N, D]``, by site.
+        variance: of every entry, of the same shape, by site.
     """
 
-    shift: Float[Array, "N *D"] = field(kw_only=True)
-    variance: Float[Array, "N *D"] = field(kw_only=True)
+    shift: Mapping[str, Float[Array, "N *D"]] = field(kw_only=True)
+    variance: Mapping[str, Float[Array, "N *D"]] = field(kw_only=True)
     fixes_views = False  # nothing of the kernel is needed
     draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
-        return posterior.valued(Partial(marginals_around, shift=self.shift, variance=self.variance))
+        shift, variance = self.shift[posterior.site], self.variance[posterior.site]
+        return posterior.valued(Partial(marginals_around, shift=shift, variance=variance))
 
 
 @dataclass(eq=False)

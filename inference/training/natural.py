@@ -25,6 +25,7 @@ from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.training.step import all_finite
 from gpzoo.inference.training.step_trace import StepTrace
 from gpzoo.likelihoods.answers import as_predictive
+from gpzoo.posteriors.coupled import Coupled, joint_root, rows_of_root
 from gpzoo.posteriors.forms import Form, Full
 
 #: A step length, or a schedule of optax that gives it by the number of the step.
@@ -48,7 +49,7 @@ class NaturalGradients(Optimizer):
     (:meth:`gpzoo.posteriors.Form.natural_step`); it does not depend on ``whiten``. A step of 1 is exact where all else
     is fixed, the likelihood Gaussian, every row in the step and the covariance full. Of blocks and independent
     variables each is stepped as if the others were fixed, and so are the factors of a Kronecker product, one at each
-    step.
+    step. Sites with one ``q`` are stepped together.
 
     Where it helps: Gaussian and log-concave likelihoods, and the last layers of deep GPs, in tens of steps instead of
     thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far from quadratic over
@@ -135,7 +136,7 @@ class NaturalGradients(Optimizer):
         if inner := sorted(rates.keys() & self.guide.sites.inner):
             warnings.warn(
                 f"Natural gradients of {', '.join(inner)}, on which other GP sites depend: the bound is far from "
-                "quadratic there, and steps that suit the last layer can be too long. StepTrace the losses.",
+                "quadratic there, and steps that suit the last layer can be too long. Watch the losses.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -197,22 +198,40 @@ class NaturalGradients(Optimizer):
         step, (others, mine, length, counts) = state
         others = self.others.update({name: x for name, x in g.items() if name not in mine}, others, value=value)
         mine, counts = dict(mine), dict(counts)
-        for site, rate in self._rates().items():
-            form, mean = self.guide.form_at(site), f"{site}_mean"
-            transforms, values, slopes = {}, {}, {}
-            for field in form.data_fields:
-                name, transform = f"{site}_{field}", biject_to(form.constraints.get(field, constraints.real))
-                transforms[field], values[field] = transform, jax.tree.map(transform, mine[name])
-                slopes[field] = _by_value(transform, mine[name], g[name])
-            asked = jnp.asarray(jnp.minimum(rate(step), 1) if callable(rate) else rate, mine[mean].dtype)
-            mine[mean], after, shortened = form.with_values(**values).natural_step(
-                mine[mean], g[mean], form.with_values(**slopes), asked * length.astype(asked.dtype), step
-            )
-            for field, transform in transforms.items():
-                name, leaves = f"{site}_{field}", map(transform.inv, jax.tree.leaves(getattr(after, field)))
-                mine[name] = jax.tree.unflatten(jax.tree.structure(mine[name]), leaves)
-            counts[site] = counts[site] + ((shortened > 0) | (length < 1)).astype(counts[site].dtype)
+        for sites, rate in self._steps():
+            asked = jnp.asarray(jnp.minimum(rate(step), 1) if callable(rate) else rate, mine[f"{sites[0]}_mean"].dtype)
+            asked = asked * length.astype(asked.dtype)
+            pairs = [self._with_slopes(site, mine, g) for site in sites]
+            own, slopes = ([form for form, _ in pairs], [slope for _, slope in pairs])
+            means, mean_slopes = ([x[f"{site}_mean"] for site in sites] for x in (mine, g))
+            after, forms, shortened = natural_step(means, mean_slopes, own, slopes, asked, step)
+            for site, mean, form in zip(sites, after, forms, strict=True):
+                mine |= {f"{site}_mean": mean} | _unconstrained(site, form, mine)
+                counts[site] = counts[site] + ((shortened > 0) | (length < 1)).astype(counts[site].dtype)
         return step + 1, (others, mine, length, counts)
+
+    def _with_slopes(self, site: str, mine: dict[str, Any], g: dict[str, Any]) -> tuple[Form, Form]:
+        """The form of a site's ``q(u)``, and the loss's derivatives by its values."""
+        form, values, slopes = self.guide.form_at(site), {}, {}
+        for field in form.data_fields:
+            name, transform = f"{site}_{field}", _transform(form, field)
+            values[field] = jax.tree.map(transform, mine[name])
+            slopes[field] = _by_value(transform, mine[name], g[name])
+        return form.with_values(**values), form.with_values(**slopes)
+
+    def _steps(self) -> list[tuple[tuple[str, ...], Rate]]:
+        """The sites whose ``q(u)`` is stepped at once, one or those with one ``q``, with their rate.
+
+        Raises:
+            ValueError: naming sites with one ``q`` and different rates.
+        """
+        rates, found = self._rates(), {}
+        for site, rate in rates.items():
+            group = self.guide.sites.group_of(site) or (site,)
+            if any(rates.get(other) is not rate and rates.get(other) != rate for other in group):
+                raise ValueError(f"Sites {sorted(group)} have one q: give natural the same number for each of them.")
+            found[group] = rate
+        return list(found.items())
 
     def backed_off(self, state: Any) -> dict[str, Integer[np.ndarray, "*K"]]:
         """How many steps of each site were shorter than asked for."""
@@ -225,8 +244,8 @@ class NaturalGradients(Optimizer):
         Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls. Where
         views are sampled there may be no optimum, which the bound of the same views need not tell.
         """
-        rates, data = self._rates(), [as_predictive(unmasked(site["fn"])) for site in seen.data.values()]
-        whole = len(rates) == 1 and all(type(self.guide.form_at(site)) is Full for site in rates)
+        steps, data = self._steps(), [as_predictive(unmasked(site["fn"])) for site in seen.data.values()]
+        whole = len(steps) == 1 and isinstance(self.guide.form_at(steps[0][0][0]), Full | Coupled)
         return whole and all(fn.is_marginal and fn.quadratic for fn in data)
 
     def _rates(self) -> dict[str, Rate]:
@@ -239,7 +258,7 @@ class NaturalGradients(Optimizer):
         for site in found:
             form, inducing = self.guide.form_at(site), for_site(self.guide.inducing, site)
             grid = getattr(inducing, "num_axes", 0) == 1 and form.has_diagonal
-            if grid or type(form).natural_step is Form.natural_step:
+            if grid or (type(form).natural_step is Form.natural_step and not isinstance(form, Coupled)):
                 raise ValueError(
                     f"Site {site!r} has no natural gradients: {type(form).__name__}{' on a grid' if grid else ''} has "
                     "no step of its own. Leave the site out of natural, or choose another covariance of the guide: "
@@ -268,6 +287,34 @@ def shortened(site: str, count: int, steps: int) -> str | None:
         f"{count} of {steps} natural steps of site {site!r} were shortened: at the length asked for they lowered the "
         "bound or led to no covariance. Lower natural, to 0.1 or less, or let a schedule of optax raise it slowly."
     )
+
+
+def natural_step(
+    means: list[Array], mean_slopes: list[Array], forms: list[Any], slopes: list[Any], rate: Array, step: Array
+) -> tuple[list[Array], list[Any], Array]:
+    """:meth:`gpzoo.posteriors.Form.natural_step` of one site, or of the joint covariance of several."""
+    if not isinstance(forms[0], Coupled):
+        mean, form, shortened = forms[0].natural_step(means[0], mean_slopes[0], slopes[0], rate, step)
+        return [mean], [form], shortened
+    joint, slope = Full(joint_root(forms)), Full(joint_root(slopes))
+    mean, after, shortened = joint.natural_step(
+        jnp.concatenate(means), jnp.concatenate(mean_slopes), slope, rate, step
+    )
+    ends = np.cumsum([len(m) for m in means])[:-1]
+    return jnp.split(mean, ends), rows_of_root(after.scale, forms), shortened
+
+
+def _transform(form: Form, field: str) -> Any:
+    return biject_to(form.constraints.get(field, constraints.real))
+
+
+def _unconstrained(site: str, form: Form, like: dict[str, Any]) -> dict[str, Any]:
+    """The unconstrained parameters of a form, by name, in the containers that they had."""
+    found = {}
+    for field in form.data_fields:
+        name, leaves = f"{site}_{field}", map(_transform(form, field).inv, jax.tree.leaves(getattr(form, field)))
+        found[name] = jax.tree.unflatten(jax.tree.structure(like[name]), leaves)
+    return found
 
 
 def _by_value(transform: Any, unconstrained: Any, slope: Any) -> Any:
