@@ -1,0 +1,197 @@
+"""GP sites that a program adds have one q: its moments are exact where noise is Gaussian, by every way to ask."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax import random
+from numpyro import handlers
+from numpyro.infer import SVI, Trace_ELBO
+
+from gpzoo import GaussianProcess, kmeans
+from gpzoo.inducing.variables import InducingPoints
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    NaturalGradients,
+    Trained,
+    check,
+    diagnose,
+    fit,
+)
+from gpzoo.kernels import RBF, Constant, Linear, Matern12, Matern32, Matern52
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian
+
+KEY = random.key(0)
+KINDS = (RBF, Matern12, Matern32, Matern52)
+NOISES = {
+    "Gaussian": lambda f: Gaussian(f, 0.3),
+    "Poisson": lambda f: Expected(lambda f: dist.Poisson(jnp.exp(f)), f),
+    "Bernoulli": lambda f: Bernoulli(f),
+    "StudentT": lambda f: Expected(lambda f: dist.StudentT(4.0, f, 0.5), f),
+}
+
+
+class Sum:
+    """A random program of some sites, each times a number or a number for each row, with a mask or not."""
+
+    def __init__(self, seed, noise="Gaussian", size=9):
+        rng = np.random.default_rng(seed)
+        self.count, self.outputs = int(rng.integers(2, 5)), (None, None, 2)[rng.integers(3)]
+        self.X = np.sort(rng.uniform(0, 3, (size, 1)), axis=0)
+        shape = (size,) if self.outputs is None else (size, self.outputs)
+        self.kernels, self.factors = [], []
+        for _ in range(self.count):
+            kernel = KINDS[rng.integers(len(KINDS))](rng.uniform(0.3, 2), rng.uniform(0.3, 2))
+            self.kernels.append(kernel + Linear(0.5) if rng.random() < 0.2 else kernel)
+            kind = rng.integers(4)
+            rows = rng.uniform(-1.5, 1.5, (size,) if self.outputs is None else (size, 1))
+            self.factors.append((1.0, -1.0, float(rng.uniform(-2, 2)), rows)[kind])
+        self.mask = rng.random(shape) < 0.7 if rng.random() < 0.3 else np.ones(shape, bool)
+        self.noise = NOISES[noise]
+        y = rng.standard_normal(shape)
+        self.y = {"Poisson": rng.poisson(1.0, shape), "Bernoulli": (y > 0).astype(float)}.get(noise, y)
+        self.M = rng.integers(3, size, self.count)
+
+    def __call__(self, X, y=None):
+        total = 0.3
+        for i, (kernel, factor) in enumerate(zip(self.kernels, self.factors, strict=True)):
+            f = numpyro.sample(f"f{i}", GaussianProcess(kernel, X, num_outputs=self.outputs))
+            total = total + factor * f if i % 2 else total + f * factor
+        with numpyro.plate("rows", len(X)), handlers.mask(mask=self.mask):
+            numpyro.sample("y", self.noise(total), obs=y)
+
+    def inducing(self, whole=True):
+        return {f"f{i}": InducingPoints(self.X if whole else self.X[:M]) for i, M in enumerate(self.M)}
+
+    def covariances(self, new):
+        """Of each scaled site at new inputs with the data's sum, and of the data's sum; factors are those of rows."""
+        each = [np.asarray(k(new, self.X)) * np.ravel(c) for k, c in zip(self.kernels, self.factors, strict=True)]
+        scaled = [np.ravel(c)[:, None] * x for c, x in zip(self.factors, map(self._gram, self.kernels), strict=True)]
+        return each, sum(x * np.ravel(c) for x, c in zip(scaled, self.factors, strict=True))
+
+    def _gram(self, kernel):
+        return np.asarray(kernel(self.X))
+
+    def evidence(self):
+        _, K = self.covariances(self.X)
+        columns = self.y[:, None] if self.outputs is None else self.y
+        mask = self.mask[:, None] if self.outputs is None else self.mask
+        total = 0.0
+        for y, seen in zip(columns.T - 0.3, mask.T, strict=True):
+            C = K[np.ix_(seen, seen)] + 0.3 * np.eye(seen.sum())
+            log_det = np.linalg.slogdet(2 * np.pi * C)[1]
+            total -= (y[seen] @ np.linalg.solve(C, y[seen]) + log_det) / 2
+        return total
+
+
+def started(program, guide, objective, optimiser=None):
+    svi = SVI(program, guide, optax.sgd(0.0) if optimiser is None else optimiser, objective)
+    return svi, svi.init(KEY, program.X, program.y)
+
+
+@pytest.mark.slow_but(seed=range(4))
+@pytest.mark.parametrize("seed", range(100))
+def test_the_collapsed_bound_of_a_sum_is_its_evidence(seed):
+    program = Sum(seed)
+    svi, state = started(program, InducingGuide(program, program.inducing()), CollapsedELBO())
+    assert -float(svi.evaluate(state, program.X, program.y)) == pytest.approx(program.evidence(), abs=1e-5)
+
+
+@pytest.mark.slow_but(seed=[1])
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("seed", range(25))
+def test_the_joint_bound_is_that_of_the_mean_field_and_more(seed, noise):
+    """At equal numbers they are equal; steps from there raise the joint one, whose slopes are those of numbers."""
+    program, params, bounds = Sum(seed, noise), None, []
+    for coupled in (False, True):
+        guide = InducingGuide(program, program.inducing(whole=False), coupled=coupled, initial_scale=0.4)
+        optimiser = NaturalGradients(optax.sgd(0.0), guide, 0.5)
+        svi = SVI(program, guide, optimiser, GaussianProcessELBO())
+        state = svi.init(KEY, program.X, program.y, init_params=params)
+        bounds.append(-float(svi.evaluate(state, program.X, program.y)))
+        step = jax.jit(lambda state, svi=svi: svi.update(state, program.X, program.y)[0])
+        for _ in range(5):
+            state = step(state)
+        bounds.append(-float(svi.evaluate(state, program.X, program.y)))
+        params = svi.get_params(state)
+    assert bounds[2] == pytest.approx(bounds[1], rel=1e-9)
+    assert bounds[3] >= bounds[2] + 1e-4
+    names = [name for name in params if name.endswith(("cross", "scale", "mean"))]
+
+    @jax.jit
+    def loss(t):
+        moved = params | {name: params[name] + t * direction[name] for name in names}
+        return GaussianProcessELBO().loss(KEY, moved, program, guide, program.X, program.y)
+
+    rng = np.random.default_rng(seed)
+    direction = {name: jnp.asarray(rng.standard_normal(params[name].shape)) for name in names}
+    slope = float(jax.grad(loss)(0.0))
+    assert slope == pytest.approx(float(loss(1e-5) - loss(-1e-5)) / 2e-5, rel=1e-4, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def two():
+    """A sum of two sites at the optimum, with what NumPy says of both at new inputs."""
+    program = Sum(3, size=30)
+    program.kernels, program.factors = [RBF(1.0, 0.7), Matern12(0.6, 1.0)], [1.0, -0.5]
+    program.outputs, program.count, program.mask, program.M = None, 2, True, np.array([30, 30])
+    program.y = np.random.default_rng(1).standard_normal(30)
+    guide = InducingGuide(program, program.inducing())
+    svi, _ = started(program, guide, CollapsedELBO())
+    trained = fit(KEY, svi, 1, program.X, program.y, progress=False)
+    new = np.linspace(-1, 4, 7)[:, None]
+    each, K = program.covariances(new)
+    C = K + 0.3 * np.eye(30)
+    means = [x @ np.linalg.solve(C, program.y - 0.3) for x in each]
+    joint = np.zeros((2, 2, 7, 7))
+    for i in range(2):
+        for j in range(2):
+            prior = np.asarray(program.kernels[i](new)) if i == j else 0
+            joint[i, j] = prior - each[i] @ np.linalg.solve(C, each[j].T)
+    return program, trained, new, means, joint
+
+
+def sum_of(joint):
+    return joint[0, 0] - 0.5 * (joint[0, 1] + joint[1, 0]) + 0.25 * joint[1, 1]
+
+
+def test_predictions_of_parts_and_sum(two):
+    _, trained, new, means, joint = two
+    found = trained.predict(KEY, new)
+    for i in range(2):
+        np.testing.assert_allclose(found[f"f{i}"].mean, means[i], atol=1e-5)
+        np.testing.assert_allclose(found[f"f{i}"].variance, np.diag(joint[i, i]), atol=1e-5)
+    np.testing.assert_allclose(found["y"].mean, means[0] - 0.5 * means[1] + 0.3, atol=1e-5)
+    np.testing.assert_allclose(found["y"].variance, np.diag(sum_of(joint)) + 0.3, atol=1e-5)
+
+
+def test_posteriors_have_covariances_with_each_other(two):
+    _, trained, new, _, joint = two
+    q, other = trained.posterior(KEY, new), trained.posterior(KEY, new[:3])
+    np.testing.assert_allclose(q["f0"].moments()[1], joint[0, 0], atol=1e-5)
+    np.testing.assert_allclose(q["f0"].covariance_with(q["f1"]), joint[0, 1], atol=1e-5)
+    np.testing.assert_allclose(q["f1"].covariance_with(other["f0"]), joint[1, 0][:, :3], atol=1e-5)
+
+
+def moments(draws):
+    draws = np.asarray(draws).reshape(2, -1, 7)
+    return np.einsum("isn,jsm->ijnm", *[draws - draws.mean(1, keepdims=True)] * 2) / draws.shape[1]
+
+
+def test_draws_of_parts_add_up_to_draws_of_the_sum(two):
+    _, trained, new, _, joint = two
+    found = trained.functions(KEY, new, num_draws=4000)
+    np.testing.assert_allclose(moments([found["f0"], found["f1"]]), joint, atol=0.07)
+    np.testing.assert_allclose(
+        np.cov((found["f0"] - 0.5 * found["f1"]).T), sum_of(joint), atol=0.07
+    )
+    exported = trained.to_arviz(KEY, new, num_draws=4000)
+    posterior = exported["posterior"]
+    np.testing.assert_allclose(moments([posterior["f0"], posterior["f1"]]), joint, atol=0.07)
