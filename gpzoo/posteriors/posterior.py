@@ -189,7 +189,7 @@ class InducingPosterior(ProcessAtInputs):
         return cast(Any, self.conditional).factors(self._q()[1])
 
     def covariance_with(self, other: InducingPosterior) -> Float[Array, "*D N L"]:
-        """The covariance of this site's values at its inputs with another site's at its own, ``[D, N, L]`` or ``[N, L]``.
+        """The covariance of this site's values with another's, each at its inputs: ``[N, L]`` or ``[D, N, L]``.
 
         It is zero unless the guide gave both sites one ``q``.
 

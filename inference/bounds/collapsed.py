@@ -61,8 +61,8 @@ class CollapsedELBO(GaussianProcessELBO):
     ``l0 + (b^T A^T B^-1 A b - log |B| - sum_n beta_n d_n) / 2``
 
     and ``q(v) = N(B^-1 A b, B^-1)`` its ``q``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Several sites that the
-    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other. Other latent sites are
-    points, whose priors are part of the bound. What is left to train are hyperparameters and inducing variables, by
+    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other. Other latent sites
+    are points, whose priors are part of the bound. What is left to train are hyperparameters and inducing variables, by
     :func:`~gpzoo.inference.lbfgs` or any optax optimiser, on all rows in every step. Rows are summed over in chunks:
     memory grows with their number like the data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in
     ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``); after ``svi.run`` it is :meth:`optimal` that gives it.
@@ -86,8 +86,9 @@ class CollapsedELBO(GaussianProcessELBO):
 
     Raises:
         ValueError: naming the reason, for any other program or guide: no latent GP site, or several without one ``q``
-            (``InducingGuide(coupled=...)``) or with other numbers of rows; a site that is drawn, or whose kernel samples views; ``hyperparameters="normal"``; inducing variables on a grid; a
-            covariance that is not full; minibatches; a GP site inside ``handlers.scale``.
+            (``InducingGuide(coupled=...)``) or with other numbers of rows; a site that is drawn, or whose kernel
+            samples views; ``hyperparameters="normal"``; inducing variables on a grid; a covariance that is not full;
+            minibatches; a GP site inside ``handlers.scale``.
     """
 
     needs_all_rows, takes_natural, takes_mesh = True, False, False
@@ -406,7 +407,7 @@ def _sums(
         b: ``[D, N]`` of each site.
         beta: ``[D, N]`` of each two sites.
     """
-    (D, N), names = next(iter(b.values())).shape, list(conditionals)
+    N, names = next(iter(b.values())).shape[1], list(conditionals)
     inputs = {name: conditional.prior.X for name, conditional in conditionals.items()}
     axes = {name: 1 if q.prior.kernel.has_outputs(q.prior.X) else 0 for name, q in conditionals.items()}
 

@@ -14,6 +14,7 @@ from gpzoo._types import Argument
 from gpzoo.errors import DatasetError, GPZooError, PrecisionWarning
 from gpzoo.inference.diagnosis.findings import Finding, Findings, finding
 from gpzoo.inference.diagnosis.measure import without_data
+from gpzoo.inference.guides.coupling import added_sites
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
@@ -84,14 +85,15 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             findings.append(finding("lost in float32", None, reason=warning.message))
     findings += of_arguments(program, args, seen)
     findings += [finding("drawn", site) for site in seen if site in looked.arrays]
-    return Findings(findings + of_sums(looked.sums))
+    return Findings(findings + of_sums(looked.sums, added_sites(looked)))
 
 
-def of_sums(sums: Mapping[str, frozenset[str]]) -> list[Finding]:
-    """Findings about data sites of sums of GP sites, whose names ``sums`` has."""
+def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...]]) -> list[Finding]:
+    """Findings about data sites of sums of GP sites, whose names ``sums`` has, but for those with one ``q``."""
     findings = []
     for names in dict.fromkeys(map(frozenset, sums.values())):
-        findings.append(finding("added sites", " + ".join(sorted(names)), names=", ".join(sorted(names))))
+        if not any(names <= frozenset(group) for group in coupled):
+            findings.append(finding("added sites", " + ".join(sorted(names)), names=", ".join(sorted(names))))
     return findings
 
 

@@ -112,7 +112,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
     causes = _causes(rng_key, trained, subject, train_args, measured, effects)
     findings = causes.findings + effects.findings
     if not isinstance(guide, DrawsGuide):
-        findings = (*of_sums(subject.look.sums), *findings)
+        findings = (*of_sums(subject.look.sums, guide.sites.coupled), *findings)
     # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
     if effects.findings:
         findings = (*_odd_units(subject, trace), *findings)

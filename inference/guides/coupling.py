@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.programs.program import Look
@@ -22,29 +22,51 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
     Raises:
         ValueError: naming sites that ``coupled`` names and that can have no joint ``q``, and why.
     """
-    reasons = {name: _reason(name, options, sites, seen) for name in sites.processes}
+    reasons = {name: _of_program(name, seen) or _of_options(name, options) for name in sites.processes}
     if isinstance(options.coupled, bool):
-        able = frozenset(name for name, reason in reasons.items() if not reason)
-        groups = connected(added & able for added in seen.added) if options.coupled else []
-        return tuple(part for group in groups for part in _alike(group, seen))
-    groups = connected(group & sites.processes for group in options.coupled)
-    for group in groups:
-        for name in sorted(group):
+        return _added(seen, frozenset(reasons) - _with_a_reason(reasons)) if options.coupled else ()
+    for group in options.coupled:
+        for name in sorted(group & sites.processes):
             if reasons[name]:
                 raise ValueError(f"InducingGuide(coupled=...) names GP site {name!r}, which {reasons[name]}.")
-        if len(_alike(group, seen)) > 1 or not _alike(group, seen):
-            raise ValueError(f"InducingGuide(coupled=...) names {sorted(group)}, which need equal numbers of outputs.")
-    return tuple(part for group in groups for part in _alike(group, seen))
+    groups = [_alike(group, seen) for group in connected(group & sites.processes for group in options.coupled)]
+    if any(len(parts) != 1 for parts in groups):
+        names = sorted(frozenset().union(*options.coupled))
+        raise ValueError(f"InducingGuide(coupled=...) names {names}, which have different numbers of outputs.")
+    return tuple(part for parts in groups for part in parts)
 
 
-def _reason(name: str, options: Options, sites: Sites, seen: Look) -> str | None:
-    """Why a site has a ``q`` of its own in any case; ``None`` for no reason."""
-    prior, inducing = unmasked(seen.trace[name]["fn"]), for_site(options.inducing, name)
+def added_sites(seen: Look) -> tuple[tuple[str, ...], ...]:
+    """The groups that a guide without options would find in a program."""
+    names = {name: _of_program(name, seen) for name in frozenset().union(*seen.added)}
+    return _added(seen, frozenset(names) - _with_a_reason(names))
+
+
+def _added(seen: Look, able: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+    return tuple(part for group in connected(names & able for names in seen.added) for part in _alike(group, seen))
+
+
+def _with_a_reason(reasons: Mapping[str, str | None]) -> frozenset[str]:
+    return frozenset(name for name, reason in reasons.items() if reason)
+
+
+def _of_program(name: str, seen: Look) -> str | None:
+    """Why a site of a program has a ``q`` of its own in any case; ``None`` for no reason."""
+    prior = unmasked(seen.trace[name]["fn"])
     reasons = {
-        "is drawn": name in sites.drawn | options.joint or prior.in_row is not None,
+        "is drawn": name in seen.arrays or prior.in_row is not None,
         "has outputs that the program mixes or chooses": name in seen.mixed,
-        "has a residual factor": name in options.residual,
         "has a kernel that samples views": prior.samples_views,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _of_options(name: str, options: Options) -> str | None:
+    """Why it has one with the options of a guide."""
+    inducing = for_site(options.inducing, name)
+    reasons = {
+        "is drawn": name in options.joint,
+        "has a residual factor": name in options.residual,
         "is on a grid": getattr(inducing, "num_axes", 0) > 0,
         "has a covariance that is not full": type(form_of(for_site(options.covariance, name), inducing)) is not Full,
     }

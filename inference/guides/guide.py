@@ -72,7 +72,8 @@ class InducingGuide(AutoGuideMixin):
     of each other, but for the values that flow into layers.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
-    covariance's form, usually ``<site>_scale``; the later ones of coupled sites have ``<site>_cross``; any other site has ``<site>_loc`` (and ``<site>_scale``).
+    covariance's form, usually ``<site>_scale``; sites with one ``q`` have ``<site>_cross`` too, but for the first. Any
+    other site has ``<site>_loc`` (and ``<site>_scale``).
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals, or one draw per input if the
     program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere else it
@@ -120,12 +121,12 @@ class InducingGuide(AutoGuideMixin):
         residual: names of GP sites with a factor of their residual variances, the positive parameter
             ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
             use for it, with likelihoods that are not Gaussian.
-        coupled: which GP sites have one ``q``. ``True`` finds those that the program adds, ``a + b``, ``a - c * b``, with
-            numbers or arrays for factors, where they can: marginals with as many outputs, which are not mixed or
-            chosen (``f @ A``, ``f[:, k]``), a full covariance and no grid. ``False`` gives each its own, the mean field
-            approximation: its standard deviations of the addends are too small, often by a factor of several, its
-            bound is low, and noise that is trained with it too large. Names of sites, or groups of names, are those
-            that must have one. The root of the covariance is then a block lower-triangular matrix over all of them.
+        coupled: which GP sites have one ``q``. ``True`` finds those that the program adds, ``a + b`` or ``a - c * b``
+            with ``c`` a number or one for each row, where they can: marginals with as many outputs, which are not mixed
+            or chosen (``f @ A``, ``f[:, k]``), a full covariance and no grid. ``False`` gives each its own, the mean
+            field: standard deviations of the addends are then too small, often by a factor of several, the bound is
+            low, and noise that is trained with it too large. Names of sites, or groups of names, are those that must
+            have one. Its covariance is that of all their inducing variables; no prior is factorised but each site's.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:

@@ -1,7 +1,5 @@
 """GP sites that a program adds have one q: its moments are exact where noise is Gaussian, by every way to ask."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,21 +9,18 @@ import optax
 import pytest
 from jax import random
 from numpyro import handlers
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import SVI
 
-from gpzoo import GaussianProcess, kmeans
+from gpzoo import GaussianProcess
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import (
     CollapsedELBO,
     GaussianProcessELBO,
     InducingGuide,
     NaturalGradients,
-    Trained,
-    check,
-    diagnose,
     fit,
 )
-from gpzoo.kernels import RBF, Constant, Linear, Matern12, Matern32, Matern52
+from gpzoo.kernels import RBF, Linear, Matern12, Matern32, Matern52
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian
 
 KEY = random.key(0)
@@ -189,9 +184,7 @@ def test_draws_of_parts_add_up_to_draws_of_the_sum(two):
     _, trained, new, _, joint = two
     found = trained.functions(KEY, new, num_draws=4000)
     np.testing.assert_allclose(moments([found["f0"], found["f1"]]), joint, atol=0.07)
-    np.testing.assert_allclose(
-        np.cov((found["f0"] - 0.5 * found["f1"]).T), sum_of(joint), atol=0.07
-    )
+    np.testing.assert_allclose(np.cov((found["f0"] - 0.5 * found["f1"]).T), sum_of(joint), atol=0.07)
     exported = trained.to_arviz(KEY, new, num_draws=4000)
     posterior = exported["posterior"]
     np.testing.assert_allclose(moments([posterior["f0"], posterior["f1"]]), joint, atol=0.07)

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 from gpzoo import draws, kmeans
-from gpzoo.inference import check, diagnose, marginal
+from gpzoo.inference import InducingGuide, check, diagnose, marginal
 from gpzoo.kernels import RBF, Matern12
 from gpzoo.likelihoods import Expected, Gaussian, HeteroscedasticGaussian
 from gpzoo.models import coregionalised_gp, deep_gp
@@ -38,6 +38,9 @@ def data(f):
 def of_draws(f):
     return lambda y: numpyro.sample("y", dist.Normal(f(), 0.1), obs=y)
 
+
+#: Those that a guide gives one q.
+COUPLED = ("two", "three", "scaled", "by index", "quadrature")
 
 SUMS = {
     "two": (data(lambda: site("a") + site("b")), "a + b"),
@@ -85,8 +88,13 @@ def added(program, *args):
 
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_sites_are_told_of(name):
-    law, said = SUMS[name]
-    (found,) = added(partial(of, law), X, np.abs(np.round(Y)))
+    (law, said), y = SUMS[name], np.abs(np.round(Y))
+    if name in COUPLED:
+        assert not added(partial(of, law), X, y)
+        sites = InducingGuide(partial(of, law), kmeans(3)).setup(X, y)
+        assert " + ".join(sorted(sites.coupled[0])) == said
+        return
+    (found,) = added(partial(of, law), X, y)
     assert found.site == said
     assert f"a sum of {said.replace(' + ', ', ')}," in found.text and "draws_of_sites" in found.text
 
@@ -103,7 +111,7 @@ def test_layers_and_mixed_outputs_of_the_zoo_are_no_sums():
     assert added(marginal(two), X, Y) == []  # has their exact posterior
 
 
-@pytest.mark.parametrize("law, count", [(SUMS["two"][0], 1), (OTHERS["one site"], 0)])
-def test_a_diagnosis_tells_of_sums_too(law, count):
-    start = at_start(partial(of, law), kmeans(4), X, Y)
+@pytest.mark.parametrize("law, coupled, count", [(SUMS["two"][0], False, 1), (SUMS["two"][0], True, 0)])
+def test_a_diagnosis_tells_of_sums_too(law, coupled, count):
+    start = at_start(partial(of, law), kmeans(4), X, Y, coupled=coupled)
     assert [finding.name for finding in diagnose(KEY, start, X, Y).findings].count("added sites") == count
