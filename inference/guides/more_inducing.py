@@ -87,8 +87,8 @@ def check_forms(guide: InducingGuide, sites: Any) -> None:
         form = guide.form_at(site)
         checks.refuse(
             not isinstance(form, Full),
-            f"Site {site!r} has covariance {type(form).__name__}, and only a full one takes in new data or "
-            "inducing variables exactly: train with InducingGuide(..., covariance='full').",
+            f"Site {site!r} has covariance {form.said}, and only a full one of its own takes in new data or inducing "
+            "variables exactly: train with InducingGuide(..., covariance='full', coupled=False).",
         )
 
 

@@ -39,6 +39,8 @@ class Sum:
     def __init__(self, seed, noise="Gaussian", size=9):
         rng = np.random.default_rng(seed)
         self.count, self.outputs = int(rng.integers(2, 5)), (None, None, 2)[rng.integers(3)]
+        if noise != "Gaussian":
+            self.outputs = None
         self.X = np.sort(rng.uniform(0, 3, (size, 1)), axis=0)
         shape = (size,) if self.outputs is None else (size, self.outputs)
         self.kernels, self.factors = [], []
@@ -48,7 +50,7 @@ class Sum:
             kind = rng.integers(4)
             rows = rng.uniform(-1.5, 1.5, (size,) if self.outputs is None else (size, 1))
             self.factors.append((1.0, -1.0, float(rng.uniform(-2, 2)), rows)[kind])
-        self.mask = rng.random(shape) < 0.7 if rng.random() < 0.3 else np.ones(shape, bool)
+        self.mask = rng.random(size) < 0.7 if rng.random() < 0.3 else np.ones(size, bool)
         self.noise = NOISES[noise]
         y = rng.standard_normal(shape)
         self.y = {"Poisson": rng.poisson(1.0, shape), "Bernoulli": (y > 0).astype(float)}.get(noise, y)
@@ -77,9 +79,8 @@ class Sum:
     def evidence(self):
         _, K = self.covariances(self.X)
         columns = self.y[:, None] if self.outputs is None else self.y
-        mask = self.mask[:, None] if self.outputs is None else self.mask
-        total = 0.0
-        for y, seen in zip(columns.T - 0.3, mask.T, strict=True):
+        total, seen = 0.0, self.mask
+        for y in columns.T - 0.3:
             C = K[np.ix_(seen, seen)] + 0.3 * np.eye(seen.sum())
             log_det = np.linalg.slogdet(2 * np.pi * C)[1]
             total -= (y[seen] @ np.linalg.solve(C, y[seen]) + log_det) / 2
