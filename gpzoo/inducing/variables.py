@@ -69,6 +69,10 @@ class InducingVariable(Fields):
         """Its parts, each with the part of the kernel that it belongs to; itself where it has none."""
         return [(self, kernel)]
 
+    def of_part(self, part: int) -> InducingVariable:
+        """The inducing variables that covary with one addend of the kernel: all, unless they are in blocks."""
+        return self
+
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """``u`` for given functions.
 
@@ -190,6 +194,10 @@ class InducingBlocks(InducingVariable):
     def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
         """See :func:`block_pairs`."""
         return block_pairs(self, kernel)
+
+    def of_part(self, part: int) -> InducingVariable:
+        """The block of an addend."""
+        return self.parts[part if len(self.parts) > 1 else 0]
 
 
 def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:

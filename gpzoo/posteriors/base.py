@@ -18,6 +18,7 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import Fields, static
+from gpzoo.kernels.base import Kernel
 from gpzoo.linalg.operators import LOG_2PI, log_det
 from gpzoo.linalg.quadratic import distance, spread, squares
 from gpzoo.processes.process import GaussianProcess
@@ -249,6 +250,8 @@ class Conditional(Fields):
     L_inverse: Any
     whiten: bool = static()
     site: str = static()
+    #: Number of the addend of the kernel whose values these are, if not of their sum.
+    part: int | None = static(default=None)
 
     @property
     def toeplitz(self) -> bool:
@@ -274,6 +277,21 @@ class Conditional(Fields):
     def dtype(self) -> Any:
         """Precision of the inputs."""
         return self.prior.X.dtype
+
+    def of_part(self, part: int, kernel: Kernel) -> Self:
+        """The law of one addend of ``f`` given ``u``.
+
+        Args:
+            part: its number.
+            kernel: of the addend.
+
+        Raises:
+            ValueError: where ``f`` is interpolated, so that ``u`` says nothing of its addends.
+        """
+        raise ValueError(
+            f"GP site {self.site!r} is interpolated from a grid, whose variables say nothing of the kernel's addends: "
+            "use inducing points."
+        )
 
     def start_root(self) -> Any:
         """A root of the initial covariance of ``q(u)``, ``[M, M]``, ``[D, M, M]`` or structured.

@@ -20,7 +20,7 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu, jitter_of
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.kernels.base import has_sum
+from gpzoo.kernels.base import Kernel, has_sum
 from gpzoo.linalg.factorise import times_inverse
 from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
@@ -97,16 +97,32 @@ class Projection(Conditional):
             return matmul(self.L_inverse.mT, columns)
         return times_inverse(self.L, self.L_inverse, columns, has_sum(self.prior.kernel))
 
+    def of_part(self, part: int, kernel: Kernel) -> Projection:
+        """See :meth:`Conditional.of_part`."""
+        of = self._with_fields(prior=self.prior._replace(kernel=kernel, loc=None))
+        of.part = part
+        return of
+
+    def covariances(self, X: Float[Array, "..."]) -> Float[Array, "*D M N"]:
+        """``Kuf``; of an addend with its own block of inducing variables there is nothing in other blocks."""
+        K = Kuf(self.inducing if self.part is None else self.inducing.of_part(self.part), self.prior.kernel, X)
+        if self.part is None or K.shape[-2] == self.num_inducing:
+            return K
+        sizes = [block.shape[-1] for block in self.L.blocks]
+        before = sum(sizes[: self.part])
+        widths = [(0, 0)] * (K.ndim - 2) + [(before, self.num_inducing - before - K.shape[-2]), (0, 0)]
+        return jnp.pad(K, widths)
+
     def _projections(self, X: Float[Array, "..."]) -> tuple[Float[Array, "*D M N"], Float[Array, "*D M N"]]:
         """``A`` and the outer factor ``B`` at inputs ``X``."""
-        A = self.solved(Kuf(self.inducing, self.prior.kernel, X))
+        A = self.solved(self.covariances(X))
         return A, A if self.whiten else self.solved(A, transpose=True)
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
         """See :meth:`Conditional.mean`: ``Kfu w``, whose weights ``w`` are solved for once."""
 
         def at(X: Float[Array, "..."], self: Projection, weights: Array) -> tuple[Array, ...]:
-            return (self.weighted(Kuf(self.inducing, self.prior.kernel, X), weights),)
+            return (self.weighted(self.covariances(X), weights),)
 
         (mean,) = self._in_chunks(at, self.weights(m))
         return mean
@@ -292,7 +308,7 @@ class OnValues(Projection):
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
-        K = Kuf(self.inducing, self.prior.kernel, X)
+        K = self.covariances(X)
         mean = self.weighted(K, self.weights(m))
         return mean, jnp.zeros_like(mean), *self.residual(X, self.solved(K))
 

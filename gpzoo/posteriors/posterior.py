@@ -15,6 +15,7 @@ from numpyro.distributions.kl import kl_divergence
 from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.kernels.base import Scaled, addends
 from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.conditional import Projection, Rotated
@@ -201,6 +202,21 @@ class InducingPosterior(ProcessAtInputs):
         if found is None:
             found = jnp.zeros((self.num_outputs or 1, self.num_inputs, other.num_inputs), self.u_mean.dtype)
         return found[0] if self.num_outputs is None else found
+
+    def parts(self) -> list[InducingPosterior]:
+        """The posterior of each addend of ``f``, one for each addend of the kernel, white noise left out.
+
+        With a kernel ``k = k_1 + k_2`` a function is a sum of independent ones, ``f = f_1 + f_2``, and given ``u`` each
+        has the covariances of its own kernel with ``u``. The prior's mean belongs to none of them.
+
+        Raises:
+            ValueError: where ``f`` is interpolated from a grid.
+        """
+        found = []
+        for i, (factor, kernel) in enumerate(addends(self.prior.kernel.split_noise()[0])):
+            conditional = self.conditional.of_part(i, kernel if factor is None else Scaled(kernel, factor))
+            found.append(self._replace(conditional=conditional))
+        return found
 
     def estimates(self, key: Array) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).

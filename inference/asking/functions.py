@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
+from gpzoo.inference.asking.parts import checked_parts, refuse_other_parts
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import RUNNING
@@ -35,22 +36,32 @@ Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
 
 def values_of_functions(
-    model: BoundModel, rng_key: Array, *, num_draws: int, num_features: int, batch_size: int
+    model: BoundModel,
+    rng_key: Array,
+    *,
+    num_draws: int,
+    num_features: int,
+    batch_size: int,
+    parts: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, np.ndarray]:
     """:meth:`gpzoo.inference.Trained.functions`."""
     counts = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
     for name, value in counts.items():
         checks.positive_int(name, value)
     count_rows(model, batch_size)
-    guide = model.guide
+    guide, named = model.guide, checked_parts(parts)
+    if named:
+        refuse_other_parts(named, model.look.trace)
 
     def of_draw(draw: Draw, batch: Batch) -> Arrays:
-        own = batch.site_rows, batch.args, batch.kwargs
-        return {"functions": values_of_draw(guide, batch.params, draw, *own, num_features=num_features)}
+        own, options = (batch.site_rows, batch.args, batch.kwargs), {"num_features": num_features, "parts": named}
+        return {"functions": values_of_draw(guide, batch.params, draw, *own, **options)}
 
     # One draw at a time: the features of a batch are the largest array.
-    fn, draws = BatchFunction("functions", of_draw, num_features), draws_of(rng_key, model, num_draws)
-    result = map_batches(fn, model, draws, batch_size)
+    options = num_features, tuple(named.items())
+    fn, draws = BatchFunction("functions", of_draw, options), draws_of(rng_key, model, num_draws)
+    sites = {name: site for site, names in named.items() for name in names}
+    result = map_batches(fn, model, draws, batch_size, addends=sites)
     result.refuse_not_finite({"functions": "values of functions"}, guide.sites.processes)
     return result.arrays["functions"]
 
@@ -98,6 +109,7 @@ def values_of_draw(
     *,
     num_features: int,
     misfits: dict[str, Array] | None = None,
+    parts: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Array]:
     """The values of each GP site of one function through the program.
 
@@ -110,11 +122,16 @@ def values_of_draw(
         kwargs: its keyword arguments.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
         misfits: see :func:`pathwise`.
+        parts: names of the addends of GP sites, by site, whose values are wanted too.
     """
     key, number = draw
-    shown = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits))
+    addends = {site: {} for site in parts or {}}
+    shown = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits, parts=addends))
     found = run(key, args, kwargs, guide=guide, values=params | number, mode=shown).guide
-    return {name: found[name]["value"] for name in guide.sites.processes}
+    values = {name: found[name]["value"] for name in guide.sites.processes}
+    for site, names in (parts or {}).items():
+        values |= {name: addends[site][i] for i, name in enumerate(names)}
+    return values
 
 
 def pathwise(
@@ -124,6 +141,7 @@ def pathwise(
     num_features: int,
     rows: Integer[Array, " N"] | None = None,
     misfits: dict[str, Array] | None = None,
+    parts: Mapping[str, dict[int, Array]] | None = None,
 ) -> Float[Array, "*event"]:
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
@@ -134,6 +152,7 @@ def pathwise(
         rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
         misfits: ``u - g(Z)`` by site, whitened where ``u`` is, which is the same at all inputs: used where the site is
             among them, else added.
+        parts: takes the values of the addends of the sites that it names, by number.
 
     Returns:
         ``[N]`` or ``[N, D]``.
@@ -148,8 +167,8 @@ def pathwise(
     key_u, key_prior, key_noise, key_white = random.split(key, 4)
     separate = L.ndim == 3 or kernel.batched or kernel.has_outputs(X)
     function, noise = kernel.split_noise()
-    parts = [part if factor is None else Scaled(part, factor) for factor, part in addends(function)]
-    keys = list(random.split(key_prior, len(parts)))
+    kernels = [part if factor is None else Scaled(part, factor) for factor, part in addends(function)]
+    keys = list(random.split(key_prior, len(kernels)))
 
     def seen(part: Kernel, inputs: Array) -> Array:
         # A constant only counts rows.
@@ -159,13 +178,13 @@ def pathwise(
         inputs = inputs.astype(X.dtype)
         return function_values(part, seen(part, inputs), key, D, num_features, separate=separate)
 
-    values = jnp.zeros((posterior.num_inputs, D), X.dtype)
-    values = sum((g(part, key, X) for part, key in zip(parts, keys, strict=True)), values)
+    each = [g(part, key, X) for part, key in zip(kernels, keys, strict=True)]
+    values = sum(each, jnp.zeros((posterior.num_inputs, D), X.dtype))
     misfits = {} if misfits is None else misfits
     if posterior.site not in misfits:
         at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
         if function is not None:
-            at_inducing, variance = _at_inducing(posterior.inducing, kernel, parts, keys, g)
+            at_inducing, variance = _at_inducing(posterior.inducing, kernel, kernels, keys, g)
         # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
         blocks = L.blocks if isinstance(L, BlockDiagonalMatrix) else (L,)
         total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
@@ -175,7 +194,12 @@ def pathwise(
             at_inducing = _solved(L, at_inducing)
         draw = posterior.draw_inducing(key_u)
         misfits[posterior.site] = draw - at_inducing.reshape(draw.shape)
-    update = posterior.given(misfits[posterior.site]).mean
+    given = posterior.given(misfits[posterior.site])
+    update = given.mean
+    if posterior.site in (parts or {}):
+        for i, (value, part) in enumerate(zip(each, given.parts(), strict=True)):
+            moved = part.mean
+            parts[posterior.site][i] = moved + value.reshape(moved.shape)
     if noise is not None:
         values = values + _columns(jnp.sqrt(noise.diag(seen(noise, X)))) * _normals(
             key_white, rows, values, posterior.in_row or 1

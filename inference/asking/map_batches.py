@@ -304,6 +304,7 @@ def map_batches(
     *,
     of_sites: Mapping[str, np.ndarray] | None = None,
     whole: SiteRows | None = None,
+    addends: Mapping[str, str] | None = None,
     **shared: Any,
 ) -> BatchResult:
     """A function of all draws at all rows, a batch of rows at a time.
@@ -317,6 +318,7 @@ def map_batches(
         draws: a pytree with an axis of draws in front, or what the function prepares.
         batch_size: most rows at a time.
         of_sites: data of all rows by site; each batch has its own rows of them.
+        addends: names of arrays that have the rows of a site, with its name.
         whole: how sites follow the rows, where the function needs :attr:`Batch.layouts` of all rows in one batch, too.
         **shared: other fields of :class:`Batch`, the same in all.
 
@@ -343,6 +345,7 @@ def map_batches(
         parts.append(jax.tree.map(np.asarray, found))
         if not_finite is None and not all_finite(parts[-1]):
             not_finite = batch
+    layouts |= {name: layouts[site] for name, site in (addends or {}).items() if site in layouts}
     arrays = _joined(parts, layouts, fn.row_axis, num_rows) if several else parts[0]
     return BatchResult(arrays, fn, draws, not_finite or batch)
 

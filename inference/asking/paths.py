@@ -91,6 +91,8 @@ class Paths(GivenProgram):
             if isinstance(site.get("fn"), InducingPosterior):
                 latents[name] = site["value"]
                 found[name] = self._process(name, site, tests.get(name) if name in observed else None, batch)
+        for name, names in self.asked.parts:
+            found |= _parts((trace | guide_trace)[name]["fn"], names)
         data = {name: site for name, site in sampled(trace).items() if name not in latents}
         data = {name: site for name, site in data.items() if not isinstance(site["fn"], Unit)}
         for name, site in data.items():
@@ -239,6 +241,15 @@ def _check_rows(name: str, site: Mapping[str, Any], test: Shaped[Array, "N ..."]
             f"test_data[{name!r}] has {len(test)} rows, but site {name!r} has {shape[0]} at these {len(batch.rows)} "
             "inputs: pass the same number of rows."
         )
+
+
+def _parts(posterior: InducingPosterior, names: tuple[str, ...]) -> dict[str, Path]:
+    """The addends of a GP site on one path, by their names."""
+    found = {}
+    for name, part in zip(names, posterior.parts(), strict=True):
+        mean, variance = part.marginals()
+        found[name] = Path(SitePrediction(mean, variance), (mean, variance))
+    return found
 
 
 def _data(masked: Any, value: Any, test: Shaped[Array, "N ..."] | None) -> Path:

@@ -18,6 +18,7 @@ from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.asking.given import warn_if_lost
 from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
+from gpzoo.inference.asking.parts import checked_parts, refuse_other_parts
 from gpzoo.inference.asking.paths import AtTraining, Paths
 from gpzoo.inference.asking.quantiles import checked_quantiles
 from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction
@@ -45,6 +46,7 @@ def predict(
     quantiles: Sequence[float] | None = None,
     keep_draws: bool = False,
     mean_only: bool = False,
+    parts: Mapping[str, Sequence[str]] | None = None,
     batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, SitePrediction]:
@@ -81,6 +83,7 @@ def predict(
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
         mean_only: whether to leave out variances.
+        parts: see :meth:`gpzoo.inference.Trained.predict`.
         batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows; ``None``
             for 1,000, or 20,000 where there are more, of at most 100 numbers each.
         model_kwargs: the model's keyword arguments, by name.
@@ -95,7 +98,9 @@ def predict(
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
-    options = Predicting(train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size)
+    options = Predicting(
+        train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, parts, batch_size
+    )
     rng_key = checks.rng_key(rng_key)
     posterior_samples = checks.named("posterior_samples", posterior_samples)
     given = checks.parameters("params", {} if params is None else params)
@@ -126,6 +131,7 @@ class Predicting:
     quantiles: Sequence[float] | None = None
     keep_draws: bool = False
     mean_only: bool = False
+    parts: Mapping[str, Sequence[str]] | None = None
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -144,7 +150,8 @@ class Predicting:
     def asked(self, draws_per_path: int) -> Asked:
         """What is computed of each path."""
         quantiles = None if self.quantiles is None else checked_quantiles(self.quantiles)
-        return Asked(quantiles, self.keep_draws, draws_per_path, bool(self.mean_only))
+        parts = tuple((site, tuple(names)) for site, names in checked_parts(self.parts).items())
+        return Asked(quantiles, self.keep_draws, draws_per_path, bool(self.mean_only), parts)
 
 
 def predictions(
@@ -167,6 +174,7 @@ def predictions(
         args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
         training = replace(model, args=args, kwargs=kwargs)
     paths, samples = _paths(model, options, training, dict(samples or {}))
+    refuse_other_parts(dict(paths.asked.parts), (model if training is None else training).look.trace)
     draws = rng_key, samples, None
     others = None if training is None else training.batch()
     at_training = None if others is None else _at_training(model, paths, draws, others)
@@ -180,6 +188,7 @@ def predictions(
         batch_size,
         of_sites={name: np.asarray(x) for name, x in test_data.items()},
         whole=whole,
+        addends={name: site for site, names in paths.asked.parts for name in names},
         others=others,
     )
     arrays = result.arrays

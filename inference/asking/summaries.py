@@ -77,12 +77,14 @@ class Asked(NamedTuple):
         keep_draws: whether the result has draws.
         draws_per_path: one, or more where there is only one path.
         mean_only: whether the result has no variances, which the compiled program then does not compute.
+        parts: names for the addends of GP sites with sums of kernels, by site.
     """
 
     quantiles: tuple[float, ...] | None
     keep_draws: bool
     draws_per_path: int
     mean_only: bool = False
+    parts: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class Path(NamedTuple):

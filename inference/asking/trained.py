@@ -184,6 +184,7 @@ class Trained:
         quantiles: Sequence[float] | None = None,
         keep_draws: bool = False,
         mean_only: bool = False,
+        parts: Mapping[str, Sequence[str]] | None = None,
         batch_size: int | None = None,
         train_args: tuple[Argument, ...] | None = None,
         train_kwargs: Mapping[str, Any] | None = None,
@@ -223,6 +224,9 @@ class Trained:
                 the sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites,
                 apart from programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a
                 time.
+            parts: names for the addends of GP sites, which are predicted too: ``{"f": ("trend", "season")}`` where
+                the kernel of ``f`` is a sum of two. Each has the exact moments of its addend given the data, or given
+                the inducing variables of the sum. White noise is no addend, and the prior's mean belongs to none.
             mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
                 computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows;
@@ -251,11 +255,12 @@ class Trained:
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
-            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
+            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, parts, batch_size
         )
         found = predictions(model, checks.rng_key(rng_key), options)
         if labels is not None:
-            found |= {name: found[name].labelled(labels) for name in model.site_rows.by_row & found.keys()}
+            by_row = _with_parts(model.site_rows.by_row, parts)
+            found |= {name: found[name].labelled(labels) for name in by_row & found.keys()}
         return found
 
     @entry_point
@@ -265,6 +270,7 @@ class Trained:
         *new: Argument,
         num_draws: int = 100,
         num_features: int = 2048,
+        parts: Mapping[str, Sequence[str]] | None = None,
         batch_size: int = 1000,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, np.ndarray]:
@@ -289,11 +295,13 @@ class Trained:
             num_features: random features of each addend of each kernel. Over draws the covariance is exact for any
                 number; that of the values of one draw given its frequencies has an error of
                 ``O(num_features^-1/2)``.
+            parts: names for the addends of GP sites, as in :meth:`predict`; their values add up to the site's, but for
+                the prior's mean and white noise.
             batch_size: rows at a time.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            The values of each latent GP site by name, ``[S, N]`` or ``[S, N, D]``.
+            The values of each latent GP site, and of each part, by name, ``[S, N]`` or ``[S, N, D]``.
 
         Raises:
             FactorisationError: naming a site whose covariance does not factorise.
@@ -305,11 +313,11 @@ class Trained:
                 several batches.
         """
         labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
-        found = values_of_functions(
-            model, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
-        )
+        options: Any = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
+        found = values_of_functions(model, rng_key, parts=parts, **options)
         if labels is not None:
-            found |= {name: labels.labelled(found[name], ("draw",)) for name in model.site_rows.by_row & found.keys()}
+            by_row = _with_parts(model.site_rows.by_row, parts)
+            found |= {name: labels.labelled(found[name], ("draw",)) for name in by_row & found.keys()}
         return found
 
     @traceable_entry_point
@@ -700,3 +708,8 @@ def load(
     """
     refuse_fork("load")
     return Trained(**_saved.load(files.checked_path("path", path, "a file"), program, guide, params))
+
+
+def _with_parts(sites: Iterable[str], parts: Mapping[str, Sequence[str]] | None) -> set[str]:
+    """Names of sites, and of the addends of those."""
+    return {*sites}.union(*(names for site, names in (parts or {}).items() if site in sites))

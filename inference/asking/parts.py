@@ -1,0 +1,52 @@
+"""Addends of GP sites whose kernels are sums, by the names that a user gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpzoo import _checks as checks
+from gpzoo.inference.programs.runs import Trace, sampled, unmasked
+from gpzoo.kernels.base import addends
+from gpzoo.processes.process import GaussianProcess
+
+
+def checked_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
+    """Names of the addends by site.
+
+    Raises:
+        TypeError: if they are not.
+        ValueError: for a name that is given twice.
+    """
+    parts, found = {} if parts is None else parts, {}
+    wanted = "parts must map GP sites to names of their addends, {'f': ('trend', 'season')};"
+    checks.refuse(not isinstance(parts, Mapping), f"{wanted} got {parts!r}.", TypeError)
+    for site, names in parts.items():
+        given = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(x, str) for x in names)
+        message = f"parts[{site!r}] must be names of the kernel's addends, ('trend', 'season'); got {names!r}."
+        checks.refuse(not given, message, TypeError)
+        found[site] = tuple(names)
+    every = [name for names in found.values() for name in names]
+    checks.refuse(len(set(every)) < len(every), f"parts has a name twice: {sorted(every)}.")
+    return found
+
+
+def refuse_other_parts(parts: Mapping[str, tuple[str, ...]], trace: Trace) -> None:
+    """Refuse names of addends that a program's GP sites do not have.
+
+    Raises:
+        ValueError: naming the site and its addends.
+    """
+    sites = sampled(trace)
+    for site, names in parts.items():
+        prior = unmasked(sites[site]["fn"]) if site in sites else None
+        if not isinstance(prior, GaussianProcess):
+            known = sorted(name for name, own in sites.items() if isinstance(unmasked(own["fn"]), GaussianProcess))
+            raise ValueError(f"parts names {site!r}, but the GP sites are {known}.")
+        each = [type(kernel).__name__ for _, kernel in addends(prior.kernel.split_noise()[0])]
+        if len(each) != len(names):
+            raise ValueError(
+                f"parts[{site!r}] has {len(names)} names, but the kernel of the site has {len(each)} addends without "
+                f"white noise, in this order: {', '.join(each)}."
+            )
+        taken = sorted(set(names) & sites.keys())
+        checks.refuse(taken, f"parts[{site!r}] has names of sites: {taken}.")
