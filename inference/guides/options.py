@@ -152,11 +152,13 @@ def _groups(coupled: Any) -> bool | tuple[frozenset[str], ...]:
     """The option ``coupled``: groups of names, or whether sites of sums are found."""
     if isinstance(coupled, bool):
         return coupled
-    entries = [coupled] if isinstance(coupled, str) else list(coupled)
-    groups = [entries] if all(isinstance(entry, str) for entry in entries) else entries
-    wrong = any(isinstance(group, str) or not all(isinstance(name, str) for name in group) for group in groups)
     message = f"coupled must be True, False, names of GP sites or groups of names; got {coupled!r}."
-    checks.refuse(wrong, message, TypeError)
+    checks.refuse(isinstance(coupled, str) or not isinstance(coupled, Iterable), message, TypeError)
+    entries = list(coupled)
+    groups = [entries] if all(isinstance(entry, str) for entry in entries) else entries
+    for group in groups:
+        named = isinstance(group, Iterable) and not isinstance(group, str)
+        checks.refuse(not named or not all(isinstance(name, str) for name in group), message, TypeError)
     return tuple(map(frozenset, groups))
 
 

@@ -9,18 +9,21 @@ import optax
 import pytest
 from jax import random
 from numpyro import handlers
-from numpyro.infer import SVI
+from numpyro.infer import SVI, Trace_ELBO
 
-from gpzoo import GaussianProcess
-from gpzoo.inducing.variables import InducingPoints
+from gpzoo import GaussianProcess, kmeans
+from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import (
     CollapsedELBO,
     GaussianProcessELBO,
     InducingGuide,
     NaturalGradients,
+    Trained,
     fit,
+    load,
+    predict,
 )
-from gpzoo.kernels import RBF, Linear, Matern12, Matern32, Matern52
+from gpzoo.kernels import RBF, Constant, Convolutional, Flattened, Linear, Matern12, Matern32, Matern52, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian
 
 KEY = random.key(0)
@@ -189,3 +192,144 @@ def test_draws_of_parts_add_up_to_draws_of_the_sum(two):
     exported = trained.to_arviz(KEY, new, num_draws=4000)
     posterior = exported["posterior"]
     np.testing.assert_allclose(moments([posterior["f0"], posterior["f1"]]), joint, atol=0.07)
+
+
+def at_optimum(program, inducing, X, y):
+    guide = InducingGuide(program, inducing)
+    svi = SVI(program, guide, NaturalGradients(optax.sgd(0.0), guide, 1.0), GaussianProcessELBO())
+    return fit(KEY, svi, 2, X, y, progress=False)
+
+
+IMAGES = np.random.default_rng(0).standard_normal((12, 4, 4, 1))
+PATCHES = InducingPatches(np.random.default_rng(1).standard_normal((5, 4)))
+PIXELS = InducingPoints(IMAGES[:6])
+ADDENDS = {
+    "blocks": (
+        (Convolutional(RBF(1.0, 1.5), (4, 4), (2, 2)), Flattened(RBF(0.7, 4.0))),
+        (PATCHES, PIXELS),
+        InducingBlocks(PATCHES, PIXELS),
+        IMAGES,
+    ),
+    "shared": ((RBF(1.0, 0.5), 2.0 * Matern12(0.5, 1.0)), None, InducingPoints(IMAGES[:, 0, 0]), IMAGES[:, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("case", ADDENDS)
+def test_addends_of_a_kernel_are_those_of_sites(case, outputs):
+    """With blocks of inducing variables one site with a sum of kernels and two sites have one bound and posterior."""
+    (first, second), apart, together, X = ADDENDS[case]
+    y = np.random.default_rng(2).standard_normal((12,) if outputs is None else (12, 2))
+
+    def one(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(first + second, X, num_outputs=outputs))
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+
+    def two(X, y=None):
+        f = numpyro.sample("a", GaussianProcess(first, X, num_outputs=outputs))
+        f = f + numpyro.sample("b", GaussianProcess(second, X, num_outputs=outputs))
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+
+    whole = at_optimum(one, together, X, y)
+    new, names = (X[3:8] + 0.1, {"f": ("a", "b")})
+    found = whole.predict(KEY, new, parts=names, quantiles=(0.1,))
+    batched = whole.predict(KEY, new, parts=names, batch_size=2)
+    drawn = whole.functions(KEY, new, num_draws=3, parts=names) if case == "shared" else {}
+    if drawn:
+        np.testing.assert_allclose(drawn["a"] + drawn["b"], drawn["f"], atol=1e-9)
+    joint = None if apart is None else at_optimum(two, dict(zip("ab", apart, strict=True)), X, y)
+    for name in "ab":
+        np.testing.assert_allclose(batched[name].variance, found[name].variance, rtol=1e-9)
+        assert found[name].quantiles.shape == (1, *found["f"].mean.shape)
+        if joint is not None:
+            own = joint.predict(KEY, new)[name]
+            np.testing.assert_allclose(found[name].mean, own.mean, atol=1e-8)
+            np.testing.assert_allclose(found[name].variance, own.variance, atol=1e-8)
+    if joint is not None:
+        assert joint.losses[-1] == pytest.approx(whole.losses[-1], abs=1e-7)
+
+
+def test_addends_of_exact_regression():
+    program, (X, y) = Sum(5), (np.linspace(0, 3, 20)[:, None], np.random.default_rng(3).standard_normal(20))
+    kernels = [Matern52(1.0, 1.0), Linear(0.3), Constant(2.0)]
+
+    def exact(X, y=None):
+        numpyro.sample("y", GaussianProcess(sum(kernels[1:], kernels[0]) + White(0.1), X), obs=y)
+
+    found = predict(KEY, exact, program.X, train_args=(X, y), params={}, parts={"y": ("a", "b", "c")})
+    C = sum(np.asarray(kernel(X)) for kernel in kernels) + 0.1 * np.eye(20)
+    for name, kernel in zip("abc", kernels, strict=True):
+        K = np.asarray(kernel(program.X, X))
+        np.testing.assert_allclose(found[name].mean, K @ np.linalg.solve(C, y), atol=1e-9)
+        variance = np.diag(np.asarray(kernel(program.X)) - K @ np.linalg.solve(C, K.T))
+        np.testing.assert_allclose(found[name].variance, variance, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "parts, error, said",
+    [
+        ({"f0": ("a",)}, ValueError, "2 addends"),
+        ({"g": ("a", "b")}, ValueError, "'g'"),
+        ({"f0": "ab"}, TypeError, "f0"),
+        ({"f0": ("a", "a")}, ValueError, "twice"),
+        ({"f0": ("f1", "y")}, ValueError, "names of sites"),
+        (["f0"], TypeError, "parts"),
+    ],
+)
+def test_names_of_no_addends_are_refused(parts, error, said):
+    program = Sum(0)
+    program.kernels[0] = RBF() + Matern12()
+    guide = InducingGuide(program, program.inducing())
+    model = Trained(program, guide, guide.init_params(KEY, program.X, program.y))
+    for ask in (model.predict, model.functions):
+        with pytest.raises(error, match=said):
+            ask(KEY, program.X, parts=parts)
+
+
+REFUSED = {
+    "another number of outputs": (("a", "c"), "numbers of outputs"),
+    "mixed": (("a", "d"), "mixes"),
+    "a residual": (("a", "b"), "residual"),
+    "unknown": (("a", "nobody"), "nobody"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_sites_that_cannot_be_coupled_are_refused_by_name(case):
+    names, said = REFUSED[case]
+
+    def program(X, y=None):
+        site = lambda name, outputs=None: numpyro.sample(name, GaussianProcess(RBF(), X, num_outputs=outputs))  # noqa: E731
+        f = site("a") + site("b") + site("d", 2) @ jnp.ones(2)
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+        numpyro.sample("z", Gaussian(site("c", 2), 0.2), obs=y if y is None else jnp.stack([y, -y], axis=1))
+
+    X, options = np.linspace(0, 1, 5)[:, None], {"residual": {"b"}} if case == "a residual" else {}
+    with pytest.raises(ValueError, match=said):
+        InducingGuide(program, kmeans(3), coupled=names, **options).setup(X, X[:, 0])
+    assert InducingGuide(program, kmeans(3)).setup(X, X[:, 0]).coupled == (("a", "b"),)
+    for wrong in (3, "a", [1], [["a"], "b"]):
+        with pytest.raises(TypeError, match="coupled"):
+            InducingGuide(program, kmeans(3), coupled=wrong)
+
+
+def test_what_takes_no_coupled_sites_says_so(two):
+    program, trained, new, *_ = two
+    y = program.y[:7]
+    for call in (
+        lambda: trained.condition(KEY, new, y),
+        lambda: trained.add_inducing(KEY, kmeans(3), program.X, program.y),
+        lambda: GaussianProcessELBO(tight=True).loss(KEY, trained.params, program, trained.guide, new, y),
+        lambda: Trace_ELBO().loss(KEY, trained.params, program, trained.guide, new, y),
+    ):
+        with pytest.raises((ValueError, TypeError), match=r"f0.*coupled=False"):
+            call()
+
+
+def test_files_keep_coupled_sites(two, tmp_path):
+    _, trained, new, *_ = two
+    trained.save(tmp_path / "model")
+    again = load(tmp_path / "model", trained.model)
+    assert again.guide.sites.coupled == (("f0", "f1"),)
+    for name, site in trained.predict(KEY, new).items():
+        np.testing.assert_array_equal(again.predict(KEY, new)[name].variance, site.variance)
