@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,9 +17,11 @@ from gpzoo.inference.diagnosis.measure import without_data
 from gpzoo.inference.guides.coupling import added_sites
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.runs import Trace, data_of, terms_per_datum, unmasked
 from gpzoo.inference.training._sources import Resident
+from gpzoo.kernels import Constant, Kernel, Linear
+from gpzoo.kernels.base import addends
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 
@@ -85,7 +87,28 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             findings.append(finding("lost in float32", None, reason=warning.message))
     findings += of_arguments(program, args, seen)
     findings += [finding("drawn", site) for site in seen if site in looked.arrays]
-    return Findings(findings + of_sums(looked.sums, added_sites(looked)))
+    findings += of_sums(looked.sums, added_sites(looked))
+    return Findings(findings + _shared(looked))
+
+
+def _shared(seen: Look) -> list[Finding]:
+    """Findings about sites of a sum whose kernels have an addend of one kind that data cannot tell apart."""
+    findings = []
+    for names in dict.fromkeys(frozenset(names) for names in seen.sums.values()):
+        by_kind: dict[str, list[str]] = {}
+        for name in sorted(names):
+            for kind in _levels(unmasked(seen.trace[name]["fn"]).kernel):
+                by_kind.setdefault(kind, []).append(name)
+        for kind, sites in by_kind.items():
+            if len(sites) > 1:
+                findings.append(finding("shared level", " + ".join(sites), kind=kind, names=", ".join(sites)))
+    return findings
+
+
+def _levels(kernel: Kernel) -> set[str]:
+    """What a kernel has of constants and linear functions."""
+    kinds = {Constant: "a constant", Linear: "a linear function"}
+    return {kinds[type(part)] for _, part in addends(kernel.split_noise()[0]) if type(part) in kinds}
 
 
 def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...]]) -> list[Finding]:

@@ -7,6 +7,7 @@ are those of Okabe and Ito, which the colour-blind can tell apart. No picture op
 
 from gpzoo.inference.plots._axes import blank
 from gpzoo.inference.plots.calibration import confusion, pit, reliability
+from gpzoo.inference.plots.components import components
 from gpzoo.inference.plots.fields import field_2d, surface
 from gpzoo.inference.plots.fits import fit_1d
 from gpzoo.inference.plots.images import augmentations, inducing_images, patch_weights
@@ -19,6 +20,7 @@ __all__ = [
     "against_nuts",
     "augmentations",
     "blank",
+    "components",
     "confusion",
     "elbo",
     "field_2d",

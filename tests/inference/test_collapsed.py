@@ -335,6 +335,18 @@ def two_sites(X, y=None):
     plain(f + g, y, NOISE)
 
 
+def two_of_their_own(X, y=None):
+    plain(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X)), y, NOISE)
+    g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), X))
+    numpyro.sample("z", Gaussian(g, NOISE), obs=y)
+
+
+def two_of_other_rows(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    g = numpyro.sample("g", GaussianProcess(RBF(1.0, 1.0), X[:2]))
+    plain(f + g[jnp.zeros(len(X), int)], y, NOISE)
+
+
 def no_site(X, y=None):
     plain(X[:, 0] * positive("slope", 1.0), y, NOISE)
 
@@ -348,7 +360,9 @@ def rotated_images(X, y=None):
 OF_F = partial(partial, program)
 REFUSED = {
     "no GP site": (no_site, {"inducing": kmeans(3)}, "has 0"),
-    "two GP sites": (two_sites, {}, r"has 2 \('f', 'g'\)"),
+    "two GP sites": (two_sites, {"coupled": False}, r"has 2 \('f', 'g'\)"),
+    "two sites with data of their own": (two_of_their_own, {}, r"has 2 \('f', 'g'\)"),
+    "two sites of other rows": (two_of_other_rows, {}, r"shapes"),
     "layers": (deep, {}, "has 2"),
     "drawn": (OF_F(likelihood=drawn), {}, "'f' is drawn"),
     "joint": (OF_F(likelihood=plain), {"joint": "f"}, "joint="),

@@ -17,7 +17,7 @@ from gpzoo import InducingPoints, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
 from gpzoo.inference import Trained, load, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
-from gpzoo.kernels import RBF, White
+from gpzoo.kernels import RBF, Matern12, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
 from gpzoo.models.invariant import invariant_gp
@@ -249,6 +249,29 @@ def test_a_field_of_classes_marks_each_class(classes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("centred", [False, True])
+def test_components_have_a_panel_each_with_the_band_of_their_functions(centred):
+    X = np.linspace(0, 3, 12)[::-1, None]
+
+    def program(X, y=None):
+        f = numpyro.sample("second", GaussianProcess(RBF() + Matern12(0.5), X))
+        f = f + numpyro.sample("first", GaussianProcess(RBF(2.0), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    model, parts = at_start(program, InducingPoints(X), X, X[:, 0]), {"second": ("slow", "quick")}
+    panels = plots.components(KEY, model, X, parts=parts, centred=centred)
+    names = ["second", "slow", "quick", "first"]
+    assert [panel.get_ylabel() for panel in panels] == [f"{n}, centred" if centred else n for n in names]
+    drawn = model.functions(KEY, X, num_draws=400, parts=parts)
+    for name, panel in zip(names, panels, strict=True):
+        (line,) = panel.get_lines()
+        values = drawn[name] - drawn[name].mean(1, keepdims=True) if centred else drawn[name]
+        np.testing.assert_allclose(line.get_xdata(), X[::-1, 0])
+        np.testing.assert_allclose(line.get_ydata(), values.mean(0)[::-1], atol=1e-6)
+    with pytest.raises(ValueError, match="column"):
+        plots.components(KEY, model, X, column=1)
+
+
 def test_layers_have_a_panel_each_along_the_inputs():
     X, y = sine(12)
     trained = made_up(deep, random_subset(4), X, y)

@@ -10,7 +10,7 @@ import pytest
 
 from gpzoo import draws, kmeans
 from gpzoo.inference import InducingGuide, check, diagnose, marginal
-from gpzoo.kernels import RBF, Matern12
+from gpzoo.kernels import RBF, Constant, Linear, Matern12
 from gpzoo.likelihoods import Expected, Gaussian, HeteroscedasticGaussian
 from gpzoo.models import coregionalised_gp, deep_gp
 from gpzoo.models.deep import linear_layers
@@ -102,6 +102,19 @@ def test_sums_of_sites_are_told_of(name):
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_sum_is_not_called_one(name):
     assert added(partial(of, OTHERS[name]), X, Y) == []
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("level", [Constant(2.0), Linear(1.0), 3.0 * Constant(1.0)])
+def test_levels_that_two_sites_share_are_told_of(level, place):
+    def program(X, y=None):
+        kernels = [RBF() + level if i != place else RBF() for i in range(3)]
+        sites = [numpyro.sample(f"f{i}", GaussianProcess(kernel, X)) for i, kernel in enumerate(kernels)]
+        numpyro.sample("y", Gaussian(sites[0] - 2.0 * sites[1] + sites[2], 0.1), obs=y)
+        numpyro.sample("z", Gaussian(numpyro.sample("g", GaussianProcess(RBF() + level, X)), 0.1), obs=y)
+
+    (found,) = [finding for finding in check(program, X, Y) if finding.name == "shared level"]
+    assert found.site == " + ".join(f"f{i}" for i in range(3) if i != place)
 
 
 def test_layers_and_mixed_outputs_of_the_zoo_are_no_sums():

@@ -1,0 +1,93 @@
+"""Pictures of the functions that a program, or a kernel, adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import Array
+
+from gpzoo import _checks as checks
+from gpzoo._types import Argument
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.plots import _axes as draw
+from gpzoo.inference.programs.calls import entry_point
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Functions of which bands are quantiles.
+_FUNCTIONS = 400
+
+
+@entry_point
+def components(
+    rng_key: Array,
+    trained: Trained,
+    *args: Argument,
+    parts: Mapping[str, Sequence[str]] | None = None,
+    centred: bool = False,
+    column: int = 0,
+    model_kwargs: Mapping[str, Any] | None = None,
+    ax: Sequence[Axes] | None = None,
+) -> list[Axes]:
+    """A panel for each GP site, or each addend of one, with its mean and band over the inputs.
+
+    Sites that a program adds are drawn jointly, so that a band holds what the others may have in its place. Where two
+    of them have a level, or a trend, in common, the data do not say whose it is, and both bands are as wide as its
+    prior: ``centred`` takes the mean over the inputs out of each function.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from gpzoo import kmeans
+        >>> from gpzoo.inference import InducingGuide, Trained, plots
+        >>> from gpzoo.models import gp_regression
+        >>> X = np.linspace(0, 6, 50, dtype=np.float32)[:, None]
+        >>> guide = InducingGuide(gp_regression, kmeans(8))
+        >>> start = Trained(gp_regression, guide, guide.init_params(jax.random.key(0), X, np.sin(X[:, 0])))
+        >>> [panel] = plots.components(jax.random.key(1), start, X)
+        >>> panel.get_ylabel()
+        'f'
+
+    Args:
+        rng_key: key of the draws.
+        trained: the model.
+        *args: the program's positional arguments at the inputs to show.
+        parts: names for the addends of GP sites with sums of kernels, see :meth:`gpzoo.inference.Trained.predict`; they
+            have panels, after that of the site.
+        centred: whether each function is shown without its mean over the inputs.
+        column: of the first argument, along which values are shown.
+        model_kwargs: the program's keyword arguments, by name.
+        ax: as many axes as there are panels; those of a new figure if ``None``.
+
+    Returns:
+        The axes, in the order of the program.
+
+    Raises:
+        ValueError: for a column that is not there, another number of axes; as
+            :meth:`gpzoo.inference.Trained.functions`.
+    """
+    draws = trained.functions(rng_key, *args, num_draws=_FUNCTIONS, parts=parts, model_kwargs=model_kwargs)
+    inputs = np.asarray(args[0])
+    width = 1 if inputs.ndim == 1 else inputs.shape[1]
+    checks.refuse(not 0 <= column < width, f"column must be one of the {width} columns of the inputs, got {column}.")
+    along = inputs if inputs.ndim == 1 else inputs[:, column]
+    order = np.argsort(along)
+    program = trained._bind(args, model_kwargs).look.trace
+    shown = [each for site in program for each in (site, *(parts or {}).get(site, ())) if each in draws]
+    rows = {name: np.asarray(draws[name]) for name in shown if np.shape(draws[name])[1] == len(along)}
+    names, _ = checks.positional(trained.model, len(args))
+    panels = draw.several(ax, len(rows), 1.9)
+    for panel, (name, functions) in zip(panels, rows.items(), strict=True):
+        values = functions[:, order].reshape(len(functions), len(along), -1)
+        values = values - values.mean(1, keepdims=True) if centred else values
+        for k in range(min(values.shape[-1], draw.OUTPUTS)):
+            named = "" if values.shape[-1] == 1 else f" {k}"
+            band = draw.central(values[..., k])
+            draw.band(panel, along[order], band, f"{draw.CENTRAL}{named}", draw.colour(k), 0.25)
+            draw.curve(panel, along[order], values[..., k].mean(0), f"mean{named}", color=draw.colour(k))
+        last = panel is panels[-1]
+        draw.label(panel, names[0] if last else "", f"{name}, centred" if centred else name)
+    draw.legend_above(panels[0])
+    return panels
