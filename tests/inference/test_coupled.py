@@ -333,3 +333,27 @@ def test_files_keep_coupled_sites(two, tmp_path):
     assert again.guide.sites.coupled == (("f0", "f1"),)
     for name, site in trained.predict(KEY, new).items():
         np.testing.assert_array_equal(again.predict(KEY, new)[name].variance, site.variance)
+
+
+def minibatches(X, y=None, *, num_data=None):
+    sd = numpyro.sample("sd", dist.LogNormal(0.0, 0.3))
+    f = sd * numpyro.sample("a", GaussianProcess(RBF(1.0, 0.5), X)) + numpyro.sample("b", GaussianProcess(RBF(), X))
+    with numpyro.plate("rows", num_data or len(X), subsample_size=len(X)):
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_minibatches_of_several_trainings(dtype, standard_promotion):
+    """Each learns, with a coefficient that has a posterior of its own; the parts of a sum are against each other."""
+    X = np.linspace(0, 3, 24, dtype=dtype)[:, None]
+    y = np.sin(3 * X[:, 0]) + np.random.default_rng(0).normal(0, 0.2, 24).astype(dtype)
+    guide = InducingGuide(minibatches, kmeans(6), hyperparameters="normal")
+    svi = SVI(minibatches, guide, optax.adam(0.05), GaussianProcessELBO())
+    trained = fit(random.split(KEY, 2), svi, 150, X, y, batch_size=8, in_axes=None, progress=False)
+    assert guide.sites.coupled == (("a", "b"),) and np.all(np.abs(trained.params["b_cross"]).max((1, 2)) > 0.01)
+    assert np.all(trained.losses[:, -20:].mean(1) < trained.losses[:, :20].mean(1) - 5)
+    model = trained.member(0)
+    found = model.predict(KEY, X, test_data={"y": y})["y"]
+    assert found.log_density.mean() > -0.5 * np.log(2 * np.pi * np.e) - np.log(np.std(y))
+    parts = model.functions(KEY, X, num_draws=300)
+    assert np.corrcoef(parts["a"].mean(1), parts["b"].mean(1))[0, 1] < -0.3
