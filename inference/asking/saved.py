@@ -42,7 +42,8 @@ from gpzoo.posteriors.forms import Form
 _FORMAT, _VERSION = "gpzoo trained model", 1
 
 #: Options of a guide, as attributes and as arguments.
-_OPTIONS = tuple(name for name in inspect.signature(InducingGuide).parameters if name != "model")
+#: Names of a guide's options.
+OPTIONS = tuple(name for name in inspect.signature(InducingGuide).parameters if name != "model")
 
 #: Classes that a file may name, by their public names.
 _PUBLIC = {name: getattr(gpzoo, name) for name in gpzoo.__all__}
@@ -128,7 +129,7 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         return found | {"guide": None, "foreign": f"is {getattr(guide, '__name__', type(guide).__name__)}"}
     own: dict[str, np.ndarray] = {}
     try:
-        options = {name: _encoded(f"guide {name}", getattr(guide, name), own) for name in _OPTIONS}
+        options = {name: _encoded(f"guide {name}", getattr(guide, name), own) for name in OPTIONS}
     except _Foreign as error:
         return found | {"guide": None, "foreign": f"has {error}"}
     arrays |= own
@@ -322,7 +323,7 @@ def _decoded_all(
     found["losses"], found["seconds"] = np.array(arrays["losses"]), float(description["seconds"])
     options = description["guide"]
     if options is not None:
-        options = {name: _decoded(options[name], arrays) for name in _OPTIONS if name in options}
+        options = {name: _decoded(options[name], arrays) for name in OPTIONS if name in options}
         _guide(lambda: None, options)  # refuses options out of range
     return found, options, None if description["sites"] is None else _sites(description["sites"])
 

@@ -30,6 +30,7 @@ from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
 from gpzoo.inference.diagnosis.check import of_arguments, of_sums
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, unavailable
+from gpzoo.inference.diagnosis.mean_field import against_joint
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.guides.draws import DrawsGuide
@@ -112,7 +113,10 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
     causes = _causes(rng_key, trained, subject, train_args, measured, effects)
     findings = causes.findings + effects.findings
     if not isinstance(guide, DrawsGuide):
-        findings = (*of_sums(subject.look.sums, guide.sites.coupled), *findings)
+        apart = of_sums(subject.look.sums, guide.sites.coupled)
+        if apart and number_of_rows(subject.args) <= _MOST_ROWS:
+            apart = against_joint(named_key(rng_key, "mean field"), subject) or apart
+        findings = (*apart, *findings)
     # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
     if effects.findings:
         findings = (*_odd_units(subject, trace), *findings)

@@ -260,6 +260,8 @@ def _estimated(
 class _GivenU(Marginals):
     """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
+    draws = True
+
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         draw = posterior.draw_inducing(numpyro.prng_key())

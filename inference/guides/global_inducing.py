@@ -96,6 +96,7 @@ class GlobalInducingGuide(InducingGuide):
             initial_scale={} if initial_noise is None else initial_noise,
             hyperparameters=hyperparameters,
             init_loc_fn=init_loc_fn,
+            coupled=False,
         )
         if isinstance(inputs, Initialiser):
             points = getattr(inputs, "variable", None) is InducingPoints

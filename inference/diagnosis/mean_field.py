@@ -1,0 +1,68 @@
+"""Comparison of the mean field of GP sites that a program adds with their joint posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from numpyro.infer import SVI
+
+from gpzoo.errors import GPZooError
+from gpzoo.inference.asking.map_batches import BoundModel
+from gpzoo.inference.asking.saved import OPTIONS
+from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.diagnosis.findings import Finding, finding
+from gpzoo.inference.guides.coupling import added_sites
+from gpzoo.inference.guides.guide import InducingGuide
+from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.natural import NaturalGradients
+
+#: Natural steps of ``q(u)``, and their length.
+_STEPS, _RATE = 20, 0.5
+
+
+def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
+    """What one ``q`` over added sites changes at the same hyperparameters, where the guide leaves them apart.
+
+    Both begin at the trained parameters and take the same natural steps on all rows.
+
+    Args:
+        rng_key: of draws in the bounds.
+        subject: the model at the data of training.
+    """
+    guide = subject.guide
+    if type(guide) is not InducingGuide or guide.sites.coupled or not (groups := added_sites(subject.look)):
+        return []
+    try:
+        found = [_after_steps(rng_key, subject, coupled) for coupled in (False, True)]
+    except (GPZooError, ValueError):  # a form without natural steps, or steps that are too long
+        return []
+    (apart, own), (together, joint) = found
+    ratios = []
+    for name in [name for group in groups for name in group]:
+        ratio = float(np.mean(np.sqrt(joint[name].variance)) / np.mean(np.sqrt(own[name].variance)))
+        ratios.append(f"{ratio:.1f} ({name})")
+    words: Mapping[str, Any] = {"gain": together - apart, "ratios": ", ".join(ratios)}
+    return [finding("mean field", " + ".join(group), **words) for group in groups]
+
+
+def _after_steps(rng_key: Array, subject: BoundModel, coupled: bool) -> tuple[float, dict[str, Any]]:
+    """The bound, and predictions at the rows, after natural steps."""
+    options = {name: getattr(subject.guide, name) for name in OPTIONS}
+    guide = InducingGuide(subject.model, **options | {"coupled": coupled})
+    params, sites = dict(subject.params), guide.setup(*subject.args, model_kwargs=subject.kwargs)
+    for group in sites.coupled:
+        sizes = np.cumsum([len(params[f"{name}_mean"]) for name in group])
+        for name, before in zip(group[1:], sizes, strict=False):
+            scale = params[f"{name}_scale"]
+            params[f"{name}_cross"] = jnp.zeros((*scale.shape[:-1], int(before)), scale.dtype)
+    optimiser = NaturalGradients(optax.set_to_zero(), guide, _RATE)
+    svi = SVI(subject.model, guide, optimiser, GaussianProcessELBO())
+    options = {"init_params": params, "progress": False, "model_kwargs": subject.kwargs}
+    trained: Trained = fit(rng_key, svi, _STEPS, *subject.args, **options)
+    return -float(trained.losses[-1]), trained.predict(rng_key, *subject.args, model_kwargs=subject.kwargs)
