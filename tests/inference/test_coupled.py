@@ -357,3 +357,29 @@ def test_minibatches_of_several_trainings(dtype, standard_promotion):
     assert found.log_density.mean() > -0.5 * np.log(2 * np.pi * np.e) - np.log(np.std(y))
     parts = model.functions(KEY, X, num_draws=300)
     assert np.corrcoef(parts["a"].mean(1), parts["b"].mean(1))[0, 1] < -0.3
+
+
+def test_exports_have_the_joint_density_of_inducing_variables_in_any_batches():
+    X = np.linspace(0, 3, 8)[:, None]
+
+    def program(X, y=None):
+        f = numpyro.sample("a", GaussianProcess(RBF(1.0, 0.7), X)) + numpyro.sample("b", GaussianProcess(Matern12(), X))
+        numpyro.sample("y", Gaussian(f, 0.3), obs=y)
+
+    guide = InducingGuide(program, {"a": InducingPoints(X[::2]), "b": InducingPoints(X)}, whiten={"a": False})
+    svi = SVI(program, guide, optax.sgd(0.0), CollapsedELBO())
+    trained = fit(KEY, svi, 1, X, np.sin(3 * X[:, 0]), progress=False)
+    found = trained.to_arviz(KEY, X, num_draws=6)
+    batched = trained.to_arviz(KEY, X, num_draws=6, batch_size=3)
+    q = {name: trained.posterior(KEY, Z)[name] for name, Z in (("a", X[::2]), ("b", X))}
+    cross = q["a"].covariance_with(q["b"])
+    covariance = np.block([[q["a"].moments()[1], cross], [cross.T, q["b"].moments()[1]]])
+    u = np.concatenate([found["posterior"]["a_u"], found["posterior"]["b_u"]], axis=-1)[0]
+    away = u - np.concatenate([q["a"].mean, q["b"].mean])
+    square = np.sum(away * np.linalg.solve(covariance, away.T).T, axis=1)
+    expected = -(square + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
+    np.testing.assert_allclose(found["sample_stats"]["log_q"][0], expected, rtol=1e-4)
+    for name in ("a_u", "b_u"):
+        np.testing.assert_allclose(batched["posterior"][name], found["posterior"][name], rtol=1e-9)
+    drawn = trained.functions(KEY, X, num_draws=4), trained.functions(KEY, X, num_draws=4, batch_size=3)
+    np.testing.assert_allclose(drawn[0]["b"], drawn[1]["b"], rtol=1e-9)
