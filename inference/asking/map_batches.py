@@ -96,11 +96,11 @@ class Batch(NamedTuple):
         rows: numbers of the batch's rows among all.
         count: number of all rows.
         layouts: how sites follow the rows, by name; empty where that has not been asked.
-        untold: names of sites of which that is not known.
+        untold: names of the sites whose rows cannot be told from those of the arguments.
         number: of the batch.
         views: the key by which sampled views are drawn, the same for all draws and batches.
         of_sites: data by site at the batch's rows.
-        others: whatever else the function needs.
+        others: whatever else the function needs; of predictions it is the batch of training data.
     """
 
     args: tuple
@@ -317,7 +317,8 @@ def map_batches(
         draws: a pytree with an axis of draws in front, or what the function prepares.
         batch_size: most rows at a time.
         of_sites: data of all rows by site; each batch has its own rows of them.
-        whole: how sites follow the rows, where the function needs :attr:`Batch.layouts` of all rows in one batch, too.
+        whole: how sites follow the rows, for a function that needs :attr:`Batch.layouts` even if all rows are one
+            batch; several batches find their own.
         **shared: other fields of :class:`Batch`, the same in all.
 
     Raises:

@@ -82,7 +82,7 @@ def predict(
         keep_draws: whether to return the draws themselves.
         mean_only: whether to leave out variances.
         batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows; ``None``
-            for 1,000, or 20,000 where there are more, of at most 100 numbers each.
+            for 1,000; 20,000 if there are more than 20,000 rows and none has over 100 numbers.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
@@ -113,7 +113,10 @@ def predict(
 
 @dataclass(frozen=True)
 class Predicting:
-    """Options of :meth:`gpzoo.inference.Trained.predict`.
+    """Options of :meth:`gpzoo.inference.Trained.predict`, as the user gives them.
+
+    A new option is an argument of :func:`predict` and of :meth:`~gpzoo.inference.Trained.predict`, which both pass it
+    on by name, and a field here; one that changes the compiled program is a field of :class:`Asked` too.
 
     Raises:
         TypeError, ValueError: for options that make no sense, see :func:`predict`.
@@ -301,8 +304,8 @@ def _lacking_moments(
 ) -> set[str]:
     """Names of the data sites whose moments are not finite by definition: their draws are finite.
 
-    Where moments overflow, or a parameter is no number, so are draws. Of counts they tell nothing, whole numbers in any
-    case.
+    Where moments overflow, or a parameter is NaN, draws are not finite either. Draws of counts tell nothing: they are
+    whole numbers in any case.
     """
     names = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)} - processes
     if not names:

@@ -226,7 +226,7 @@ class Trained:
             mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
                 computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows;
-                ``None`` for 1,000, or 20,000 where there are more, of at most 100 numbers each.
+                ``None`` for 1,000; 20,000 if there are more than 20,000 rows and none has over 100 numbers.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
                 conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.

@@ -45,7 +45,7 @@ REPEATED = 0.1
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """What will hurt: data that the program refuses, unscaled columns, repeated rows, outliers; GP sites it draws.
 
-    Nothing is computed but one abstract run of the program.
+    The program is not computed, only traced; arrays are sorted, and their quantiles taken.
 
     Example:
         >>> import numpy as np

@@ -62,6 +62,9 @@ def diagnose(
     R-hat, effective sample sizes and traces are left out of an approximation: its draws are independent, so that they
     are perfect whatever it is. Of a model :meth:`gpzoo.inference.Trained.of_draws` they are there.
 
+    Bounds here are those of :class:`~gpzoo.inference.GaussianProcessELBO`, whatever the objective of the training was:
+    a trained model does not keep that.
+
     Where hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with
     20 of ``u`` each where noise is not Gaussian: minutes for thousands of rows, or for a convolution over hundreds.
 
@@ -169,7 +172,7 @@ def _causes(
 
 
 def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
-    """Findings about the units of the data and the inputs."""
+    """Findings about the units of the data and the inputs, which are those of ``check`` named ``unscaled ...``."""
     of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
     return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 

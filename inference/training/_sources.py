@@ -270,7 +270,11 @@ def _take(data: tuple, rows: Any) -> tuple:
 
 
 def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> Integer[np.ndarray, "{count} {size}"]:
-    """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, a function of the arguments."""
+    """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, shuffled anew in every epoch.
+
+    They are a function of the arguments alone, since steps are taken again: by a training that is resumed, and by
+    ``failures.py``, which looks for the last good state.
+    """
     per_epoch = num_rows // size
     out = np.empty((count, size), np.int32)
     epoch, order = -1, np.zeros(0, np.int64)

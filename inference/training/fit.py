@@ -79,7 +79,7 @@ def fit(
 
     One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
     (On CPU a program with convolutions is stepped from the host: in a loop XLA takes many times as long for them.)
-    Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
+    Every epoch visits the rows in a new random order (rows that do not fill a minibatch are left out of it).
 
     With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
     restarts), each with the numbers that it would have alone: on an accelerator all take a step at once, on CPU, where

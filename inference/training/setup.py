@@ -1,4 +1,4 @@
-"""The set-up of a training: all that stays the same, and what the state of a training means by it."""
+"""The set-up of a training: all that stays the same while it runs. It turns a state into parameters and a result."""
 
 from __future__ import annotations
 

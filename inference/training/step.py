@@ -101,7 +101,10 @@ class Steps:
         return state, *self.inputs, self.source.feed(0, 1), none, none
 
     def compile(self, state: SVIState, feed: Any) -> None:
-        """Compile the loop, which takes no step."""
+        """Compile the loop, and take no step.
+
+        Where steps are taken from the host, that compiles nothing: the first one does.
+        """
         if feed is not None:
             jax.block_until_ready(self.take(state, feed, np.zeros(self.replicates.count, int))[0])
 
