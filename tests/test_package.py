@@ -316,7 +316,7 @@ LEAVES = {
 }
 
 #: Who imports a leaf all the same: inside a function.
-IN_FUNCTIONS = {("gpzoo.inference.training._sources", "gpzoo.tables")}
+IN_FUNCTIONS = {("gpzoo.inference.training.sources", "gpzoo.tables")}
 
 
 def test_nothing_but_front_doors_imports_leaves():

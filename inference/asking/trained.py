@@ -40,7 +40,7 @@ from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.labelled import columns_of, described_columns, labels_of, rows_of_test_data, unlabelled
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.training._sources import described_arguments
+from gpzoo.inference.training.sources import described_arguments
 
 
 @dataclass(frozen=True, eq=False)

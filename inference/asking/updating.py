@@ -26,7 +26,7 @@ from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean
 from gpzoo.inference.programs.program import Look
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
-from gpzoo.inference.training._sources import Resident
+from gpzoo.inference.training.sources import Resident
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Full

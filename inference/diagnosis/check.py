@@ -18,7 +18,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import Trace, data_of, terms_per_datum, unmasked
-from gpzoo.inference.training._sources import Resident
+from gpzoo.inference.training.sources import checked_number_of_rows
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 
@@ -71,7 +71,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             if len(args) == 1 and checks.is_table(args[0]):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
-        Resident(args, None, [0], None)  # for its refusals
+        checked_number_of_rows(args)  # for its refusals
         looked = look(program, args, kwargs, first=True)
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:

@@ -38,8 +38,8 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import Trace
-from gpzoo.inference.training._sources import described_arguments
 from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.sources import described_arguments
 
 #: Rows of training from which on no further steps are taken.
 _MOST_ROWS = 10_000

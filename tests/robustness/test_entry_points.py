@@ -196,7 +196,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def stop(entry: str) -> None:
         if entry == "fit":
-            monkeypatch.setattr(training, "start", lambda setup, *rest: reaching(setup.source.data))
+            monkeypatch.setattr(training, "start", lambda setup, *rest: reaching(setup.source.on_one_device))
         elif entry in ("functions", "function"):
             monkeypatch.setattr(functions, "count_rows", lambda model, *rest: reaching(model.args))
         elif entry == "compare":
