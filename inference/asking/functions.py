@@ -17,7 +17,7 @@ from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
+from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import RUNNING
@@ -41,7 +41,7 @@ def values_of_functions(
     counts = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
     for name, value in counts.items():
         checks.positive_int(name, value)
-    count_rows(model, batch_size)
+    refuse_batches(model, batch_size)
     guide = model.guide
 
     def of_draw(draw: Draw, batch: Batch) -> Arrays:
@@ -74,7 +74,8 @@ def one_function(
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True, described=described)
         with RUNNING:
             model = BoundModel(guide.model, guide, guide.checked_params(params, args, kwargs), args, kwargs)
-            rows = count_rows(model, 1)
+            refuse_batches(model, 1)
+            rows = model.num_rows
             one = jax.tree.map(lambda x: x[draw], draws_of(rng_key, model, draw + 1))
             own = BatchRows(jnp.arange(rows), rows, {}), args, kwargs
             return values_of_draw(guide, model.params, one, *own, num_features=num_features)
@@ -112,8 +113,8 @@ def values_of_draw(
         misfits: see :func:`pathwise`.
     """
     key, number = draw
-    shown = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits))
-    found = run(key, args, kwargs, guide=guide, values=params | number, mode=shown).guide
+    mode = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits))
+    found = run(key, args, kwargs, guide=guide, values=params | number, mode=mode).guide
     return {name: found[name]["value"] for name in guide.sites.processes}
 
 

@@ -251,11 +251,18 @@ class Trained:
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
-            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, batch_size
+            train_args=train_args,
+            train_kwargs=train_kwargs,
+            test_data=test_data,
+            num_draws=num_draws,
+            quantiles=quantiles,
+            keep_draws=keep_draws,
+            mean_only=mean_only,
+            batch_size=batch_size,
         )
         found = predictions(model, checks.rng_key(rng_key), options)
         if labels is not None:
-            found |= {name: found[name].labelled(labels) for name in model.site_rows.by_row & found.keys()}
+            found |= {name: found[name].labelled(labels) for name in model.site_rows.one_per_row & found.keys()}
         return found
 
     @entry_point
@@ -309,7 +316,8 @@ class Trained:
             model, rng_key, num_draws=num_draws, num_features=num_features, batch_size=batch_size
         )
         if labels is not None:
-            found |= {name: labels.labelled(found[name], ("draw",)) for name in model.site_rows.by_row & found.keys()}
+            of_rows = model.site_rows.one_per_row & found.keys()
+            found |= {name: labels.labelled(found[name], ("draw",)) for name in of_rows}
         return found
 
     @traceable_entry_point
@@ -361,7 +369,7 @@ class Trained:
         def posteriors(key: Array, batch: Batch) -> dict[str, Any]:
             return guide.posteriors(key, batch.params, batch.args, batch.kwargs)
 
-        compiled = model.compiled_for(BatchFunction("posterior", posteriors, at_once=0))
+        compiled = model.compiled_for(BatchFunction("posterior", posteriors, draws_together=0))
         found = compiled(rng_key, model.batch())
         # Outside jit the site that is not finite is named.
         return found if all_finite(found) else posteriors(rng_key, model.batch())

@@ -94,7 +94,7 @@ def updated(
     for posterior in posteriors_at(rng_key, guide, model.params, args, model.kwargs).values():
         check_columns(posterior)
     update = _Update(guide, chosen, _counted(guide, whole.look), num_steps, num_draws)
-    fn = BatchFunction("condition", update.search, options=update[1:], at_once=0)
+    fn = BatchFunction("condition", update.search, options=update[1:], draws_together=0)
     params, losses = model.params, []
     for k, piece in enumerate(pieces):
         key, batch = random.fold_in(rng_key, k), piece.batch(params=params)

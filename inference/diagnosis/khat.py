@@ -198,7 +198,7 @@ def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
         log_joint, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
         return log_joint - log_q, of_u, theta
 
-    program = subject.compiled_for(BatchFunction("k-hat", of_draw, evidence.words, at_once=None))
+    program = subject.compiled_for(BatchFunction("k-hat", of_draw, evidence.words, draws_together=None))
 
     def of(keys: Array, spread: float) -> tuple:
         return program((keys, jnp.full(len(keys), spread, dtype)), subject.batch())

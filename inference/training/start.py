@@ -20,10 +20,10 @@ from numpyro.infer.util import transform_fn
 
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
-from gpzoo.inference.programs.batches import refuse_in_minibatches
 from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.row_order import refuse_in_minibatches
 from gpzoo.inference.programs.runs import Trace, values_of
 from gpzoo.inference.training.lbfgs import refuse_line_search
 from gpzoo.inference.training.protocol import of_objective, refuse_no_parameters
