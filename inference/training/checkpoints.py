@@ -64,11 +64,11 @@ class Checkpoints:
         Raises:
             CheckpointError: in every process, if another training holds the folder or it cannot be used.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             refused: CheckpointError | None = None
             try:
                 if self.placement.first:
-                    held.enter_context(files.alone_in(self.directory))
+                    stack.enter_context(files.alone_in(self.directory))
                     for left in self.directory.glob(f"{files.TEMPORARY}*{_UNFINISHED}"):
                         left.unlink()
             except BlockingIOError:

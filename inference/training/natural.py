@@ -297,9 +297,7 @@ def natural_step(
         mean, form, shortened = forms[0].natural_step(means[0], mean_slopes[0], slopes[0], rate, step)
         return [mean], [form], shortened
     joint, slope = Full(joint_root(forms)), Full(joint_root(slopes))
-    mean, after, shortened = joint.natural_step(
-        jnp.concatenate(means), jnp.concatenate(mean_slopes), slope, rate, step
-    )
+    mean, after, shortened = joint.natural_step(jnp.concatenate(means), jnp.concatenate(mean_slopes), slope, rate, step)
     ends = np.cumsum([len(m) for m in means])[:-1]
     return jnp.split(mean, ends), rows_of_root(after.scale, forms), shortened
 

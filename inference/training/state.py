@@ -41,16 +41,12 @@ class TrainState(NamedTuple):
         return np.array([0 if k in self.failed else count for k in range(len(self.losses))])
 
     def after(
-        self,
-        numpyro_state: SVIState,
-        losses: Float[np.ndarray, "K chunk"],
-        kept: Integer[np.ndarray, " K"],
-        count: int,
+        self, after: SVIState, losses: Float[np.ndarray, "K chunk"], kept: Integer[np.ndarray, " K"], count: int
     ) -> TrainState:
         """The state after the next steps.
 
         Args:
-            numpyro_state: NumPyro's state after them.
+            after: NumPyro's state after them.
             losses: theirs.
             kept: how many of them each replicate keeps; fewer than it was to take if it failed, -1 if the step before
                 them is taken back.
@@ -67,7 +63,7 @@ class TrainState(NamedTuple):
                 known[k, failed[k] :] = np.nan
         step = self.step + int(kept[ends > 0].max())
         before = self.numpyro_state, self.step
-        return TrainState(numpyro_state, step, known[:, :step], self.seconds, failed, before)
+        return TrainState(after, step, known[:, :step], self.seconds, failed, before)
 
 
 def restored(numpyro_state: SVIState, step: int, losses: Float[np.ndarray, "K step"], seconds: float) -> TrainState:
