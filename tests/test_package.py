@@ -244,7 +244,7 @@ FLOORS = (
     ("gpzoo",),
     ("gpzoo.inference.programs",),
     ("gpzoo.inference.guides", "gpzoo.inference.bounds"),
-    ("gpzoo.inference.training", "gpzoo.inference.asking"),
+    ("gpzoo.inference.training", "gpzoo.inference.fitted"),
     ("gpzoo.inference.diagnosis", "gpzoo.inference.plots"),
     ("gpzoo.inference.reports", "gpzoo.inference.trackers", "gpzoo.inference.launch"),
     ("gpzoo.inference",),

@@ -23,15 +23,15 @@ from numpyro.optim import Adam
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
 from gpzoo.inference.diagnosis.check import of_arguments, of_sums
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, unavailable
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point

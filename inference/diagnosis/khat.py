@@ -17,10 +17,10 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import scale_and_mask
 
 from gpzoo import linalg
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
-from gpzoo.inference.asking.psis import pareto
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table, unavailable
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
+from gpzoo.inference.fitted.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Marginals, Use

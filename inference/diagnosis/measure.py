@@ -14,8 +14,8 @@ from jax import Array, random
 from numpyro import handlers
 
 from gpzoo.inducing.kuu_kuf import Kuu
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel, Static
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel, Static
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, terms_per_datum, unmasked

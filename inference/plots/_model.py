@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
-from gpzoo.inference.asking.predict import predict
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
+from gpzoo.inference.fitted.predict import predict
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, SiteMode, draw_per_input

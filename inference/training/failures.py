@@ -16,7 +16,7 @@ from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import run

@@ -28,7 +28,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._types import Argument
 from gpzoo.errors import keep_in
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
 from gpzoo.inference.programs.files import checked_path

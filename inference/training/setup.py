@@ -11,7 +11,7 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import RUNNING

@@ -16,12 +16,12 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.given import warn_if_lost
-from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
-from gpzoo.inference.asking.paths import AtTraining, Paths, refuse_other_rows
-from gpzoo.inference.asking.quantiles import checked_quantiles
-from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction
 from gpzoo.inference.bounds.marginal import refuse_marginal
+from gpzoo.inference.fitted.given import warn_if_lost
+from gpzoo.inference.fitted.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
+from gpzoo.inference.fitted.paths import AtTraining, Paths, refuse_other_rows
+from gpzoo.inference.fitted.quantiles import checked_quantiles
+from gpzoo.inference.fitted.summaries import ROW_AXES, Asked, SitePrediction
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.calls import entry_point

@@ -17,7 +17,7 @@ from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
+from gpzoo.inference.fitted.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import RUNNING

@@ -11,7 +11,7 @@ from jax import Array
 from jax.scipy.special import logsumexp
 from jaxtyping import Float, Shaped
 
-from gpzoo.inference.asking.quantiles import empirical_quantiles, mixture_quantiles
+from gpzoo.inference.fitted.quantiles import empirical_quantiles, mixture_quantiles
 from gpzoo.inference.programs.labelled import Labels
 
 
@@ -74,7 +74,7 @@ class Asked(NamedTuple):
     """Parts of a prediction besides moments and densities, as far as the caller wants them.
 
     It is hashable, as the options of a user's call are not: it belongs to the key of the compiled program, since
-    :class:`~gpzoo.inference.asking.paths.Paths` closes over it.
+    :class:`~gpzoo.inference.fitted.paths.Paths` closes over it.
 
     Attributes:
         quantiles: probabilities, or ``None``.

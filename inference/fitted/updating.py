@@ -17,8 +17,8 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.bounds.online import AfterEarlier
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
 from gpzoo.inference.programs.arguments import refuse_unknown

@@ -9,7 +9,7 @@ from jax import random
 from gpzoo import InducingPoints, draws, kmeans
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.asking.map_batches import BatchFunction, Static, map_batches
+from gpzoo.inference.fitted.map_batches import BatchFunction, Static, map_batches
 from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF

@@ -16,7 +16,7 @@ from gpzoo._checks import outside
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.asking.map_batches import Batch
+from gpzoo.inference.fitted.map_batches import Batch
 from gpzoo.inference.programs.gp_sites import SiteMode, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run, unmasked

@@ -13,8 +13,8 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.given import Given, GivenProgram, given_at
-from gpzoo.inference.asking.map_batches import Arrays, Batch, Static
+from gpzoo.inference.fitted.given import Given, GivenProgram, given_at
+from gpzoo.inference.fitted.map_batches import Arrays, Batch, Static
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import JointDraw

@@ -18,15 +18,15 @@ from numpyro.infer.svi import SVIState
 from gpzoo import _checks as checks
 from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking import saved as _saved
-from gpzoo.inference.asking.export import Exporting, chains_of, drawn_alone, exported
-from gpzoo.inference.asking.functions import one_function, values_of_functions
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
-from gpzoo.inference.asking.nuts import nuts
-from gpzoo.inference.asking.predict import Predicting, predictions
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.updating import updated
 from gpzoo.inference.bounds.marginal import marginal
+from gpzoo.inference.fitted import saved as _saved
+from gpzoo.inference.fitted.export import Exporting, chains_of, drawn_alone, exported
+from gpzoo.inference.fitted.functions import one_function, values_of_functions
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
+from gpzoo.inference.fitted.nuts import nuts
+from gpzoo.inference.fitted.predict import Predicting, predictions
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.updating import updated
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of

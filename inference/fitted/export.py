@@ -16,9 +16,10 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.container import Group, container, import_arviz, refuse_unwritable
-from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
-from gpzoo.inference.asking.map_batches import (
+from gpzoo.inference.bounds.marginal import refuse_marginal
+from gpzoo.inference.fitted.container import Group, container, import_arviz, refuse_unwritable
+from gpzoo.inference.fitted.exported_draws import Draw, Draws, Notes
+from gpzoo.inference.fitted.map_batches import (
     Arrays,
     Batch,
     BatchFunction,
@@ -26,7 +27,6 @@ from gpzoo.inference.asking.map_batches import (
     BoundModel,
     map_batches,
 )
-from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables

@@ -16,9 +16,9 @@ from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
 from gpzoo._numpyro import in_chain
-from gpzoo.inference.asking.given import Given, GivenProgram, given_at
-from gpzoo.inference.asking.map_batches import Batch
-from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, by_field, of_paths
+from gpzoo.inference.fitted.given import Given, GivenProgram, given_at
+from gpzoo.inference.fitted.map_batches import Batch
+from gpzoo.inference.fitted.summaries import Asked, Path, SitePrediction, by_field, of_paths
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, means, predicted_marginals
 from gpzoo.inference.programs.keys import named_key
