@@ -22,7 +22,7 @@ UV := $(shell command -v uv 2>/dev/null)
 # Files that meet ArviZ, NumPyro and JAX where their versions differ.
 PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/test_zoo_exports.py) \
 	$(addprefix tests/inference/test_, arviz.py guides_in_numpyro.py saved.py) \
-	$(addprefix tests/inference/, asking/test_functions.py asking/test_prediction.py) \
+	$(addprefix tests/inference/, fitted/test_functions.py fitted/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
 .PHONY: test test-all part lowest stress planted lint size demo browser docs bench clean

@@ -108,9 +108,9 @@ def step_of(svi: Any, data: tuple, batch_size: int, mesh: Any) -> tuple[dict[str
     import jax
 
     from gpzoo.inference.training._mesh import Placement
-    from gpzoo.inference.training._sources import source_of
     from gpzoo.inference.training.replicates import Replicates
     from gpzoo.inference.training.setup import Setup
+    from gpzoo.inference.training.sources import source_of
     from gpzoo.inference.training.start import start
 
     one = Replicates(jax.random.key(0))
@@ -118,9 +118,9 @@ def step_of(svi: Any, data: tuple, batch_size: int, mesh: Any) -> tuple[dict[str
     setup = Setup(svi, one, source, {"num_data": source.num_rows})
     steps, state = start(setup, None)
     with setup.placement.tracing():
-        text = steps.all.lower(*steps.example(state.svi)).compile().as_text()
+        text = steps.loop_of_all.lower(*steps.example(state.numpyro_state)).compile().as_text()
     source.close()
-    return dict(setup.params(state.svi)), text
+    return dict(setup.params(state.numpyro_state)), text
 
 
 def generated(rows: int) -> Any:

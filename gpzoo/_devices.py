@@ -26,12 +26,12 @@ def number() -> int:
 
 
 def split(tree: Any) -> Any:
-    """Arrays with one row per datum: every device has its part of the rows."""
+    """Arrays of the program that is traced, with one row per datum: every device has its part of the rows."""
     return _constrained(tree, PartitionSpec(ROWS))
 
 
 def everywhere(tree: Any) -> Any:
-    """Arrays that are whole on every device."""
+    """Arrays of the program that is traced, whole on every device."""
     return _constrained(tree, PartitionSpec())
 
 

@@ -5,9 +5,10 @@ The folder ``inference/`` is installed as ``gpzoo.inference``. From the lowest f
 * ``programs/``: what a program is and how it runs. ``gp_sites.py`` says which value a GP site has, ``rows.py`` which
   rows of a site go with which rows of data, ``arguments.py`` which arguments pass.
 * ``guides/`` and ``bounds/``: posteriors of a program, and objectives.
-* ``training/``, which begins in ``fit.py``, and ``asking/``, which begins in ``map_batches.py``: what a trained model
-  gives.
-* ``diagnosis/``, ``plots/``, ``reports/``: whether to believe it, how it looks, and both on a page.
+* ``training/``, which begins in ``fit.py``, and ``fitted/``, what a trained model gives: a call begins in
+  ``trained.py``, and its numbers are computed by ``map_batches.py``.
+* ``diagnosis/``, ``plots/``: whether to believe it, and how it looks.
+* ``reports/``, both on a page; ``trackers.py``, trainings in MLflow and TensorBoard; ``launch.py``, several processes.
 """
 
 import lazy_loader

@@ -1,11 +1,6 @@
 """The names of gpzoo.inference, for type checkers and for the lazy import of each."""
 
 from . import plots, trackers
-from .asking.export import draws_to_arviz
-from .asking.nuts import nuts
-from .asking.predict import predict
-from .asking.summaries import SitePrediction
-from .asking.trained import Trained, load
 from .bounds.collapsed import CollapsedELBO
 from .bounds.elbo import GaussianProcessELBO
 from .bounds.importance import ImportanceWeightedELBO
@@ -16,6 +11,11 @@ from .diagnosis.diagnose import diagnose
 from .diagnosis.findings import Diagnosis, Finding
 from .diagnosis.laplace import check_laplace
 from .diagnosis.vsbc import vsbc
+from .fitted.export import draws_to_arviz
+from .fitted.nuts import nuts
+from .fitted.predict import predict
+from .fitted.summaries import SitePrediction
+from .fitted.trained import Trained, load
 from .guides.global_inducing import GlobalInducingGuide
 from .guides.guide import InducingGuide
 from .guides.reparam import WhitenReparam, whitened

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpzoo._extras import needs
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 
 #: Function of the parameters so far to numbers by name, such as an error on validation data.
 Metrics = Callable[[Mapping[str, Any]], Mapping[str, float]]

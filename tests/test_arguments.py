@@ -22,7 +22,7 @@ from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, Trained, compare, fit, predict
 from gpzoo.inference.training._mesh import HERE
-from gpzoo.inference.training._sources import Streamed
+from gpzoo.inference.training.sources import Streamed
 from gpzoo.kernels import RBF, Kernel, Matern32
 from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.posteriors import InducingPosterior, Projection, forms

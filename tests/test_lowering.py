@@ -13,8 +13,8 @@ from numpyro.infer import SVI
 
 from gpzoo import models, unique_patches
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
-from gpzoo.inference.asking import export
-from gpzoo.inference.asking.map_batches import BoundModel
+from gpzoo.inference.fitted import export
+from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.models import convolutional_gp
 from tests.programs import KEY, adam
 from tests.zoo import OTHERS, PROGRAMS

@@ -9,7 +9,7 @@ import jaxtyping
 import pytest
 
 from gpzoo.inducing import InducingPoints
-from gpzoo.inference.asking.quantiles import mixture_quantiles
+from gpzoo.inference.fitted.quantiles import mixture_quantiles
 from gpzoo.kernels.stationary import squared_distance
 from gpzoo.likelihoods.quadrature import weighted_sum
 from gpzoo.linalg import matmul

@@ -16,7 +16,7 @@ from gpzoo import _checks as checks
 from gpzoo._extras import needs
 from gpzoo._types import ArrayLike
 from gpzoo.inference import Trained
-from gpzoo.inference.asking.functions import Draw, draws_of, values_of_draw
+from gpzoo.inference.fitted.functions import Draw, draws_of, values_of_draw
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows

@@ -33,16 +33,32 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     are those of the predictive distribution ``integral p(y | f) q(f) df``.
 
-    A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass that
-    writes :meth:`log_prob` and :meth:`predictive_log_prob` (of ``self.checked(y)``), :meth:`sample_given`,
-    :meth:`marginal_expectation`, ``support``, ``mean`` and ``variance``, and :meth:`check_values` where some ``y``
-    are impossible. Parameters of its own are in ``arg_constraints``, and set before ``super().__init__(f)``; other
-    values are in ``pytree_aux_fields``. It declares
-    ``quadratic``, ``takes_residual``, ``by_entry`` and ``own_columns`` where they hold.
-    One of labels has ``num_classes`` and writes ``probs``, not moments. Predictions, diagnoses and exports ask the
-    questions of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``: a likelihood
-    overrides those that it has another answer to. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
-    before they use the law of ``f``. To take ``missing``, and masks of single outputs, its densities end with
+    A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass. It
+    must write:
+
+    * :meth:`log_prob` and :meth:`predictive_log_prob`, of ``self.checked(y)``;
+    * :meth:`sample_given`, :meth:`marginal_expectation` and ``support``;
+    * ``mean`` and ``variance``; or, where ``y`` is a label, ``num_classes`` and ``probs``. With one column of ``f`` for
+      each class it derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood`, with another number of columns,
+      such as one for classes in order, from this class.
+
+    Its arguments are set before ``super().__init__(f)``, and declared:
+
+    * in ``arg_constraints``, parameters, which have a constraint, such as positive ones;
+    * in ``pytree_data_fields``, other arrays, such as limits of censored data, which nothing checks;
+    * in ``pytree_aux_fields``, what is no array, and belongs to the compiled program.
+
+    It may declare, where they hold:
+
+    * ``quadratic``: ``log p(y | f)`` is quadratic in ``f``, so that estimated moments leave the bound unbiased;
+    * ``takes_residual``: :meth:`log_prob` chooses the best factor of each residual variance, for the tighter bound;
+    * ``by_entry``: ``p(y | f)`` is a product over the entries of a datum's ``y``, so that single ones may be missing;
+    * ``own_columns``: each entry of ``y`` depends on its own column of ``f`` alone.
+
+    It may write :meth:`check_values`, where some ``y`` are impossible, and whatever else of
+    :class:`~gpzoo.likelihoods.answers.Answers` has another answer than there, such as ``noise``, ``cdf`` and ``exact``:
+    predictions, diagnoses and exports ask these. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
+    before they use the law of ``f``. To take ``missing``, and masks of single outputs, densities end with
     ``self.counted(terms, y)``, of one term for each entry of ``y``.
 
     Example:

@@ -129,7 +129,10 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         return estimate
 
     def _estimate(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss of a program and a guide that check themselves."""
+        """The loss and the mutable state, as NumPyro's objectives give them; subclasses override this.
+
+        ``model`` is checked, and its discrete sites are summed out; ``guide`` runs in :attr:`mode`.
+        """
         return super().loss_with_mutable_state(*args, **kwargs)
 
 

@@ -111,9 +111,9 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
         self, rng_key: Array, param_map: dict[str, Any], model: Callable, guide: Callable, *args: Any, **kwargs: Any
     ) -> Any:
         """Negative bound, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
-        step = copy(self)
-        step._rows = _rows_of(look(model, args, kwargs), guide)
-        return super(ImportanceWeightedELBO, step).loss_with_mutable_state(
+        bound = copy(self)
+        bound._rows = _rows_of(look(model, args, kwargs), guide)
+        return super(ImportanceWeightedELBO, bound).loss_with_mutable_state(
             rng_key, param_map, model, guide, *args, **kwargs
         )
 
@@ -140,16 +140,16 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
         def run(_: Array) -> tuple[tuple[Array, Any], tuple[Any, ...]]:
             seeded = handlers.substitute(handlers.seed(guide, guide_key), data=params)
-            of_guide = handlers.trace(seeded).get_trace(*args, **kwargs)
-            state = _mutable(of_guide)
-            replayed = handlers.replay(handlers.seed(model, model_key), of_guide)
-            of_model = handlers.trace(handlers.substitute(replayed, data=params | state)).get_trace(*args, **kwargs)
-            weights, scale = rows.log_weights(of_guide, of_model)
+            guide_trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+            state = _mutable(guide_trace)
+            replayed = handlers.replay(handlers.seed(model, model_key), guide_trace)
+            model_trace = handlers.trace(handlers.substitute(replayed, data=params | state)).get_trace(*args, **kwargs)
+            weights, scale = rows.log_weights(guide_trace, model_trace)
             kernels = []
-            for site in sampled(of_model).values():
+            for site in sampled(model_trace).values():
                 prior = unmasked(site["fn"])
                 kernels += [prior.kernel] if isinstance(prior, GaussianProcess) else []
-            return (weights, state | _mutable(of_model)), (rows.shared(of_guide, of_model), scale, kernels)
+            return (weights, state | _mutable(model_trace)), (rows.shared(guide_trace, model_trace), scale, kernels)
 
         try:
             # All draws must share terms and kernels, or vmap refuses.
@@ -239,13 +239,13 @@ class _Rows(NamedTuple):
     data: frozenset[str]
     after: frozenset[str]
 
-    def log_weights(self, of_guide: Trace, of_model: Trace) -> tuple[Float[Array, " N"], Float[Array, ""]]:
+    def log_weights(self, guide_trace: Trace, model_trace: Trace) -> tuple[Float[Array, " N"], Float[Array, ""]]:
         """Log weights of one draw of every row, and the factor by which the rows are scaled."""
         terms, scales = [], []
         for name in sorted(self.latents | self.data):
             if name in self.data:
-                _refuse_draws(name, of_model[name]["fn"])
-            sites = [of_model[name], *([of_guide[name]] if name in self.latents else [])]
+                _refuse_draws(name, model_trace[name]["fn"])
+            sites = [model_trace[name], *([guide_trace[name]] if name in self.latents else [])]
             for sign, site in zip((1, -1), sites, strict=False):
                 terms.append(sign * jnp.asarray(site["fn"].log_prob(site["value"])))
                 scales.append(scale_of(site))
@@ -263,18 +263,18 @@ class _Rows(NamedTuple):
             )
         return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)
 
-    def shared(self, of_guide: Trace, of_model: Trace) -> dict[str, Array]:
+    def shared(self, guide_trace: Trace, model_trace: Trace) -> dict[str, Array]:
         """Terms of all other sites, by name."""
         terms = {}
-        for name, site in sampled(of_model).items():
+        for name, site in sampled(model_trace).items():
             if name in self.latents | self.data:
                 continue
             if site["is_observed"]:
                 terms[name] = _log_prob(site)
             else:
-                terms[name] = -_divergence(of_guide[name], site)
-        for name, site in sampled(of_guide).items():
-            if name not in of_model:
+                terms[name] = -_divergence(guide_trace[name], site)
+        for name, site in sampled(guide_trace).items():
+            if name not in model_trace:
                 terms[name] = -_log_prob(site)
         return terms
 
@@ -331,11 +331,11 @@ def _refuse_draws(name: str, fn: Any) -> None:
         )
 
 
-def _divergence(of_guide: dict[str, Any], of_model: dict[str, Any]) -> Array:
+def _divergence(guide_trace: dict[str, Any], model_trace: dict[str, Any]) -> Array:
     try:
-        return _scaled(of_guide, kl_divergence(of_guide["fn"], of_model["fn"]))
+        return _scaled(guide_trace, kl_divergence(guide_trace["fn"], model_trace["fn"]))
     except NotImplementedError:
-        return _log_prob(of_guide) - _log_prob(of_model)
+        return _log_prob(guide_trace) - _log_prob(model_trace)
 
 
 def _log_prob(site: dict[str, Any]) -> Array:

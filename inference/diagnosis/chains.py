@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpzoo.inference.asking.map_batches import BoundModel
 from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
 from gpzoo.inference.diagnosis.restarts import by_arviz
+from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.guides.draws import DrawsGuide
 
 #: R-hat from which on chains have not met, and the fewest effective draws of each (Vehtari et al. 2021).

@@ -19,7 +19,7 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.program import Look, look
 from gpzoo.inference.programs.runs import Trace, data_of, terms_per_datum, unmasked
-from gpzoo.inference.training._sources import Resident
+from gpzoo.inference.training.sources import checked_number_of_rows
 from gpzoo.kernels import Constant, Kernel, Linear
 from gpzoo.kernels.base import addends
 from gpzoo.likelihoods.answers import as_predictive
@@ -48,7 +48,7 @@ REPEATED = 0.1
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """What will hurt: data that the program refuses, unscaled columns, repeated rows, outliers; GP sites it draws.
 
-    Nothing is computed but one abstract run of the program.
+    The program is not computed, only traced; arrays are sorted, and their quantiles taken.
 
     Example:
         >>> import numpy as np
@@ -74,7 +74,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             if len(args) == 1 and checks.is_table(args[0]):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
-        Resident(args, None, [0], None)  # for its refusals
+        checked_number_of_rows(args)  # for its refusals
         looked = look(program, args, kwargs, first=True)
         seen = looked.trace
     except (TypeError, ValueError, GPZooError, DatasetError) as error:

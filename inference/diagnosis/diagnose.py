@@ -23,9 +23,6 @@ from numpyro.optim import Adam
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
 from gpzoo.inference.diagnosis.check import of_arguments, of_sums
@@ -33,14 +30,17 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, unavailable
 from gpzoo.inference.diagnosis.mean_field import against_joint
 from gpzoo.inference.diagnosis.measure import Measured, measure, places_of_data, without_data
 from gpzoo.inference.diagnosis.outcomes import judge
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import Trace
-from gpzoo.inference.training._sources import described_arguments
 from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.sources import described_arguments
 
 #: Rows of training from which on no further steps are taken.
 _MOST_ROWS = 10_000
@@ -62,6 +62,9 @@ def diagnose(
 
     R-hat, effective sample sizes and traces are left out of an approximation: its draws are independent, so that they
     are perfect whatever it is. Of a model :meth:`gpzoo.inference.Trained.of_draws` they are there.
+
+    Bounds here are those of :class:`~gpzoo.inference.GaussianProcessELBO`, whatever the objective of the training was:
+    a trained model does not keep that.
 
     Where hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with
     20 of ``u`` each where noise is not Gaussian: minutes for thousands of rows, or for a convolution over hundreds.
@@ -173,7 +176,7 @@ def _causes(
 
 
 def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
-    """Findings about the units of the data and the inputs."""
+    """Findings about the units of the data and the inputs, which are those of ``check`` named ``unscaled ...``."""
     of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
     return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 

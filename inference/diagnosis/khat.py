@@ -17,10 +17,10 @@ from numpyro.distributions.transforms import biject_to
 from numpyro.distributions.util import scale_and_mask
 
 from gpzoo import linalg
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
-from gpzoo.inference.asking.psis import pareto
 from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table, unavailable
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
+from gpzoo.inference.fitted.psis import pareto
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.gp_sites import Marginals, Use
@@ -198,7 +198,7 @@ def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
         log_joint, of_u = evidence.log_joint(named_key(key, "u"), theta, at)
         return log_joint - log_q, of_u, theta
 
-    program = subject.compiled_for(BatchFunction("k-hat", of_draw, evidence.words, at_once=None))
+    program = subject.compiled_for(BatchFunction("k-hat", of_draw, evidence.words, draws_together=None))
 
     def of(keys: Array, spread: float) -> tuple:
         return program((keys, jnp.full(len(keys), spread, dtype)), subject.batch())

@@ -13,9 +13,9 @@ from jax.scipy.special import logsumexp
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.psis import largest_k, pareto
 from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
+from gpzoo.inference.fitted.psis import largest_k, pareto
 from gpzoo.inference.programs.calls import entry_point
 
 #: Draws of hyperparameters at which it is asked.

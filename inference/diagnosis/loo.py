@@ -9,10 +9,10 @@ import numpy as np
 from jax import Array
 
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.export import densities
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.diagnosis.findings import Diagnosis, table, unavailable
+from gpzoo.inference.fitted.export import densities
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.guides.draws import DrawsGuide
 
 #: Draws, as many as an export has.

@@ -12,11 +12,11 @@ from jax import Array
 from numpyro.infer import SVI
 
 from gpzoo.errors import GPZooError
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.saved import OPTIONS
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis.findings import Finding, finding
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.saved import OPTIONS
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.coupling import added_sites
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.training.fit import fit

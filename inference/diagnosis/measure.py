@@ -14,8 +14,8 @@ from jax import Array, random
 from numpyro import handlers
 
 from gpzoo.inducing.kuu_kuf import Kuu
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel, Static
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel, Static
 from gpzoo.inference.programs.gp_sites import Bound
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, entries_of, observed, run, terms_per_datum, unmasked
@@ -137,7 +137,7 @@ def measure(rng_key: Array, subject: BoundModel) -> Measured:
     of_draw = partial(_of_draw, subject.model, subject.guide)
     at, key = subject.batch(views=named_key(rng_key, "views")), named_key(rng_key, "bound")
     few = at.count <= _FEW_TO_COMPILE
-    program = subject.compiled_for(BatchFunction("measure", of_draw, at_once=None, summary=_summary, once=few))
+    program = subject.compiled_for(BatchFunction("measure", of_draw, draws_together=None, summary=_summary, once=few))
     computed = program(random.split(key, _PARTICLES) if subject.guide.draws_anything else key[None], at)
     numbers = jax.tree.map(lambda x: np.asarray(x) if x.ndim else x.item(), computed)
     (names, kinds), processes, outcomes = numbers["notes"].value, {}, {}
@@ -156,18 +156,18 @@ def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
     kwargs, bound = at.kwargs, _TracedELBO(sum_sites=False)
     # A copy: networks write their state into the dictionary that they are handed.
     losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
-    of_guide, of_model = (each.trace for each in bound.runs)
+    guide_trace, model_trace = (each.trace for each in bound.runs)
     if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
         options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
-        of_model = run(key, at.args, kwargs, **options).model
+        model_trace = run(key, at.args, kwargs, **options).model
     posteriors, outcomes, kinds = {}, {}, {}
-    for name, site in of_guide.items():
+    for name, site in guide_trace.items():
         if isinstance(site.get("fn"), InducingPosterior):
             posteriors[name] = site["fn"]
-    for name, site in terms_per_datum(of_model).items():
+    for name, site in terms_per_datum(model_trace).items():
         outcomes[name], kinds[name] = _outcomes(site)
     terms, notes = jax.tree.map(jnp.negative, losses), Static((tuple(posteriors), kinds))
-    sites = {"posteriors": posteriors, "outcomes": outcomes, "starts": _starts(of_model)}
+    sites = {"posteriors": posteriors, "outcomes": outcomes, "starts": _starts(model_trace)}
     return sites | {"terms": terms, "views": at.views, "notes": notes}
 
 

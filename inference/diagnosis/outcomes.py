@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.diagnosis.calibration import coverage, pit, pit_band, reliability, share_bounds
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import Outcomes
+from gpzoo.inference.fitted.summaries import SitePrediction
 
 #: Fewer rows than this say too little of a distribution: intervals at 90 % leave two of them outside.
 FEWEST_ROWS = 20

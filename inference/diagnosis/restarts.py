@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 from jax import Array, random
 
-from gpzoo.inference.asking.container import import_arviz
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
+from gpzoo.inference.fitted.container import import_arviz
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 
 #: R-hat from which on the trainings differ at a row: their means are then apart by half of a standard deviation.
 APART = 1.1

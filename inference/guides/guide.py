@@ -46,7 +46,7 @@ from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import (
     Runs,
     Trace,
-    at_once,
+    compiled_once,
     of_types,
     run,
     sampled,
@@ -312,7 +312,7 @@ class InducingGuide(AutoGuideMixin):
             sites = _start_of(trace)
             return values_of(sites), _factorised(trace)
 
-        values, finite = at_once(once)
+        values, finite = compiled_once(once)
         options = [site["kwargs"] for site in sites.values()]
         if not all(map(checks.is_concrete, jax.tree.leaves((values, options)))):  # inside the caller's jit
             return None
@@ -328,7 +328,7 @@ class InducingGuide(AutoGuideMixin):
             started(mode=mode)
             return [x for x in jax.tree.leaves(mode.seen) if not checks.is_concrete(x)]
 
-        computed = iter(at_once(once))
+        computed = iter(compiled_once(once))
         seen = jax.tree.map(lambda x: x if checks.is_concrete(x) else next(computed), mode.seen)
         return parameter_of(start(site, for_site(self.inducing, site), *seen))
 

@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
-from gpzoo.inference.asking.predict import predict
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
+from gpzoo.inference.fitted.predict import predict
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.reparam import as_they_stand
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, SiteMode, draw_per_input
@@ -269,8 +269,8 @@ def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, 
             values[name] = value, posterior.prior.mean
         return values
 
-    shown = partial(Marginals, rows=_OneRow(jnp.zeros(1, int), 1, {}))
-    return of_runs("draws at each input", key, subject, num_draws, of_run, shown)
+    mode = partial(Marginals, rows=_OneRow(jnp.zeros(1, int), 1, {}))
+    return of_runs("draws at each input", key, subject, num_draws, of_run, mode)
 
 
 class _OneRow(BatchRows):
@@ -287,7 +287,7 @@ def of_runs(
     subject: BoundModel,
     num_draws: int,
     of_run: Callable[[Runs], Any],
-    shown: Callable[..., SiteMode] = Marginals,
+    mode: Callable[..., SiteMode] = Marginals,
     *,
     program: bool = False,
 ) -> Any:
@@ -299,13 +299,13 @@ def of_runs(
         subject: the model at its arguments.
         num_draws: number of runs ``S``.
         of_run: takes the traces of a run and returns a pytree of arrays; the same in all calls of one name.
-        shown: makes what the values of GP sites are, of the key ``views``.
+        mode: makes what the values of GP sites are, of the key ``views``.
         program: whether the program runs after the guide.
     """
     guide, model = subject.guide, subject.model if program else None
 
     def of_draw(key: Array, at: Batch) -> Any:
-        of = {"guide": guide, "model": model, "values": at.params, "mode": shown(views=at.views)}
+        of = {"guide": guide, "model": model, "values": at.params, "mode": mode(views=at.views)}
         return of_run(run(key, at.args, at.kwargs, **of))
 
     program = subject.compiled_for(BatchFunction(name, of_draw, once=True))

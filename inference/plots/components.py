@@ -10,7 +10,7 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.programs.calls import entry_point
 

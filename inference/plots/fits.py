@@ -10,8 +10,8 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import Draws, Observed, beyond, columns, joint_draws, model_at, model_of_mcmc
 from gpzoo.inference.programs.calls import entry_point

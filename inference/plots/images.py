@@ -13,7 +13,7 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inducing.variables import InducingPatches
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import posterior_at
 from gpzoo.inference.programs.calls import entry_point

@@ -13,8 +13,8 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point

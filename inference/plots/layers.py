@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from gpzoo._types import Argument
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import ALONG, beyond, columns, draws_at_each, model_at
 from gpzoo.inference.programs.calls import entry_point

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpzoo._types import ArrayLike
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ _NOTE = """Note:
 
 @contextmanager
 def others_may_run() -> Iterator[None]:
-    """For the steps of a training, which is compiled by then: other threads need not wait for its end."""
+    """Let other threads run programs during the steps of a training, whose own program has been traced by then."""
     try:
         RUNNING.release()
         held = True

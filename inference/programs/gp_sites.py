@@ -16,7 +16,7 @@ mode                     used for             value of a GP site                
 calls the guide, by itself or in functions and handlers of the user's, so that its loss sets it by :func:`in_mode`. The
 guide's handler samples the site from ``mode.posterior(q, use)``, whose ``value(q, key)`` is the site's value. Two
 more stand beside their only use, importance weights and k-hat. A site that no guide has, such as one whose draws MCMC
-gave, has ``p(f | u)`` in place of ``q``: ``asking/given.py``.
+gave, has ``p(f | u)`` in place of ``q``: ``fitted/given.py``.
 
 (*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
 ``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where

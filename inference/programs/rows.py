@@ -55,14 +55,14 @@ class SiteRows:
         untold: why the rows of a site cannot be told from those of the data, by name.
         sizes: lengths of the first axes of sites at all rows of the data, by name.
         count: number of rows of the data; 0 where arguments have different ones.
-        by_row: names of the sites with one row for each row of the data, in its order, in batches or not.
+        one_per_row: names of the sites with one row for each row of the data, in its order, in batches or not.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     untold: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     count: int = 0
-    by_row: frozenset[str] = frozenset()
+    one_per_row: frozenset[str] = frozenset()
 
     def refuse_untold(self, names: Iterable[str], batch_size: int) -> None:
         """Refuse batches of sites whose rows cannot be told from those of the data.

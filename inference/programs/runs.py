@@ -80,8 +80,8 @@ def run(
     """
     model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
     given = values if callable(values) else partial(given_value, jax.tree.map(lambda x: x, dict(values)))
-    of_guide: OrderedDict[str, dict[str, Any]] = OrderedDict()
-    of_model: Trace = {}
+    guide_trace: OrderedDict[str, dict[str, Any]] = OrderedDict()
+    model_trace: Trace = {}
 
     def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
@@ -91,13 +91,13 @@ def run(
 
     with handlers.block(), ParameterNames() as seen, in_mode(mode or SiteMode()):
         if guide is not None:
-            of_guide = trace(guide, guide_key)
+            guide_trace = trace(guide, guide_key)
         if model is not None:
-            of_model = trace(handlers.replay(model, of_guide), model_key)
+            model_trace = trace(handlers.replay(model, guide_trace), model_key)
     if complete:
         known = set() if callable(values) else set(values)
         checks.names("params", known, needed=seen.loose("param", "mutable"), known=known)
-    return Runs(of_guide, of_model, loose=frozenset(seen.loose("param")))
+    return Runs(guide_trace, model_trace, loose=frozenset(seen.loose("param")))
 
 
 @contextmanager
@@ -130,7 +130,7 @@ def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
         raise
 
 
-def at_once(function: Callable[[], Any]) -> Any:
+def compiled_once(function: Callable[[], Any]) -> Any:
     """``function()`` as one compiled program, whose arguments are the arrays that the function closes over.
 
     Otherwise each operation would be compiled separately. Every call compiles anew: use it for functions called once.

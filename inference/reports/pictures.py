@@ -11,9 +11,9 @@ import numpy as np
 from jax import Array
 
 from gpzoo.inference import plots
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Section
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.programs.program import Look
 from gpzoo.inference.reports.document import Picture
 from gpzoo.inference.reports.drawn import picture

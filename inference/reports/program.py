@@ -12,9 +12,9 @@ from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
-from gpzoo.inference.asking.map_batches import BoundModel
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.findings import Section, shown
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.keys import named_key

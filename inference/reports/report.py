@@ -17,9 +17,9 @@ from jax import Array
 import gpzoo
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.diagnosis.diagnose import diagnosed
 from gpzoo.inference.diagnosis.findings import Section, shown
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key

@@ -63,7 +63,7 @@ class Placement:
         """The context in which the compiled steps are traced and called."""
         return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def everywhere(self, tree: Any) -> Any:
+    def put_whole(self, tree: Any) -> Any:
         """Arrays, the same in every process, whole on every device."""
         return tree if self.mesh is None else jax.tree.map(self._whole, tree)
 
@@ -84,8 +84,8 @@ class Placement:
         bounds = [part[0].indices(size)[:2] for part in parts if part is not None]
         return slice(min(start for start, _ in bounds), max(stop for _, stop in bounds))
 
-    def split(self, x: Shaped[np.ndarray, "chunk rows ..."], size: int) -> Shaped[Array, "chunk {size} ..."]:
-        """Minibatches of ``size`` rows; ``x`` holds the part that :meth:`rows` names."""
+    def put_rows(self, x: Shaped[np.ndarray, "chunk rows ..."], size: int) -> Shaped[Array, "chunk {size} ..."]:
+        """Minibatches of ``size`` rows, split over the devices; ``x`` holds the part that :meth:`rows` names."""
         if self.mesh is None:
             return jax.device_put(x)
         x, first = x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False), self.rows(size).start
@@ -98,7 +98,7 @@ class Placement:
         return jax.make_array_from_callback((len(x), size, *x.shape[2:]), sharding, of_device)
 
     def here(self, tree: Any) -> Any:
-        """Arrays that lie :meth:`everywhere`, as the first device of this process has them."""
+        """Arrays that are whole on every device, as the first device of this process has them."""
         return tree if self.mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
 
     def agreed(self, *numbers: float) -> tuple[float, ...]:

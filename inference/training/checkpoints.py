@@ -64,11 +64,11 @@ class Checkpoints:
         Raises:
             CheckpointError: in every process, if another training holds the folder or it cannot be used.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             refused: CheckpointError | None = None
             try:
                 if self.placement.first:
-                    held.enter_context(files.alone_in(self.directory))
+                    stack.enter_context(files.alone_in(self.directory))
                     for left in self.directory.glob(f"{files.TEMPORARY}*{_UNFINISHED}"):
                         left.unlink()
             except BlockingIOError:
@@ -96,7 +96,8 @@ class Checkpoints:
         description = {"step": state.step, "seconds": state.seconds, "settings": self.settings}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            files.write(self._path(state.step), description, {"losses": state.losses} | _named(state.svi), _UNFINISHED)
+            arrays = {"losses": state.losses} | _named(state.numpyro_state)
+            files.write(self._path(state.step), description, arrays, _UNFINISHED)
         except OSError as error:
             warnings.warn(
                 f"No checkpoint was written to {self.directory} at step {state.step}: {error}. Training goes on; free "
@@ -141,11 +142,11 @@ class Checkpoints:
             )
         self._good = [step]
         # Copies: the arrays that were read share the file's bytes.
-        svi = jax.tree_util.tree_map_with_path(
+        numpyro_state = jax.tree_util.tree_map_with_path(
             lambda path, x: files.on_device(arrays[_name(path)], random.key_impl(x) if files.is_key(x) else None),
             template,
         )
-        return restored(svi, step, arrays["losses"], description["seconds"])
+        return restored(numpyro_state, step, arrays["losses"], description["seconds"])
 
     def _newest(self) -> tuple[tuple[dict[str, Any], dict[str, np.ndarray]] | None, list[str]]:
         """Description and arrays of the newest undamaged file, and what is damaged before it."""

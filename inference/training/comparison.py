@@ -17,11 +17,11 @@ from numpyro.infer import SVI
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning, keeping_finished
-from gpzoo.inference.asking.export import densities
-from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.fitted.export import densities
+from gpzoo.inference.fitted.psis import largest_k, leave_one_out, pareto
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.arguments import refuse_absent

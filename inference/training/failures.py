@@ -16,7 +16,7 @@ from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
 from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import run
@@ -25,7 +25,7 @@ from gpzoo.inference.training.state import TrainState
 from gpzoo.inference.training.step import Steps, all_finite
 
 
-def keep(steps: Steps, state: TrainState, count: int, taken: tuple) -> TrainState:
+def keep_finite(steps: Steps, state: TrainState, count: int, taken: tuple) -> TrainState:
     """The state after steps of which every replicate keeps those up to its last good state.
 
     Args:
@@ -34,16 +34,16 @@ def keep(steps: Steps, state: TrainState, count: int, taken: tuple) -> TrainStat
         count: how many each replicate was to take.
         taken: what :meth:`Steps.take` gave.
     """
-    svi, losses, begun = taken
+    numpyro_state, losses, begun = taken
     losses, begun = np.asarray(losses).reshape(len(state.losses), -1), np.asarray(begun).reshape(-1)
     finite = np.isfinite(losses) & (np.arange(losses.shape[1]) < begun[:, None])
     kept = finite.sum(axis=1)
-    bad = (kept < begun) | ~steps.finite(svi)
+    bad = (kept < begun) | ~steps.finite(numpyro_state)
     bad[list(state.failed)] = False
     if bad.any():
         good, good_steps = _last_good(steps, state, begun, bad)
-        svi, kept = steps.replicates.where(bad, good, svi), np.where(bad, good_steps, kept)
-    return state.after(svi, losses, kept, count)
+        numpyro_state, kept = steps.replicates.where(bad, good, numpyro_state), np.where(bad, good_steps, kept)
+    return state.after(numpyro_state, losses, kept, count)
 
 
 def _last_good(
@@ -55,11 +55,11 @@ def _last_good(
     taken back too, which may be the last one before ``state``: the steps are taken again, one at a time, from one visit
     of the host earlier. They give the same numbers.
     """
-    good, first = state.before or (state.svi, state.step)
+    good, first = state.before or (state.numpyro_state, state.step)
     now, going = good, bad
     kept = np.full(len(bad), first - state.step)
     for start, end in ((first, state.step), (state.step, state.step + int(begun[bad].max()))):
-        feed = steps.source.feed(start, end - start) if end > start else None
+        feed = steps.source.make_feed(start, end - start) if end > start else None
         for i in range(end - start):
             after, losses, _ = steps.take(now, feed, np.where(going, i + 1, i), first=i)
             bounded = going & np.isfinite(np.asarray(losses).reshape(len(bad), -1)[:, i])
@@ -94,11 +94,11 @@ def _failed_step(steps: Steps, state: TrainState, k: int) -> FailedStep:
     """The step of a failed replicate that is not finite, one or two after its last good state."""
     setup, replicates, source = steps.setup, steps.replicates, steps.source
     only = (np.arange(replicates.count) == k).astype(int)
-    before, number = state.svi, state.failed[k]
-    after, losses, _ = steps.take(before, source.feed(number, 1), only)
+    before, number = state.numpyro_state, state.failed[k]
+    after, losses, _ = steps.take(before, source.make_feed(number, 1), only)
     if np.isfinite(_first(losses, k)) and steps.finite(after)[k]:
         before, number = after, number + 1
-        _, losses, _ = steps.take(before, source.feed(number, 1), only)
+        _, losses, _ = steps.take(before, source.make_feed(number, 1), only)
     before, batch = replicates.of(k, setup.placement.here(before)), source.batch(k, number)
     return FailedStep(setup.svi, number, before, _first(losses, k), batch, setup.kwargs_of(k))
 
@@ -117,7 +117,7 @@ def refuse_coinciding(steps: Steps, state: TrainState) -> None:
     guide = setup.svi.guide
     if not isinstance(guide, InducingGuide) or guide.whitens_all:
         return
-    params = setup.params(state.svi)
+    params = setup.params(state.numpyro_state)
     for k, key in enumerate(replicates.keys):
         batch = setup.source.batch(k, 0)
         found = guide.coinciding(key, replicates.of(k, params), batch, setup.kwargs_of(k))
@@ -202,8 +202,8 @@ class FailedStep(NamedTuple):
         """Run guide and model as in the objective, with numbers; no density is asked for, which would check them."""
         svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
-        shown = of_objective(svi.loss).mode
-        run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, mode=shown)
+        mode = of_objective(svi.loss).mode
+        run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, mode=mode)
 
 
 def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str) -> None:

@@ -1,12 +1,12 @@
 """``fit``: a program is trained by NumPyro's SVI, whose update is compiled once and looped over minibatches.
 
-In order: the call is checked and its rows get a source (``_sources.py``); ``start.py`` gives every replicate an initial
+In order: the call is checked and its rows get a source (``sources.py``); ``start.py`` gives every replicate an initial
 state and compiles the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``); the loop takes chunks
 of steps, keeps those that are finite (``failures.py``), saves and calls back.
 
 What stays the same is a :class:`Setup` (``setup.py``), what changes a :class:`TrainState` (``state.py``). Of a batch:
-``source.feed`` says which rows the next steps take, ``Steps.take`` hands that to the compiled loop, where
-``source.of_step`` cuts the batch of a step, and ``step_of`` updates NumPyro's state with it.
+``source.make_feed`` says which rows the next steps take, ``Steps.take`` hands that to the compiled loop, where
+``source.minibatch`` cuts the batch of a step, and the step of ``make_step`` updates NumPyro's state with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpzoo import _checks as checks
 from gpzoo import _platform
 from gpzoo._types import Argument
 from gpzoo.errors import keep_in
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point, others_may_run
 from gpzoo.inference.programs.files import checked_path
@@ -36,13 +36,13 @@ from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
-from gpzoo.inference.training._sources import Resident, Streamed, source_of
 from gpzoo.inference.training.checkpoints import Checkpoints
-from gpzoo.inference.training.failures import keep, raise_failure, refuse_coinciding, warn_if_fallen
+from gpzoo.inference.training.failures import keep_finite, raise_failure, refuse_coinciding, warn_if_fallen
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
 from gpzoo.inference.training.protocol import refuse_misfits
 from gpzoo.inference.training.replicates import Replicates
 from gpzoo.inference.training.setup import Setup
+from gpzoo.inference.training.sources import Source, source_of
 from gpzoo.inference.training.start import start
 from gpzoo.inference.training.state import TrainState
 
@@ -79,7 +79,7 @@ def fit(
 
     One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
     (On CPU a program with convolutions is stepped from the host: in a loop XLA takes many times as long for them.)
-    Every epoch visits the rows in a new random order (rows that do not fill a minibatch wait for the next epoch).
+    Every epoch visits the rows in a new random order (rows that do not fill a minibatch are left out of it).
 
     With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
     restarts), each with the numbers that it would have alone: on an accelerator all take a step at once, on CPU, where
@@ -195,8 +195,8 @@ def fit(
     tables = any(map(checks.is_table, data))
     data, columns = unlabelled(svi.model, data), columns_of(svi.model, data)
     args, kwargs = checks.arguments(svi.model, data, model_kwargs, tables=tables, absent=absent)
-    with ExitStack() as held:
-        source = held.enter_context(closing(source_of(args, batch_size, replicates, in_axes, placement)))
+    with ExitStack() as stack:
+        source = stack.enter_context(closing(source_of(args, batch_size, replicates, in_axes, placement)))
         kwargs = _with_num_data(svi, source, kwargs)
         setup = Setup(svi, replicates, source, kwargs, member_kwargs)
         for k in range(replicates.count if absent else 0):
@@ -204,12 +204,12 @@ def fit(
             refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, example)
         with _platform.collected_later():
             steps, state = start(setup, init_params)
-        setup.refuse_other_processes(state.svi)
-        keeper = None
+        setup.refuse_other_processes(state.numpyro_state)
+        checkpoints = None
         if checkpoint is not None:
-            keeper = Checkpoints(checkpoint, setup.settings(), placement)
-            held.enter_context(keeper.alone())
-            state = _resumed(keeper, state, num_steps)
+            checkpoints = Checkpoints(checkpoint, setup.settings(), placement)
+            stack.enter_context(checkpoints.alone())
+            state = _resumed(checkpoints, state, num_steps)
 
         pace = _Pace(source.chunk, num_steps, callback_steps if callback else None)
         started = time.perf_counter() - state.seconds
@@ -221,48 +221,48 @@ def fit(
                 return
             paused = time.perf_counter()
             try:
-                callback(state.step, paused - started, setup.params(state.svi))
+                callback(state.step, paused - started, setup.params(state.numpyro_state))
             finally:
                 started += time.perf_counter() - paused
 
         def save() -> bool:
             nonlocal state
             state = state._replace(seconds=time.perf_counter() - started)
-            return keeper is not None and keeper.save(state)
+            return checkpoints is not None and checkpoints.save(state)
 
-        held.enter_context(_keeping_result(setup, lambda: state, num_steps))
+        stack.enter_context(_keeping_result(setup, lambda: state, num_steps))
         if state.step == 0:
             refuse_coinciding(steps, state)
-        kept = False
+        saved = False
         bar = progress_bar(placement.first and progress, num_steps, state.step)
-        with Signals(keeper is not None) as signals, bar as show:
+        with Signals(checkpoints is not None) as signals, bar as show:
             try:
                 report()  # a training that stopped in a callback owes it still
                 count = pace.count(state.step)
-                feed = source.feed(state.step, count) if count else None
+                feed = source.make_feed(state.step, count) if count else None
                 with _platform.collected_later():
-                    steps.compile(state.svi, feed)
+                    steps.compile(state.numpyro_state, feed)
                 with others_may_run():
                     while state.step < num_steps and not state.all_failed and not signals.received:
                         tick, ahead = time.perf_counter(), pace.count(state.step + count)
-                        taken = steps.take(state.svi, feed, state.ends(count))
+                        taken = steps.take(state.numpyro_state, feed, state.ends(count))
                         try:  # while the device computes
-                            feed = source.feed(state.step + count, ahead) if ahead else None
+                            feed = source.make_feed(state.step + count, ahead) if ahead else None
                         finally:  # steps are kept also where the rows after them cannot be read
-                            state = keep(steps, state, count, taken)
+                            state = keep_finite(steps, state, count, taken)
                         pace.measured(count, time.perf_counter() - tick)
                         # All processes take as many steps, and stop at the same one.
                         most, signal = placement.agreed(pace.most, signals.received or 0)
                         pace.most, signals.received, count = int(most), int(signal) or None, ahead
                         show(state.step, state.losses[:, -100:], len(state.failed))
-                        if keeper is not None and time.perf_counter() > due:
+                        if checkpoints is not None and time.perf_counter() > due:
                             due = time.perf_counter() + checkpoint_seconds
                             save()
                         if not state.all_failed:
                             report()
             finally:  # also where a callback raises, or rows that cannot be read
-                kept = save()
-        signals.propagate(kept)
+                saved = save()
+        signals.propagate(saved)
         if state.failed:
             raise_failure(steps, state, num_steps)
         result = setup.result(state, setup.described | columns)
@@ -290,7 +290,7 @@ def _with_natural(svi: SVI, natural: Rate | Mapping[str, Rate] | None) -> SVI:
     return SVI(svi.model, svi.guide, NaturalGradients(svi.optim, svi.guide, natural), svi.loss, **svi.static_kwargs)
 
 
-def _with_num_data(svi: SVI, source: Resident | Streamed, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _with_num_data(svi: SVI, source: Source, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keyword arguments, with the number of all rows where the program scales minibatches to it.
 
     Raises:
@@ -304,21 +304,21 @@ def _with_num_data(svi: SVI, source: Resident | Streamed, kwargs: dict[str, Any]
     return kwargs
 
 
-def _resumed(keeper: Checkpoints, state: TrainState, num_steps: int) -> TrainState:
+def _resumed(checkpoints: Checkpoints, state: TrainState, num_steps: int) -> TrainState:
     """The state of the newest checkpoint, or the initial one.
 
     Raises:
         ValueError: if it has more than ``num_steps``.
     """
-    found = keeper.restore(state.svi)
+    found = checkpoints.restore(state.numpyro_state)
     if found is None:
         return state
     if found.step > num_steps:
         raise ValueError(
-            f"num_steps is {num_steps}, but the checkpoint in {keeper.directory} is already at step {found.step}. Ask "
-            f"for {found.step} or more, or use another folder."
+            f"num_steps is {num_steps}, but the checkpoint in {checkpoints.directory} is already at step {found.step}. "
+            f"Ask for {found.step} or more, or use another folder."
         )
-    return found._replace(svi=keeper.placement.everywhere(found.svi))
+    return found._replace(numpyro_state=checkpoints.placement.put_whole(found.numpyro_state))
 
 
 def _warn(setup: Setup, result: Trained) -> None:

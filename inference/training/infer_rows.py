@@ -11,8 +11,8 @@ from jax import Array
 from numpyro.infer import SVI
 
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.trained import Trained
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.training.fit import fit

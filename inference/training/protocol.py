@@ -1,4 +1,4 @@
-"""Attributes by which objectives and optimisers speak of themselves; a training asks nothing else of their classes."""
+"""Attributes of objectives and optimisers that a training reads; it never asks for the class of either."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ class Objective(NamedTuple):
         needs_all_rows: whether no minibatch estimates it.
         takes_natural: whether it has a slope in ``q(u)``, along which natural gradients go.
         takes_mesh: whether its rows may be split over devices.
-        mode: the values that GP sites have where the training itself runs the guide, at the start of other
-            guides than ours and to explain a failure; ``None`` for draws. In a step the objective's ``loss`` sets it.
+        mode: the values that GP sites have where the training itself runs the guide; ``None`` for draws. It is used
+            outside steps only: by ``start.py`` for guides that are no :class:`~gpzoo.inference.InducingGuide`, and by
+            ``failures.py``. In a step the objective's ``loss`` sets its own.
         by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
         finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that
             the objective finds by itself into those that were trained. It is called with the initial parameters too,

@@ -18,6 +18,8 @@ from gpzoo.inference.programs.arguments import refuse_unknown
 class Replicates:
     """The trainings of one call of :func:`~gpzoo.inference.fit`: one, or one for each of several keys.
 
+    A replicate is one of these trainings. Users know it as a member: ``member_kwargs``, ``trained.member(k)``.
+
     Args:
         rng_key: one key, or keys ``[K]``.
 

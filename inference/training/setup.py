@@ -1,4 +1,4 @@
-"""The set-up of a training: all that stays the same, and what the state of a training means by it."""
+"""The set-up of a training: all that stays the same while it runs. It turns a state into parameters and a result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.trained import Trained
+from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.programs import files
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import RUNNING
-from gpzoo.inference.training._sources import Resident, Streamed, described
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.replicates import Replicates, arguments_of
+from gpzoo.inference.training.sources import Source, described
 from gpzoo.inference.training.state import TrainState
 
 
@@ -42,14 +42,14 @@ class Setup:
         self,
         svi: SVI,
         replicates: Replicates,
-        source: Resident | Streamed,
+        source: Source,
         kwargs: dict[str, Any],
         member_kwargs: Collection[str] = (),
     ) -> None:
         self.svi, self.replicates, self.source, self.placement = svi, replicates, source, source.placement
         arrays, self.static = split_arrays(kwargs)
         self.array_axes = replicates.axes_by_name(arrays, member_kwargs)
-        self.arrays = self.placement.everywhere(arrays)
+        self.arrays = self.placement.put_whole(arrays)
         self.expectations: dict[str, str] = {}
         finisher = of_objective(svi.loss).finisher
         self.finish = None if finisher is None else finisher(svi.guide, self.static | svi.static_kwargs)
@@ -83,18 +83,18 @@ class Setup:
 
     def result(self, state: TrainState, data: Mapping[str, Any] | None = None) -> Trained:
         """The trained model so far, with a description of the data that it was trained on."""
-        svi = self.placement.here(state.svi)
+        numpyro_state = self.placement.here(state.numpyro_state)
         backed_off = of_optimizer(self.svi.optim).backed_off
         return Trained(
             self.svi.model,
             self.svi.guide,
-            self.params(state.svi),
+            self.params(state.numpyro_state),
             state.losses.reshape(*self.replicates.shape, state.step),
-            svi,
+            numpyro_state,
             state.seconds,
             self.expectations,
             data or {},
-            {} if backed_off is None else backed_off(svi.optim_state),
+            {} if backed_off is None else backed_off(numpyro_state.optim_state),
         )
 
     @cached_property

@@ -20,10 +20,10 @@ from numpyro.infer.util import transform_fn
 
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
-from gpzoo.inference.programs.batches import refuse_in_minibatches
 from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.row_order import refuse_in_minibatches
 from gpzoo.inference.programs.runs import Trace, values_of
 from gpzoo.inference.training.lbfgs import refuse_line_search
 from gpzoo.inference.training.protocol import of_objective, refuse_no_parameters
@@ -58,7 +58,7 @@ def start(setup: Setup, init_params: Mapping[str, Any] | None) -> tuple[Steps, T
                 error.add_note(f"This is member {k} of {replicates.count} trainings.")
             raise
     refuse_line_search(svi.optim, states[0].optim_state)
-    state = setup.placement.everywhere(replicates.stacked(states))
+    state = setup.placement.put_whole(replicates.stacked(states))
     steps = Steps(setup, state)
     refuse_scales(steps.trace, setup.source.size, setup.source.num_rows)
     refuse_no_parameters(svi.optim.get_params(states[0].optim_state))
@@ -119,8 +119,8 @@ class _OfOtherGuide:
 
     def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:
         svi, static = self.setup.svi, self.setup.static
-        shown = of_objective(svi.loss).mode
-        with nullcontext() if shown is None else in_mode(shown):
+        mode = of_objective(svi.loss).mode
+        with nullcontext() if mode is None else in_mode(mode):
             return svi.init(named_key(key, "training"), *batch, init_params=params, **arrays, **static)
 
 

@@ -15,7 +15,8 @@ class TrainState(NamedTuple):
     """All that changes in a training.
 
     Attributes:
-        svi: NumPyro's state of all replicates: parameters with the optimiser's state, mutable state, and the key.
+        numpyro_state: that of NumPyro's SVI, of all replicates: parameters with the optimiser's state, mutable state,
+            and the key.
         step: number of steps taken.
         losses: of every step, ``[K, step]``; NaN from the step on that a failed replicate has not kept.
         seconds: time that the steps took.
@@ -23,7 +24,7 @@ class TrainState(NamedTuple):
         before: NumPyro's state one visit of the host before, and its step.
     """
 
-    svi: SVIState
+    numpyro_state: SVIState
     step: int
     losses: Float[np.ndarray, "K step"]
     seconds: float = 0.0
@@ -40,12 +41,12 @@ class TrainState(NamedTuple):
         return np.array([0 if k in self.failed else count for k in range(len(self.losses))])
 
     def after(
-        self, svi: SVIState, losses: Float[np.ndarray, "K chunk"], kept: Integer[np.ndarray, " K"], count: int
+        self, after: SVIState, losses: Float[np.ndarray, "K chunk"], kept: Integer[np.ndarray, " K"], count: int
     ) -> TrainState:
         """The state after the next steps.
 
         Args:
-            svi: NumPyro's state after them.
+            after: NumPyro's state after them.
             losses: theirs.
             kept: how many of them each replicate keeps; fewer than it was to take if it failed, -1 if the step before
                 them is taken back.
@@ -61,11 +62,12 @@ class TrainState(NamedTuple):
                 failed[k] = self.step + steps
                 known[k, failed[k] :] = np.nan
         step = self.step + int(kept[ends > 0].max())
-        return self._replace(svi=svi, step=step, losses=known[:, :step], failed=failed, before=(self.svi, self.step))
+        before = self.numpyro_state, self.step
+        return TrainState(after, step, known[:, :step], self.seconds, failed, before)
 
 
-def restored(svi: SVIState, step: int, losses: Float[np.ndarray, "K step"], seconds: float) -> TrainState:
+def restored(numpyro_state: SVIState, step: int, losses: Float[np.ndarray, "K step"], seconds: float) -> TrainState:
     """The state of a training that goes on from a checkpoint; losses that are NaN tell which replicates failed."""
     kept = np.isfinite(losses).sum(axis=1)
     failed = {k: int(kept[k]) for k in np.flatnonzero(kept < step).tolist()}
-    return TrainState(svi, step, losses, seconds, failed)
+    return TrainState(numpyro_state, step, losses, seconds, failed)

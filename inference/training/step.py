@@ -16,14 +16,14 @@ from numpyro.infer.svi import SVIState
 from numpyro.infer.util import transform_fn
 
 from gpzoo import _devices, _platform
-from gpzoo.inference.training._sources import Resident, Streamed
 from gpzoo.inference.training.replicates import arguments_of
 from gpzoo.inference.training.setup import Setup
+from gpzoo.inference.training.sources import Source
 from gpzoo.inference.training.step_trace import StepTrace
 
 
-def step_of(svi: SVI, static: dict[str, Any]) -> Callable:
-    """``step(state, batch, arrays)``: the state after one update by a minibatch, and the loss before it.
+def make_step(svi: SVI, static: dict[str, Any]) -> Callable:
+    """Make ``step(state, batch, arrays)``: the state after one update by a minibatch, and the loss before it.
 
     Args:
         svi: NumPyro's object.
@@ -38,18 +38,18 @@ def step_of(svi: SVI, static: dict[str, Any]) -> Callable:
     return step
 
 
-def fed(step: Callable, source: Resident | Streamed) -> Callable:
-    """``step(state, data, arrays, feed, i)``: the step with the ``i``-th minibatch of a feed of the source."""
+def make_step_from_feed(step: Callable, source: Source) -> Callable:
+    """Make ``step(state, data, arrays, feed, i)``: the step with the ``i``-th minibatch of a feed of the source."""
 
-    def step_of_feed(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Array]:
-        batch = source.of_step(data, jax.tree.map(lambda x: x[i], feed))
+    def step_from_feed(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Array]:
+        batch = source.minibatch(data, jax.tree.map(lambda x: x[i], feed))
         return step(state, batch, arrays)
 
-    return step_of_feed
+    return step_from_feed
 
 
-def loop_of(step: Callable, chunk: int) -> Callable:
-    """``loop(state, data, arrays, feed, first, end)``: steps of a feed, up to one whose loss is not finite.
+def make_loop(step: Callable, chunk: int) -> Callable:
+    """Make ``loop(state, data, arrays, feed, first, end)``: steps of a feed, up to one whose loss is not finite.
 
     It returns the state, the losses ``[chunk]``, and the end of the steps that were begun.
     """
@@ -79,29 +79,36 @@ class Steps:
         state: NumPyro's, of all replicates, an example.
 
     Attributes:
+        step: one step of one replicate, which is called where steps are taken from the host.
+        loop: the steps of one replicate, in Python.
+        loop_of_all: those of all replicates, compiled.
+        steps_from_host: whether steps are taken one by one from the host.
         trace: the sites of a step.
     """
 
     def __init__(self, setup: Setup, state: SVIState) -> None:
         self.setup, self.replicates, self.source = setup, setup.replicates, setup.source
-        self.inputs = self.source.placed, setup.arrays
+        self.inputs = self.source.on_devices, setup.arrays
         self.axes = (self.source.axes, setup.array_axes) if self.replicates.several else None
         # Traced once, and written out wherever it is used: in the loop, or step by step from the host.
-        step = jax.jit(fed(step_of(setup.svi, setup.static), self.source), inline=True)
-        self.loop = loop_of(step, self.source.chunk)
-        self.all = jax.jit(self._of_all if self.replicates.several else self.loop)
+        step = jax.jit(make_step_from_feed(make_step(setup.svi, setup.static), self.source), inline=True)
+        self.loop = make_loop(step, self.source.chunk)
+        self.loop_of_all = jax.jit(self._loop_of_all if self.replicates.several else self.loop)
         self.step = jax.jit(lambda *inputs: step(*inputs))
         self.in_range = jax.jit(self._in_range)
         with StepTrace() as self.trace, self.source.placement.tracing():
-            self.on_host = _platform.steps_on_host(self.all.trace(*self.example(state)).jaxpr)
+            self.steps_from_host = _platform.steps_on_host(self.loop_of_all.trace(*self.example(state)).jaxpr)
 
     def example(self, state: SVIState) -> tuple:
         """Arguments of the compiled loop."""
         none = np.zeros(self.replicates.shape, np.int32)
-        return state, *self.inputs, self.source.feed(0, 1), none, none
+        return state, *self.inputs, self.source.make_feed(0, 1), none, none
 
     def compile(self, state: SVIState, feed: Any) -> None:
-        """Compile the loop, which takes no step."""
+        """Compile the loop, and take no step.
+
+        Where steps are taken from the host, that compiles nothing: the first one does.
+        """
         if feed is not None:
             jax.block_until_ready(self.take(state, feed, np.zeros(self.replicates.count, int))[0])
 
@@ -121,10 +128,10 @@ class Steps:
             one whose loss is not finite is its last.
         """
         with self.source.placement.tracing():
-            if self.on_host:
+            if self.steps_from_host:
                 return self._from_host(state, feed, ends, first)
             ends = ends.astype(np.int32).reshape(self.replicates.shape)
-            return self.all(state, *self.inputs, feed, np.full_like(ends, first), ends)
+            return self.loop_of_all(state, *self.inputs, feed, np.full_like(ends, first), ends)
 
     def _from_host(
         self, states: SVIState, feed: Any, ends: Integer[np.ndarray, " K"], first: int
@@ -143,7 +150,7 @@ class Steps:
             after.append(state)
         return self.replicates.stacked(after), losses, begun
 
-    def _of_all(
+    def _loop_of_all(
         self, states: SVIState, data: tuple, arrays: dict, feed: Any, first: Any, ends: Integer[Array, " K"]
     ) -> tuple[SVIState, Float[Array, "K chunk"], Integer[Array, " K"]]:
         if _platform.trains_members_together():

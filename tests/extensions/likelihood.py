@@ -1,4 +1,4 @@
-"""Counts whose log rate is the function, with the expectation in closed form."""
+"""Likelihoods to copy: counts in closed form, positive sizes with a parameter and ranks, labels of one function."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +11,8 @@ from gpzoo.likelihoods import Likelihood
 
 
 class Counts(Likelihood):
+    """Counts whose log rate is the function, with the expectation in closed form."""
+
     support = constraints.nonnegative_integer
 
     def __init__(self, f, *, validate_args=None):

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from numpyro.distributions import constraints
 from numpyro.distributions.kl import kl_divergence
 from numpyro.infer import SVI
 
@@ -13,26 +12,12 @@ from gpzoo import GaussianProcess, InducingGrid, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.kernels import RBF
 from gpzoo.posteriors import Form, InducingPosterior, Interpolation, Projection, forms
+from tests.extensions.form import Isotropic
 from tests.extensions.inducing import Increments
 from tests.programs import KEY, adam, regression, sine
 
 X, Y = sine(30)
 Z = X[::6]
-
-
-class Isotropic(Form):
-    """One standard deviation for all inducing variables, or for those of an output."""
-
-    deviation: Array
-    constraints = {"deviation": constraints.softplus_positive}  # noqa: RUF012
-
-    def start(self, conditional, scale):
-        variances = conditional.start_variances()
-        mean = jnp.sqrt(jnp.mean(variances, axis=-1))
-        return Isotropic(scale * jnp.broadcast_to(mean, conditional.outputs))
-
-    def by_output(self, num_inducing, num_outputs):
-        return forms.Diagonal(jnp.broadcast_to(self.deviation, (num_inducing, num_outputs or 1)))
 
 
 class Square(Form):

@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.asking import container as export
+from gpzoo.inference.fitted import container as export
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian
 from tests.programs import bayesian_regression, regression, sine

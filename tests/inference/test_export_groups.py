@@ -13,7 +13,7 @@ from scipy.stats import lognorm, multivariate_normal, norm
 import gpzoo
 from gpzoo import GaussianProcess, InducingPoints
 from gpzoo.inference import InducingGuide, Trained, draws_to_arviz, predict
-from gpzoo.inference.asking.container import Group, container
+from gpzoo.inference.fitted.container import Group, container
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian, RobustMax
 from gpzoo.models import gp_regression

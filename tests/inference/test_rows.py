@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
-from gpzoo.inference.programs.batches import _same, rows_of_sites
 from gpzoo.inference.programs.gp_sites import DrawnWithin
+from gpzoo.inference.programs.row_order import _same, rows_of_sites
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.models import gaussian
 

@@ -37,7 +37,7 @@ from gpzoo import (
 )
 from gpzoo.inducing.variables import InducingBlocks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
-from gpzoo.inference.asking.saved import _decoded, _encoded
+from gpzoo.inference.fitted.saved import _decoded, _encoded
 from gpzoo.kernels import RBF, Matern52, Periodic
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import (

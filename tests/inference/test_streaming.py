@@ -17,7 +17,7 @@ from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans, random_subset, unique_patches
 from gpzoo.inducing.variables import InducingPatches, InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, OnlineELBO, Trained, fit, load
-from gpzoo.inference.asking import updating
+from gpzoo.inference.fitted import updating
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.processes.process import GaussianProcess

@@ -21,7 +21,7 @@ from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers
 from gpzoo.processes.process import GaussianProcess
-from tests.inference.asking.checks import QUANTILES, assert_same, check_quantiles
+from tests.inference.fitted.checks import QUANTILES, assert_same, check_quantiles
 from tests.programs import positive, randomised
 from tests.statistics import off
 

@@ -33,15 +33,15 @@ from tests.programs import KEY, with_model_kwargs
 from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
 
 # Several modules are named as their functions are.
-asking, export, comparison, functions, training, models = (
+map_batches, export, comparison, functions, training, models = (
     importlib.import_module(f"gpzoo.inference.{name}")
     for name in (
-        "asking.map_batches",
-        "asking.export",
+        "fitted.map_batches",
+        "fitted.export",
         "training.comparison",
-        "asking.functions",
+        "fitted.functions",
         "training.fit",
-        "asking.trained",
+        "fitted.trained",
     )
 )
 deep_kernel = importlib.import_module("gpzoo.models.train_deep_kernel")
@@ -189,16 +189,16 @@ WAYS = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Arguments that pass are not computed with, or by one compiled program for all."""
-    compiled, compiled_for = {}, asking.BoundModel.compiled_for
+    compiled, compiled_for = {}, map_batches.BoundModel.compiled_for
 
     def once(model: Any, fn: Any) -> Any:
         return compiled.setdefault(fn.name, compiled_for(model, fn))
 
     def stop(entry: str) -> None:
         if entry == "fit":
-            monkeypatch.setattr(training, "start", lambda setup, *rest: reaching(setup.source.data))
+            monkeypatch.setattr(training, "start", lambda setup, *rest: reaching(setup.source.on_one_device))
         elif entry in ("functions", "function"):
-            monkeypatch.setattr(functions, "count_rows", lambda model, *rest: reaching(model.args))
+            monkeypatch.setattr(functions, "refuse_batches", lambda model, *rest: reaching(model.args))
         elif entry == "compare":
             monkeypatch.setattr(comparison, "InducingGuide", type("Guide", (), {"__init__": noted, "sites_for": last}))
         elif entry == "fit_deep_kernel":
@@ -210,7 +210,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
         elif entry == "add_inducing":
             monkeypatch.setattr(models, "extended", lambda *given: reaching(given[4]))
         elif entry == "predict":
-            monkeypatch.setattr(asking.BoundModel, "compiled_for", once)
+            monkeypatch.setattr(map_batches.BoundModel, "compiled_for", once)
         elif entry == "draws_to_arviz":
             monkeypatch.setattr(export, "look", lambda model, args, *rest, **options: reaching(args))
         elif entry == "CollapsedELBO.optimal":

@@ -17,13 +17,13 @@ from numpyro.infer import SVI
 from gpzoo import GaussianProcess, kmeans
 from gpzoo import _checks as checks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
-from gpzoo.inference.asking.psis import pareto
-from gpzoo.inference.asking.summaries import SitePrediction
 from gpzoo.inference.diagnosis import approximation, khat
 from gpzoo.inference.diagnosis.diagnose import diagnose
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
 from gpzoo.inference.diagnosis.measure import Measured, Outcomes, Process
 from gpzoo.inference.diagnosis.outcomes import judge
+from gpzoo.inference.fitted.psis import pareto
+from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.models import gp_regression

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from gpzoo.inference import diagnose
-from gpzoo.inference.asking.psis import largest_k, leave_one_out, pareto
+from gpzoo.inference.fitted.psis import largest_k, leave_one_out, pareto
 from tests.inference.diagnosis.planted_fits import fits_with_fixed_noise, waves
 from tests.programs import KEY
 

@@ -114,8 +114,8 @@ def restored(directory, template):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = Checkpoints(directory, settings).restore(template)
-    leaves = jax.tree.leaves((found.step, found.seconds, found.losses, found.svi._replace(rng_key=None)))
-    key = random.key_data(found.svi.rng_key)
+    leaves = jax.tree.leaves((found.step, found.seconds, found.losses, found.numpyro_state._replace(rng_key=None)))
+    key = random.key_data(found.numpyro_state.rng_key)
     return [np.asarray(x).tobytes() for x in [*leaves, key]], [str(warning.message) for warning in said]
 
 
@@ -206,9 +206,9 @@ def test_every_type_and_shape_comes_back(tmp_path):
     found = Checkpoints(tmp_path, settings).restore(state)
     assert (found.step, found.seconds, found.losses.shape, found.failed) == (3, 1.5, (1, 3), {0: 0})
     for name, x in state.items():
-        assert found.svi[name].dtype == x.dtype and found.svi[name].shape == x.shape, name
+        assert found.numpyro_state[name].dtype == x.dtype and found.numpyro_state[name].shape == x.shape, name
         plain = random.key_data if name in ("keys", "quick") else np.asarray
-        assert np.asarray(plain(found.svi[name])).tobytes() == np.asarray(plain(x)).tobytes(), name
+        assert np.asarray(plain(found.numpyro_state[name])).tobytes() == np.asarray(plain(x)).tobytes(), name
     with pytest.raises(CheckpointError, match=r"state\['flag'\] is not given"):
         Checkpoints(tmp_path, settings).restore({k: x for k, x in state.items() if k != "flag"})
 

@@ -19,8 +19,8 @@ from gpzoo.errors import DatasetError
 from gpzoo.inducing.initialisers import kmeans, random_subset
 from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide, fit
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.training import _sources as minibatches
-from gpzoo.inference.training._sources import order_seed
+from gpzoo.inference.training import sources as minibatches
+from gpzoo.inference.training.sources import order_seed
 from gpzoo.inference.training.step import Steps
 from gpzoo.models import gp_regression
 from gpzoo.tables import table as tables
@@ -198,7 +198,7 @@ def test_the_device_never_holds_all_rows(monkeypatch):
     rows = 4000
     monkeypatch.setattr(minibatches, "_SAMPLE_ROWS", rows // 2)
     table = ArrayTable(*(np.resize(a, (rows, *a.shape[1:])) for a in (X, Y)), block_size=100)
-    held, feed = [], minibatches.Streamed.feed
+    held, feed = [], minibatches.Streamed.make_feed
     before = {id(array) for array in jax.live_arrays()}
 
     def watched(self, start, count):
@@ -206,7 +206,7 @@ def test_the_device_never_holds_all_rows(monkeypatch):
         held.append(sum(a.nbytes for a in jax.live_arrays() if id(a) not in before))
         return made
 
-    monkeypatch.setattr(minibatches.Streamed, "feed", watched)
+    monkeypatch.setattr(minibatches.Streamed, "make_feed", watched)
     train(2 * rows // BATCH, table, num_data=rows)
     # Two chunks of four minibatches, the state twice, losses: the sample is gone.
     assert len(held) > 300 and max(held) < rows * 3 * 8 / 20

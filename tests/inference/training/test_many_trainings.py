@@ -23,7 +23,7 @@ from gpzoo.inference import CheckpointError, GaussianProcessELBO, InducingGuide,
 from gpzoo.inference.programs.gp_sites import Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training import fit as training
-from gpzoo.inference.training._sources import indices, order_seed
+from gpzoo.inference.training.sources import indices, order_seed
 from gpzoo.inference.training.step import Steps
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian

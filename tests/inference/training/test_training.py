@@ -20,8 +20,8 @@ from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.inference.training._sources import Resident, indices
-from gpzoo.inference.training.step import fed, loop_of, step_of
+from gpzoo.inference.training.sources import Resident, indices
+from gpzoo.inference.training.step import make_loop, make_step, make_step_from_feed
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.processes.process import GaussianProcess
@@ -135,8 +135,8 @@ def test_data_are_arguments_of_the_compiled_step():
         params = svi.guide.init_params(KEY, X, y)
         state = jax.eval_shape(lambda: svi.init(KEY, X, y, init_params=params))
         source = Resident((X, y), None, [0], None)
-        run = jax.jit(loop_of(fed(step_of(svi, {}), source), source.chunk))
-        return len(run.lower(state, source.data, {}, source.feed(0, 3), 0, 3).as_text())
+        run = jax.jit(make_loop(make_step_from_feed(make_step(svi, {}), source), source.chunk))
+        return len(run.lower(state, source.on_devices, {}, source.make_feed(0, 3), 0, 3).as_text())
 
     assert abs(size(8000) - size(2000)) < 0.01 * size(2000)
 

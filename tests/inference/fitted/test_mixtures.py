@@ -15,10 +15,10 @@ from scipy.stats import norm
 from gpzoo import draws
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
-from gpzoo.inference.asking.quantiles import empirical_quantiles, mixture_quantiles
+from gpzoo.inference.fitted.quantiles import empirical_quantiles, mixture_quantiles
 from gpzoo.kernels import RBF, White
 from gpzoo.processes.process import GaussianProcess
-from tests.inference.asking.checks import QUANTILES, assert_same, check_quantiles
+from tests.inference.fitted.checks import QUANTILES, assert_same, check_quantiles
 from tests.programs import randomised, regression
 from tests.reference import conditional, mixture_quantile, pairs, rbf
 

@@ -17,8 +17,8 @@ from jax import Array, lax, random
 from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.bounds.online import AfterEarlier
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.more_inducing import check_forms
 from gpzoo.inference.programs.arguments import refuse_unknown
@@ -26,7 +26,7 @@ from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean
 from gpzoo.inference.programs.program import Look
 from gpzoo.inference.programs.runs import data_of, parts_of_plates, plates_of, run
-from gpzoo.inference.training._sources import Resident
+from gpzoo.inference.training.sources import Resident
 from gpzoo.linalg import total
 from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Full
@@ -94,7 +94,7 @@ def updated(
     for posterior in posteriors_at(rng_key, guide, model.params, args, model.kwargs).values():
         check_columns(posterior)
     update = _Update(guide, chosen, _counted(guide, whole.look), num_steps, num_draws)
-    fn = BatchFunction("condition", update.search, options=update[1:], at_once=0)
+    fn = BatchFunction("condition", update.search, options=update[1:], draws_together=0)
     params, losses = model.params, []
     for k, piece in enumerate(pieces):
         key, batch = random.fold_in(rng_key, k), piece.batch(params=params)

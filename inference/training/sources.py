@@ -1,9 +1,13 @@
-"""Sources of the rows of a training: arrays on the device, for one training or many, or a streamed table."""
+"""Sources of the rows of a training: arrays on the device, for one training or many, or a streamed table.
+
+Steps are taken many at a time, on the device. What it is given for them is a feed: row numbers of arrays that lie
+there, or the rows themselves of a table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +69,7 @@ def source_of(
     replicates: Replicates,
     in_axes: int | Sequence[int | None] | None = None,
     placement: Placement = HERE,
-) -> Resident | Streamed:
+) -> Source:
     """The rows of the trainings: the arrays ``args``, or a table as the only argument.
 
     Raises:
@@ -87,6 +91,63 @@ def source_of(
     return Resident(args, batch_size, seeds, replicates.axes_of(in_axes, len(args)), placement)
 
 
+class Source(Protocol):
+    """The rows of the trainings of one call.
+
+    Attributes:
+        num_rows: number of all rows.
+        num_arguments: number of the program's positional arguments.
+        size: rows per minibatch.
+        full: whether every minibatch is all rows, in their order.
+        chunk: most steps of a feed.
+        axes: for each argument whether it has an axis of replicates; ``None`` without one.
+        placement: of the arrays.
+        on_devices: the arrays for the compiled steps; none where the feed has all.
+        on_one_device: the same for programs that the host calls.
+    """
+
+    num_rows: int
+    num_arguments: int
+    size: int
+    full: bool
+    chunk: int
+    axes: tuple[bool, ...] | None
+    placement: Placement
+    on_devices: tuple
+    on_one_device: tuple
+
+    def make_feed(self, start: int, count: int) -> Any:
+        """What the device is given for ``count`` steps from ``start`` on, a function of the seed and of these.
+
+        Every array is ``[chunk, ...]``, filled up where there are fewer steps; ``[K, chunk, ...]`` of replicates.
+        """
+        ...
+
+    def minibatch(self, data: tuple, feed: Any) -> tuple:
+        """The minibatch of a step, from the data of a replicate and the step's part of the feed, in compiled code."""
+        ...
+
+    def batch(self, k: int, step: int) -> tuple:
+        """The minibatch of a replicate at a step, for programs that the host calls."""
+        ...
+
+    def all_rows(self, k: int) -> tuple:
+        """All rows of a replicate, or a sample of them: initial values are found on these, and data are checked."""
+        ...
+
+    def settings(self, names: Sequence[str]) -> dict[str, Any]:
+        """The settings that a continued training must share, and all else that changes the order of rows.
+
+        Args:
+            names: of the program's positional arguments.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop reading; nothing is asked of the source afterwards."""
+        ...
+
+
 class Resident:
     """Arrays on the device: a step's minibatch is a set of row numbers, a function of the seed and the step.
 
@@ -96,10 +157,6 @@ class Resident:
         seeds: one for each replicate.
         axes: for each argument whether it has an axis of replicates; ``None`` without one.
         placement: of the arrays, whole on every device: choosing rows of a minibatch then moves none between devices.
-
-    Attributes:
-        data: the arrays for programs that the host calls.
-        placed: the same for the compiled steps.
 
     Raises:
         ValueError: if the numbers of rows or replicates differ, there are no rows, or ``batch_size`` is out of range.
@@ -114,43 +171,43 @@ class Resident:
         placement: Placement = HERE,
     ) -> None:
         self.axes, self.placement = axes, placement
-        self.num_rows = _number_of_rows(args, axes, len(seeds))
+        self.num_rows = checked_number_of_rows(args, axes, len(seeds))
         if batch_size is not None and not 1 <= batch_size <= self.num_rows:
             raise ValueError(f"batch_size must be between 1 and the number of rows, {self.num_rows}; got {batch_size}.")
         self.full, self.seeds, self.num_arguments = batch_size is None, seeds, len(args)
         self.size: int = self.num_rows if batch_size is None else batch_size
-        self.placed = placement.everywhere(jax.device_put(args))
-        self.data = placement.here(self.placed)
+        self.on_devices = placement.put_whole(jax.device_put(args))
+        self.on_one_device = placement.here(self.on_devices)
         self.chunk = MAX_CHUNK if self.full else int(np.clip(_MOST_NUMBERS // (self.size * len(seeds)), 1, MAX_CHUNK))
 
-    def of_step(self, data: tuple, feed: Integer[Array, " size"]) -> tuple:
-        """The minibatch of a step, from the data and the step's part of the feed; called in the compiled program."""
-        return data if self.full else _take(data, feed)
+    def minibatch(self, data: tuple, feed: Integer[Array, " size"]) -> tuple:
+        """See :class:`Source`."""
+        return data if self.full else _rows_at(data, feed)
 
-    def feed(self, start: int, count: int) -> Integer[Array, "*K chunk size"]:
-        """Row numbers ``[chunk, size]`` of ``count`` steps from ``start`` on; ``[K, ...]`` of replicates."""
+    def make_feed(self, start: int, count: int) -> Integer[Array, "*K chunk size"]:
+        """The numbers of the rows; see :class:`Source`."""
         size = 0 if self.full else self.size
         rows = np.zeros((len(self.seeds), self.chunk, size), np.int32)
         for k, seed in enumerate(() if self.full else self.seeds):
             rows[k, :count] = indices(seed, start, count, self.num_rows, size)
         if self.axes is not None:
             return jnp.asarray(rows)
-        return self.placement.split(rows[0][:, self.placement.rows(size)], size)
+        return self.placement.put_rows(rows[0][:, self.placement.rows(size)], size)
 
     def all_rows(self, k: int) -> tuple:
-        """All rows of a replicate."""
-        return arguments_of(self.data, self.axes, k)
+        """See :class:`Source`."""
+        return arguments_of(self.on_one_device, self.axes, k)
 
     def batch(self, k: int, step: int) -> tuple:
-        """The minibatch of a replicate at a step."""
+        """See :class:`Source`."""
         if self.full:
             return self.all_rows(k)
-        return _take(self.all_rows(k), indices(self.seeds[k], step, 1, self.num_rows, self.size)[0])
+        return _rows_at(self.all_rows(k), indices(self.seeds[k], step, 1, self.num_rows, self.size)[0])
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """Settings that a continued training must share, with the data by the names of the program's arguments."""
+        """The data by the names of the program's arguments; see :class:`Source`."""
         found: dict[str, Any] = {}
-        for name, value in zip(names, self.data, strict=True):
+        for name, value in zip(names, self.on_one_device, strict=True):
             found |= described(f"argument {name}", value)
         return found | {"batch_size": self.size}
 
@@ -158,7 +215,7 @@ class Resident:
         """Nothing to close."""
 
 
-def _number_of_rows(args: tuple, axes: tuple[bool, ...] | None, keys: int) -> int:
+def checked_number_of_rows(args: tuple, axes: tuple[bool, ...] | None = None, keys: int = 1) -> int:
     """The number of rows that all arguments have, after the axis of replicates where there is one.
 
     Raises:
@@ -201,9 +258,10 @@ class Streamed:
         ValueError: if ``batch_size`` is missing or out of range.
     """
 
-    axes = None
-    full = False
-    data = placed = ()
+    axes: tuple[bool, ...] | None = None
+    full: bool = False
+    on_devices: tuple = ()
+    on_one_device: tuple = ()
 
     def __init__(self, table: Table, batch_size: int | None, seed: int, placement: Placement) -> None:
         if batch_size is None:
@@ -215,25 +273,25 @@ class Streamed:
         row = sum(int(np.prod(group.shape)) for group in table.groups)
         self.chunk = int(np.clip(_MOST_NUMBERS // (batch_size * row), 1, MAX_CHUNK))
 
-    def of_step(self, data: tuple, feed: tuple) -> tuple:
-        """The step's part of the feed, which is its minibatch."""
+    def minibatch(self, data: tuple, feed: tuple) -> tuple:
+        """The feed itself; see :class:`Source`."""
         return feed
 
-    def feed(self, start: int, count: int) -> tuple:
-        """The minibatches of ``count`` steps from ``start`` on, ``[chunk, size, ...]`` each."""
+    def make_feed(self, start: int, count: int) -> tuple:
+        """The minibatches, ``[chunk, size, ...]`` each; see :class:`Source`."""
         drawn = _fitting(self.minibatches.take(start, count))
         if count < self.chunk:
             drawn = tuple(np.concatenate([x, np.zeros((self.chunk - count, *x.shape[1:]), x.dtype)]) for x in drawn)
-        return tuple(self.placement.split(x, self.size) for x in drawn)
+        return tuple(self.placement.put_rows(x, self.size) for x in drawn)
 
     def all_rows(self, k: int) -> tuple:
-        """The rows of the first steps, a sample in place of all rows for finding initial values."""
+        """The rows of the first steps, a sample; see :class:`Source`."""
         steps = -(-min(_SAMPLE_ROWS, self.num_rows) // self.size)
         drawn = self._whole(0, min(steps, self.minibatches.steps_per_epoch))
         return jax.tree.map(lambda x: jnp.asarray(x.reshape(-1, *x.shape[2:])), drawn)
 
     def batch(self, k: int, step: int) -> tuple:
-        """The minibatch of a step."""
+        """See :class:`Source`."""
         return jax.tree.map(lambda x: jnp.asarray(x[0]), self._whole(step, 1))
 
     def _whole(self, start: int, count: int) -> tuple[np.ndarray, ...]:
@@ -249,7 +307,7 @@ class Streamed:
         return Minibatches(self.table, self.size, self.seed, **options)
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """Settings that a continued training must share, with the fingerprint of the table."""
+        """The fingerprint of the table; see :class:`Source`."""
         found = dict(self.table.fingerprint)
         found[f"checksum ({found.pop('seen')})"] = found.pop("checksum")
         return {f"table {key}": value for key, value in found.items()} | {"batch_size": self.size}
@@ -265,12 +323,16 @@ def _fitting(drawn: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     return drawn
 
 
-def _take(data: tuple, rows: Any) -> tuple:
+def _rows_at(data: tuple, rows: Any) -> tuple:
     return jax.tree.map(lambda x: jnp.take(x, jnp.asarray(rows), axis=0), data)
 
 
 def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> Integer[np.ndarray, "{count} {size}"]:
-    """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, a function of the arguments."""
+    """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, shuffled anew in every epoch.
+
+    They are a function of the arguments alone, since steps are taken again: by a training that is resumed, and by
+    ``failures.py``, which looks for the last good state.
+    """
     per_epoch = num_rows // size
     out = np.empty((count, size), np.int32)
     epoch, order = -1, np.zeros(0, np.int64)

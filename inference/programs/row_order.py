@@ -1,4 +1,9 @@
-"""The rows of a program in batches: layouts by shapes, and the check that no row goes by its place or by their number.
+"""The order of rows in batches: layouts by shapes, and the check that no row goes by its place or by their number.
+
+Of rows there are these names. A :class:`Layout` (``rows.py``) is how one site follows the rows of the data, and
+:class:`SiteRows` is that of all sites, which :func:`rows_of_sites` finds here. ``BatchRows`` (``gp_sites.py``) are the
+rows of the data that one run has. ``Look`` (``program.py``) is one abstract run, and ``Sites`` (``sites.py``) is what
+it tells of a program's sites: neither knows of batches.
 
 Shapes at two numbers of rows tell which sites have rows. They do not tell ``X - X.mean(0)``, ``jnp.arange(len(X))``, a
 sorted column or a draw of the shape of ``X`` by a key of the program's own, which in batches are others than for all
@@ -158,10 +163,10 @@ class _Compared:
             layouts[site] = layout._replace(strided=layout.count > 1 and apart)
         sizes = dict(found.sizes) | {site: layout.count * self.count for site, layout in layouts.items()}
         untold = self.reasons() | dict(found.untold)
-        by_row = frozenset(site for site, layout in layouts.items() if layout.count == 1 and site not in untold)
+        one_per_row = frozenset(site for site, layout in layouts.items() if layout.count == 1 and site not in untold)
         if self.why:
             untold = dict.fromkeys(at_all, f"the program does not run on other numbers of rows ({self.why:.200})")
-        return SiteRows(layouts, untold, sizes, self.count, by_row)
+        return SiteRows(layouts, untold, sizes, self.count, one_per_row)
 
     def _stays(self, site: str, what: str) -> bool:
         """Whether numbers are the same for another random key."""

@@ -9,7 +9,7 @@ from jax import random
 from gpzoo import InducingPoints, draws, kmeans
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import InducingGuide, Trained
-from gpzoo.inference.asking.map_batches import BatchFunction, Static, map_batches
+from gpzoo.inference.fitted.map_batches import BatchFunction, Static, map_batches
 from gpzoo.inference.programs.gp_sites import Marginals
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF
@@ -42,8 +42,8 @@ def moments(guide, sign=1.0, traced=None):
     def of_draw(key, batch):
         if traced is not None:
             traced.append(len(batch.rows))
-        shown = Marginals(batch.site_rows, batch.views)
-        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, mode=shown).guide
+        mode = Marginals(batch.site_rows, batch.views)
+        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, mode=mode).guide
         values = {name: sign * found[name]["fn"].marginals()[0] for name in guide.sites.processes}
         notes = Static({"names": sorted(values)})
         return {"means": values, "numbers": {"f": jnp.full(len(batch.rows), random.normal(key))}, "notes": notes}
@@ -57,8 +57,8 @@ def trained():
     return Trained(regression, guide, guide.init_params(KEY, X, Y, model_kwargs={"of_others": X[:3]}))
 
 
-def mapped(model, keys, size, sign=1.0, traced=None, at_once=1):
-    fn = BatchFunction("moments", moments(model.guide, sign, traced), sign, at_once)
+def mapped(model, keys, size, sign=1.0, traced=None, draws_together=1):
+    fn = BatchFunction("moments", moments(model.guide, sign, traced), sign, draws_together)
     return map_batches(fn, model, keys, size).arrays
 
 
@@ -86,10 +86,10 @@ def test_draws_and_batches_are_joined(trained):
     np.testing.assert_array_equal(whole["numbers"]["f"][:, 0], [random.normal(key) for key in keys])
 
 
-@pytest.mark.parametrize("at_once", [1, 2, None])
-def test_draws_do_not_depend_on_how_many_are_made_at_once(trained, at_once):
+@pytest.mark.parametrize("draws_together", [1, 2, None])
+def test_draws_do_not_depend_on_how_many_are_made_at_once(trained, draws_together):
     model = trained._bind((X,), {"of_others": X[:3]})
-    found = mapped(model, random.split(KEY, 5), 7, at_once=at_once)["numbers"]["f"]
+    found = mapped(model, random.split(KEY, 5), 7, draws_together=draws_together)["numbers"]["f"]
     np.testing.assert_array_equal(found[:, 0], [random.normal(key) for key in random.split(KEY, 5)])
 
 

@@ -16,7 +16,7 @@ from gpzoo._checks import outside
 from gpzoo._numpyro import Messenger
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.asking.map_batches import Batch
+from gpzoo.inference.fitted.map_batches import Batch
 from gpzoo.inference.programs.gp_sites import SiteMode, Use
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.inference.programs.runs import Runs, run, unmasked
@@ -104,8 +104,8 @@ class GivenProgram:
         values: Mapping[str, Any],
         given: Mapping[str, Given],
         *,
-        of_guide: SiteMode,
-        of_given: SiteMode | None = None,
+        guide_mode: SiteMode,
+        given_mode: SiteMode | None = None,
         drawn_as: Callable[[str], Layout | None] = lambda _: None,
         model: Callable | None = None,
     ) -> Runs:
@@ -116,25 +116,25 @@ class GivenProgram:
             batch: arguments of the program.
             values: of parameters and latent sites, by name.
             given: values that GP sites are conditioned on, by name.
-            of_guide: gives the values of the guide's GP sites.
-            of_given: gives those of conditioned sites; joint draws if ``None``.
+            guide_mode: gives the values of the guide's GP sites.
+            given_mode: gives those of conditioned sites; joint draws if ``None``.
             drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
             model: in place of the program.
         """
         program = self.model if model is None else model
         if given:
-            program = _Conditioned(program, given, drawn_as, of_given or SiteMode())
+            program = _Conditioned(program, given, drawn_as, given_mode or SiteMode())
             values = {name: x for name, x in values.items() if name not in given}
         of: dict[str, Any] = {"guide": self.guide, "model": program, "values": values}
-        return run(key, batch.args, batch.kwargs, **of, mode=of_guide)
+        return run(key, batch.args, batch.kwargs, **of, mode=guide_mode)
 
 
 class _Conditioned(Messenger):
     """The program with ``p(f | u)`` in place of the prior of GP sites; see :meth:`GivenProgram.run`."""
 
-    def __init__(self, model: Callable, given: Mapping[str, Given], drawn_as: Callable, shown: SiteMode) -> None:
+    def __init__(self, model: Callable, given: Mapping[str, Given], drawn_as: Callable, mode: SiteMode) -> None:
         super().__init__(model)
-        self.given, self.drawn_as, self.shown = given, drawn_as, shown
+        self.given, self.drawn_as, self.mode = given, drawn_as, mode
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample" or msg["name"] not in self.given:
@@ -142,5 +142,5 @@ class _Conditioned(Messenger):
         name, (inducing, u, factor, _) = msg["name"], self.given[msg["name"]]
         projection = OnValues(msg["fn"], inducing, whiten=False, site=name, factor=factor)
         posterior = InducingPosterior(projection, u, Diagonal(jnp.zeros_like(u)))
-        msg["fn"] = self.shown.posterior(posterior, Use(self.drawn_as(name)))
+        msg["fn"] = self.mode.posterior(posterior, Use(self.drawn_as(name)))
         msg["value"], msg["is_observed"] = None, False

@@ -3,8 +3,8 @@
 :func:`map_batches` is how predictions, functions of a posterior, exports and their densities are computed::
 
     def moments(key, batch):  # a draw, here its random key, and a batch of rows; compiled
-        shown = Marginals(batch.site_rows, batch.views)
-        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, mode=shown).guide
+        mode = Marginals(batch.site_rows, batch.views)
+        found = run(key, batch.args, batch.kwargs, guide=guide, values=batch.params, mode=mode).guide
         return {"means": {name: found[name]["fn"].marginals()[0] for name in guide.sites.processes}}
 
     model = trained._bind((X,), model_kwargs)  # checks the arguments
@@ -31,10 +31,10 @@ from jaxtyping import Integer, PRNGKeyArray
 from gpzoo import _platform
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.batches import rows_of_sites
 from gpzoo.inference.programs.finite import all_finite, refuse_not_finite
 from gpzoo.inference.programs.gp_sites import BatchRows
 from gpzoo.inference.programs.program import Look, look
+from gpzoo.inference.programs.row_order import rows_of_sites
 from gpzoo.inference.programs.rows import Layout, SiteRows, number_of_rows
 
 #: Arrays by group and site.
@@ -96,11 +96,11 @@ class Batch(NamedTuple):
         rows: numbers of the batch's rows among all.
         count: number of all rows.
         layouts: how sites follow the rows, by name; empty where that has not been asked.
-        untold: names of sites of which that is not known.
+        untold: names of the sites whose rows cannot be told from those of the arguments.
         number: of the batch.
         views: the key by which sampled views are drawn, the same for all draws and batches.
         of_sites: data by site at the batch's rows.
-        others: whatever else the function needs.
+        others: whatever else the function needs; of predictions it is the batch of training data.
     """
 
     args: tuple
@@ -135,7 +135,7 @@ class BatchFunction:
         name: no two functions have the same.
         of_draw: ``of_draw(draw, batch)`` gives arrays by group and site; :class:`Static` groups come with the program.
         options: whatever ``of_draw`` closes over that may differ between calls, hashable.
-        at_once: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
+        draws_together: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
         summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
         row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
         prepare: gives draws and batch in the compiled program, of what is given for draws; ``None`` for these. A key is
@@ -146,7 +146,7 @@ class BatchFunction:
     name: str
     of_draw: Callable[[Any, Batch], Any]
     options: Hashable = ()
-    at_once: int | None = 1
+    draws_together: int | None = 1
     summary: Callable[[Any], Any] | None = None
     row_axis: Mapping[str, int] = field(default_factory=dict)
     prepare: Callable[[Any, Batch], tuple[Any, Batch]] | None = None
@@ -161,14 +161,15 @@ def _mapped(fn: BatchFunction, draws: Any, batch: Batch) -> Any:
     def of_draw(draw: Any) -> Any:
         return fn.of_draw(draw, batch)
 
-    if fn.at_once == 0:
+    if fn.draws_together == 0:
         found = of_draw(draws)
     elif (count := len(jax.tree.leaves(draws)[0])) == 1:
         found = jax.tree.map(lambda x: jnp.asarray(x)[None], of_draw(_first(draws)))
-    elif fn.at_once is None:
+    elif fn.draws_together is None:
         found = jax.vmap(of_draw)(draws)
     else:
-        found = jax.lax.map(of_draw, draws, batch_size=None if fn.at_once == 1 else min(fn.at_once, count))
+        size = None if fn.draws_together == 1 else min(fn.draws_together, count)
+        found = jax.lax.map(of_draw, draws, batch_size=size)
     return found if fn.summary is None else fn.summary(found)
 
 
@@ -250,7 +251,7 @@ class BoundModel:
 
     def compiled_for(self, fn: BatchFunction) -> Callable[[Any, Batch], Any]:
         """The compiled function of many draws at a batch: that of an equal one before, if there was any."""
-        key = fn.name, fn.options, fn.at_once, fn.once
+        key = fn.name, fn.options, fn.draws_together, fn.once
         if key not in self.compiled:
             how = _platform.options_for_one_run() if fn.once else None
             self.compiled[key] = jax.jit(partial(_mapped, fn), compiler_options=how)
@@ -263,13 +264,13 @@ class BatchResult(NamedTuple):
     Attributes:
         arrays: by group and site.
         fn: of one draw.
-        draws: as they were given.
+        given: what :func:`map_batches` was given for the draws.
         batch: the first one with numbers that are not finite, else the last.
     """
 
     arrays: Arrays
     fn: BatchFunction
-    draws: Any
+    given: Any
     batch: Batch
 
     def refuse_not_finite(
@@ -290,7 +291,7 @@ class BatchResult(NamedTuple):
                 refuse_not_finite(site_of(name), said, values, processes, self._explain)
 
     def _explain(self) -> None:
-        draws, batch = self.draws, self.batch
+        draws, batch = self.given, self.batch
         if self.fn.prepare is not None:
             draws, batch = self.fn.prepare(draws, batch)
         self.fn.of_draw(_first(draws), batch)
@@ -299,7 +300,7 @@ class BatchResult(NamedTuple):
 def map_batches(
     fn: BatchFunction,
     model: BoundModel,
-    draws: Any,
+    given: Any,
     batch_size: int,
     *,
     of_sites: Mapping[str, np.ndarray] | None = None,
@@ -315,11 +316,12 @@ def map_batches(
     Args:
         fn: the function.
         model: at all rows.
-        draws: a pytree with an axis of draws in front, or what the function prepares.
+        given: draws, a pytree with an axis of these in front; or whatever :attr:`BatchFunction.prepare` makes draws of.
         batch_size: most rows at a time.
         of_sites: data of all rows by site; each batch has its own rows of them.
         addends: names of arrays that have the rows of a site, with its name.
-        whole: how sites follow the rows, where the function needs :attr:`Batch.layouts` of all rows in one batch, too.
+        whole: how sites follow the rows, for a function that needs :attr:`Batch.layouts` even if all rows are one
+            batch; several batches find their own.
         **shared: other fields of :class:`Batch`, the same in all.
 
     Raises:
@@ -339,7 +341,7 @@ def map_batches(
         if several:
             # The last batch repeats the last row, so that all have one shape.
             batch = _at_rows(batch, np.minimum(np.arange(start, start + size), num_rows - 1))
-        found = compiled(draws, batch)
+        found = compiled(given, batch)
         if several and not number:
             site_rows.refuse_untold(_names(found), size)
         parts.append(jax.tree.map(np.asarray, found))
@@ -347,7 +349,7 @@ def map_batches(
             not_finite = batch
     layouts |= {name: layouts[site] for name, site in (addends or {}).items() if site in layouts}
     arrays = _joined(parts, layouts, fn.row_axis, num_rows) if several else parts[0]
-    return BatchResult(arrays, fn, draws, not_finite or batch)
+    return BatchResult(arrays, fn, given, not_finite or batch)
 
 
 def _at_rows(batch: Batch, rows: np.ndarray) -> Batch:
@@ -383,21 +385,20 @@ def _whole(parts: Sequence[np.ndarray], layout: Layout, axis: int, num_rows: int
     return whole.reshape(*whole.shape[:axis], -1, *whole.shape[axis + 2 :])
 
 
-def count_rows(model: BoundModel, batch_size: int) -> int:
-    """The number of rows that all inputs share, if the guide can take them ``batch_size`` at a time.
+def refuse_batches(model: BoundModel, batch_size: int) -> None:
+    """Refuse new inputs without a number of rows that all share, and batches of sites that the guide draws jointly.
 
     Raises:
         ValueError: if they do not share one, or the guide draws sites jointly and there is more than one batch.
     """
-    if not (num_rows := model.num_rows):
+    if not model.num_rows:
         raise ValueError(
             "The new inputs must be arrays with the same, positive number of rows; got shapes "
             f"{[np.shape(leaf) for leaf in jax.tree.leaves(model.args)]}. Pass inputs that have rows of their own in "
             "model_kwargs."
         )
-    if model.guide is not None and model.guide.joint and batch_size < num_rows:
+    if model.guide is not None and model.guide.joint and batch_size < model.num_rows:
         raise ValueError(
             f"The guide draws {sorted(model.guide.joint)} jointly over the inputs, so that a prediction depends on "
-            f"its batch: pass batch_size={num_rows} or more."
+            f"its batch: pass batch_size={model.num_rows} or more."
         )
-    return num_rows

@@ -13,8 +13,8 @@ from jax import Array, random
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.given import Given, GivenProgram, given_at
-from gpzoo.inference.asking.map_batches import Arrays, Batch, Static
+from gpzoo.inference.fitted.given import Given, GivenProgram, given_at
+from gpzoo.inference.fitted.map_batches import Arrays, Batch, Static
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.programs.enumeration import summed_out
 from gpzoo.inference.programs.gp_sites import JointDraw
@@ -47,14 +47,14 @@ class Notes(NamedTuple):
 
     Attributes:
         axes: names of the axes of every array, ``None`` for those without one.
-        by_row: by name of the sites with as many entries as there are rows, whether their data or their inputs are an
-            argument, so that they have one for each row; ``None`` where nothing else names the axis.
+        like_rows: by name of the sites with as many entries as there are rows, whether their data or their inputs are
+            an argument, so that they have one for each row; ``None`` where nothing else names the axis.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
 
     axes: dict[str, list[str | None]]
-    by_row: dict[str, bool | None]
+    like_rows: dict[str, bool | None]
     seen: frozenset[str]
     processes: frozenset[str]
 
@@ -92,13 +92,13 @@ class Draws(GivenProgram):
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, shown = self._run(draw, batch, self.given_u(draw[1]))
+        found, mode = self._run(draw, batch, self.given_u(draw[1]))
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         replicates = _replicates(data, random.fold_in(draw[0], batch.number))
         if processes:  # drawn again given their data
             again, _ = self._run(draw, batch, {name: given_at(name, site) for name, site in processes.items()})
             replicates |= {name: again.model[name]["value"] for name in processes}
-        log_prior, log_q = self._densities(found, shown, len(batch.rows))
+        log_prior, log_q = self._densities(found, mode, len(batch.rows))
         masks, summed = {n: observed(s["fn"], s["value"]) for n, s in data.items()}, found.model
         if self.plate_depth is not None:
             program = summed_out(self.model, self.plate_depth)
@@ -160,16 +160,16 @@ class Draws(GivenProgram):
         self, draw: Draw, batch: Batch, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, JointDraw]:
         key, sample = draw
-        shown = JointDraw(views=batch.views, batch=batch.number, of_rows=frozenset(batch.layouts.value))
+        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=frozenset(batch.layouts.value))
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, batch.number)
-        return self.run(key, batch, batch.params | sample, given, of_guide=shown, model=model), shown
+        return self.run(key, batch, batch.params | sample, given, guide_mode=mode, model=model), mode
 
     def _is_kept(self, name: str, site: dict[str, Any]) -> bool:
         recorded = site["type"] == "deterministic" and not isinstance(site["value"], InducingVariable)
         return name in self.latents or recorded
 
-    def _densities(self, found: Runs, shown: JointDraw, num_rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
+    def _densities(self, found: Runs, mode: JointDraw, num_rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels.
 
         As many terms as there are rows are not added up: those of other batches are others.
@@ -185,7 +185,7 @@ class Draws(GivenProgram):
             if isinstance(posterior, InducingPosterior):
                 log_prior[f"{name}_u"] = posterior.log_prior_of_inducing()
                 if not self.of_mcmc:
-                    log_q[f"{name}_u"] = shown.q[name].log_density_of(posterior.u_mean)
+                    log_q[f"{name}_u"] = mode.q[name].log_density_of(posterior.u_mean)
                 continue
             value = found.model[name]["value"]
             log_prior[name] = total(prior.log_prob(value))
@@ -202,27 +202,29 @@ class Draws(GivenProgram):
         kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
         for name in self.latents:
             kept.pop(f"{name}_u", None)  # that of inducing variables, of which there may be as many as rows
-        by_row: dict[str, bool | None] = {}
-        by_row |= {n: _is_argument(s, batch) for n, s in kept.items() if jnp.shape(s["value"])[:1] == batch.rows.shape}
+        like_rows: dict[str, bool | None] = {}
+        for name, site in kept.items():
+            if jnp.shape(site["value"])[:1] == batch.rows.shape:
+                like_rows[name] = _is_argument(site, batch)
         latent = {n for n, s in kept.items() if isinstance(unmasked(s.get("fn")), ProcessAtInputs)} & self.latents
-        row = _name_of_rows(kept | sampled(found.model), by_row, len(batch.rows))
+        row = _name_of_rows(kept | sampled(found.model), like_rows, len(batch.rows))
         axes: dict[str, list[str | None]] = {}
         for name, site in kept.items():
             fn, own = unmasked(site.get("fn")), _axes(site)
             if isinstance(fn, ProcessAtInputs):
                 outputs = _outputs(name, site, data)
-                own = [row if name in by_row else f"{name}_row"]
+                own = [row if name in like_rows else f"{name}_row"]
                 own = [*own, *([] if fn.in_row is None else [f"{name}_input"]), *outputs]
                 axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             elif isinstance(fn, Likelihood) and name in data:
                 of = [n for n in axes.keys() & traces.keys() if traces[n]["value"] is fn.f]
                 own = own + axes[of[0]][1:] if of else own
-            elif not own and name in by_row and site["type"] == "deterministic":
-                own, by_row[name] = [row], by_row[name] or None
+            elif not own and name in like_rows and site["type"] == "deterministic":
+                own, like_rows[name] = [row], like_rows[name] or None
             events = (site.get("infer") or {}).get("event_dims", [])
             ndim = jnp.ndim(site["value"])
             axes[name] = [*own[:ndim][: ndim - len(events)], *events]
-        return Notes(axes, by_row, frozenset(processes), frozenset(latent))
+        return Notes(axes, like_rows, frozenset(processes), frozenset(latent))
 
 
 def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
@@ -232,10 +234,10 @@ def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
     return any(x is leaf for leaf in jax.tree.leaves(batch.args) for x in own)
 
 
-def _name_of_rows(sites: Trace, by_row: Mapping[str, bool | None], num_rows: int) -> str:
+def _name_of_rows(sites: Trace, like_rows: Mapping[str, bool | None], num_rows: int) -> str:
     """The plate of the rows, which the data know that are an argument."""
     of_rows = [name for name, site in sites.items() if jnp.shape(site["value"])[:1] == (num_rows,)]
-    for name in sorted(of_rows, key=lambda name: not by_row.get(name)):
+    for name in sorted(of_rows, key=lambda name: not like_rows.get(name)):
         axes = _axes(sites[name])
         if axes and axes[0] is not None and len(axes) == len(sites[name]["fn"].batch_shape):
             return axes[0]

@@ -11,7 +11,7 @@ from jax import Array
 from jax.scipy.special import logsumexp
 from jaxtyping import Float, Shaped
 
-from gpzoo.inference.asking.quantiles import empirical_quantiles, mixture_quantiles
+from gpzoo.inference.fitted.quantiles import empirical_quantiles, mixture_quantiles
 from gpzoo.inference.programs.labelled import Labels
 
 
@@ -36,11 +36,12 @@ class SitePrediction(NamedTuple):
             Student-t of ``df <= 1``); NaN or infinity at single rows without one.
         variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
             where ``y`` has none at any row, and with ``mean_only``; NaN or infinity at single rows without one.
-        log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites;
-            of the entries of a datum that were observed, 0 where none was.
+        log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites that
+            were not observed in training; of the entries of a datum that were observed, 0 where none was.
         probs: predictive class probabilities ``[N, K]``, where the likelihood is of classes, such as Softmax.
         quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
-        draws: one draw per path, ``[S, N]`` or ``[S, N, D]``, where asked for.
+        draws: ``[S, N]`` or ``[S, N, D]``, where asked for: one of each path, or ``num_draws`` if there is one path,
+            which is a value of each site that must be drawn.
         cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of data sites with
             test data whose likelihood has it in closed form, as Gaussian ones do; NaN where these are.
     """
@@ -72,6 +73,9 @@ ROW_AXES = dict.fromkeys(SitePrediction._fields, 0) | {"quantiles": 1, "draws": 
 class Asked(NamedTuple):
     """Parts of a prediction besides moments and densities, as far as the caller wants them.
 
+    It is hashable, as the options of a user's call are not: it belongs to the key of the compiled program, since
+    :class:`~gpzoo.inference.fitted.paths.Paths` closes over it.
+
     Attributes:
         quantiles: probabilities, or ``None``.
         keep_draws: whether the result has draws.
@@ -91,7 +95,7 @@ class Path(NamedTuple):
     """The prediction of one path at a site.
 
     Attributes:
-        prediction: moments, density and class probabilities.
+        prediction: moments, density, class probabilities and ``cdf``.
         gaussian: mean and variance of every entry where the site is Gaussian given the path, else ``None``.
         draws: ``[draws_per_path, N, ...]``, or ``None`` where they are not needed.
     """

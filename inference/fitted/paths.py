@@ -16,9 +16,9 @@ from numpyro import handlers
 from numpyro.distributions.distribution import Unit
 
 from gpzoo._numpyro import in_chain
-from gpzoo.inference.asking.given import Given, GivenProgram, given_at
-from gpzoo.inference.asking.map_batches import Batch
-from gpzoo.inference.asking.summaries import Asked, Path, SitePrediction, by_field, of_paths
+from gpzoo.inference.fitted.given import Given, GivenProgram, given_at
+from gpzoo.inference.fitted.map_batches import Batch
+from gpzoo.inference.fitted.summaries import Asked, Path, SitePrediction, by_field, of_paths
 from gpzoo.inference.programs.enumeration import DrawnByRow, scored
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, means, predicted_marginals
 from gpzoo.inference.programs.keys import named_key
@@ -52,12 +52,12 @@ class Paths(GivenProgram):
 
     def prepare(self, given: PathDraw, batch: Batch) -> tuple[tuple[Array, dict[str, Any], AtTraining | None], Batch]:
         """Keys of all draws, and of sampled views, of one key."""
-        key, samples, training = given
+        key, samples, known_at_training = given
         views = named_key(key, "views")
         if batch.others is not None:
             batch = batch._replace(others=batch.others._replace(views=views))
         keys = random.split(named_key(key, "draws"), self.num_draws)
-        return (keys, samples, training), batch._replace(views=views)
+        return (keys, samples, known_at_training), batch._replace(views=views)
 
     def at_training(self, draw: PathDraw, batch: Batch) -> AtTraining:
         """The GP sites at the training inputs: those that were observed there, and those whose values the draw has."""
@@ -78,11 +78,11 @@ class Paths(GivenProgram):
 
     def __call__(self, draw: PathDraw, batch: Batch) -> dict[str, dict[str, Path]]:
         """Every GP site and data site by name; ``batch.others`` are the training's arguments, or ``None``."""
-        key, samples, training = draw
+        key, samples, known_at_training = draw
         known, given, tests = self._known(batch, samples), self.given_u(samples), batch.of_sites
         observed: dict[str, Given] = {}
         if batch.others is not None:
-            observed, drawn = training or self.at_training((key, samples, None), batch.others)
+            observed, drawn = known_at_training or self.at_training((key, samples, None), batch.others)
             given = given | drawn | observed
         guide_trace, trace = self._traces(key, known, batch, given, batch.site_rows)
         found: dict[str, Path] = {}
@@ -96,7 +96,7 @@ class Paths(GivenProgram):
         data = {name: site for name, site in sampled(trace).items() if name not in latents}
         data = {name: site for name, site in data.items() if not isinstance(site["fn"], Unit)}
         for name, site in data.items():
-            _check_rows(name, site, tests.get(name), batch)
+            refuse_other_rows(name, tests.get(name), site["fn"].shape(), len(batch.rows))
             predicted = _latent if name in self.sites.enumerated else _data
             found[name] = predicted(site["fn"], site["value"], tests.get(name))
         chosen = {name: site for name, site in data.items() if name in self.sites.enumerated}
@@ -118,7 +118,7 @@ class Paths(GivenProgram):
 
     def _process(self, name: str, site: Mapping[str, Any], test: Shaped[Array, "N ..."] | None, batch: Batch) -> Path:
         """A GP site on one path, with the density of ``test`` where it was observed in training."""
-        _check_rows(name, site, test, batch)
+        refuse_other_rows(name, test, site["fn"].shape(), len(batch.rows))
         posterior, value = site["fn"], site["value"]
         marginal = isinstance(value, GaussianMarginals)
         mean, variance = (value.mean, value.variance) if marginal else posterior.marginals()
@@ -156,9 +156,9 @@ class Paths(GivenProgram):
             return {name: _draw(trace[name]["fn"], named_key(key, name), self.asked.draws_per_path) for name in names}
 
         layouts, count = batch.layouts.value, len(batch.rows)
-        by_row = wanted & layouts.keys()
-        together = batch.untold.value & (values.keys() | by_row) or (self.guide is not None and self.guide.joint)
-        if together or not by_row:
+        with_rows = wanted & layouts.keys()
+        together = batch.untold.value & (values.keys() | with_rows) or (self.guide is not None and self.guide.joint)
+        if together or not with_rows:
             return draws_of(data, wanted, key)
 
         # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
@@ -168,10 +168,10 @@ class Paths(GivenProgram):
             data_key, model_key = random.split(random.fold_in(key, batch.rows[i]))
             row = jax.tree.map(lambda x: x[place], batch.args)
             trace = run(model_key, row, batch.kwargs, model=self.model, values=own).model
-            return draws_of(trace, by_row, data_key)
+            return draws_of(trace, with_rows, data_key)
 
         each = jax.vmap(of_row, out_axes=1)(jnp.arange(count))  # [S, N, count, ...]
-        found = draws_of(data, wanted - by_row, key)
+        found = draws_of(data, wanted - with_rows, key)
         for name, x in each.items():
             place = layouts[name].by_row(jnp.arange(x.shape[1] * x.shape[2]), back=True)
             found[name] = x.reshape(len(x), -1, *x.shape[3:])[:, place]
@@ -193,8 +193,8 @@ class Paths(GivenProgram):
             batch,
             known,
             given,
-            of_guide=Marginals(rows, batch.views, value),
-            of_given=Marginals(rows, value=value),
+            guide_mode=Marginals(rows, batch.views, value),
+            given_mode=Marginals(rows, value=value),
             drawn_as=self.sites.drawn_as if self.guide is None else lambda _: None,
             model=self._chosen(key, rows) if model is None else model,
         )
@@ -212,12 +212,12 @@ class Paths(GivenProgram):
 
         return run
 
-    def _check_sites(self, trace: Trace, known: set[str], training: bool) -> None:
+    def _check_sites(self, trace: Trace, known: set[str], is_training_run: bool) -> None:
         """Refuse a site that would stay at a draw of its prior without a word."""
         for name, site in sampled(trace).items():
             if site["is_observed"] or name in known:
                 continue
-            if self.guide is None and training:
+            if self.guide is None and is_training_run:
                 raise ValueError(f"posterior_samples has no draws of the latent site {name!r}.")
             if isinstance(site["fn"], GaussianProcess):
                 raise ValueError(
@@ -229,16 +229,21 @@ class Paths(GivenProgram):
 # -- sites on one path -------------------------------------------------------------------------------------------------
 
 
-def _check_rows(name: str, site: Mapping[str, Any], test: Shaped[Array, "N ..."] | None, batch: Batch) -> None:
+def refuse_other_rows(name: str, test: Any, shape: tuple[int, ...], num_inputs: int) -> None:
     """Refuse test data of another number of rows than their site has.
+
+    Args:
+        name: of the site.
+        test: its data; ``None`` without any.
+        shape: of the site; ``()`` where it has no rows.
+        num_inputs: number of rows of the new inputs.
 
     Raises:
         ValueError: naming them.
     """
-    shape = tuple(site["fn"].shape())
     if test is not None and shape and len(test) != shape[0]:
         raise ValueError(
-            f"test_data[{name!r}] has {len(test)} rows, but site {name!r} has {shape[0]} at these {len(batch.rows)} "
+            f"test_data[{name!r}] has {len(test)} rows, but site {name!r} has {shape[0]} at these {num_inputs} "
             "inputs: pass the same number of rows."
         )
 

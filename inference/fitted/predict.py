@@ -16,13 +16,13 @@ from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
 from gpzoo.errors import GPZooError, NonFiniteError
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.given import warn_if_lost
-from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
-from gpzoo.inference.asking.parts import checked_parts, refuse_other_parts
-from gpzoo.inference.asking.paths import AtTraining, Paths
-from gpzoo.inference.asking.quantiles import checked_quantiles
-from gpzoo.inference.asking.summaries import ROW_AXES, Asked, SitePrediction
 from gpzoo.inference.bounds.marginal import refuse_marginal
+from gpzoo.inference.fitted.given import warn_if_lost
+from gpzoo.inference.fitted.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
+from gpzoo.inference.fitted.parts import checked_parts, refuse_other_parts
+from gpzoo.inference.fitted.paths import AtTraining, Paths, refuse_other_rows
+from gpzoo.inference.fitted.quantiles import checked_quantiles
+from gpzoo.inference.fitted.summaries import ROW_AXES, Asked, SitePrediction
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
 from gpzoo.inference.programs.arguments import arguments, refuse_no_tuple, refuse_unknown, test_arrays
 from gpzoo.inference.programs.calls import entry_point
@@ -85,7 +85,7 @@ def predict(
         mean_only: whether to leave out variances.
         parts: see :meth:`gpzoo.inference.Trained.predict`.
         batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows; ``None``
-            for 1,000, or 20,000 where there are more, of at most 100 numbers each.
+            for 1,000; 20,000 if there are more than 20,000 rows and none has over 100 numbers.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
@@ -99,7 +99,15 @@ def predict(
         NonFiniteError: naming any other site whose prediction is not finite.
     """
     options = Predicting(
-        train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, parts, batch_size
+        train_args=train_args,
+        train_kwargs=train_kwargs,
+        test_data=test_data,
+        num_draws=num_draws,
+        quantiles=quantiles,
+        keep_draws=keep_draws,
+        mean_only=mean_only,
+        parts=parts,
+        batch_size=batch_size,
     )
     rng_key = checks.rng_key(rng_key)
     posterior_samples = checks.named("posterior_samples", posterior_samples)
@@ -118,7 +126,10 @@ def predict(
 
 @dataclass(frozen=True)
 class Predicting:
-    """Options of :meth:`gpzoo.inference.Trained.predict`.
+    """Options of :meth:`gpzoo.inference.Trained.predict`, as the user gives them.
+
+    A new option is an argument of :func:`predict` and of :meth:`~gpzoo.inference.Trained.predict`, which both pass it
+    on by name, and a field here; one that changes the compiled program is a field of :class:`Asked` too.
 
     Raises:
         TypeError, ValueError: for options that make no sense, see :func:`predict`.
@@ -167,37 +178,40 @@ def predictions(
     """
     test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
     batch_size = options.batch_size or _rows_at_a_time(model)
-    if batch_size < count_rows(model, batch_size):
-        _check_rows(test_data, model, batch_size)
-    training = None
+    refuse_batches(model, batch_size)
+    if batch_size < model.num_rows:
+        for name, values in test_data.items():  # before they are taken apart
+            size = model.site_rows_in_batches(batch_size).sizes.get(name, len(values))
+            refuse_other_rows(name, values, (size,), model.num_rows)
+    train_model = None
     if options.train_args is not None:
         args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
-        training = replace(model, args=args, kwargs=kwargs)
-    paths, samples = _paths(model, options, training, dict(samples or {}))
-    refuse_other_parts(dict(paths.asked.parts), (model if training is None else training).look.trace)
-    draws = rng_key, samples, None
-    others = None if training is None else training.batch()
-    at_training = None if others is None else _at_training(model, paths, draws, others)
+        train_model = replace(model, args=args, kwargs=kwargs)
+    paths, samples = _paths(model, options, train_model, dict(samples or {}))
+    refuse_other_parts(dict(paths.asked.parts), (train_model or model).look.trace)
+    given = rng_key, samples, None
+    train_batch = None if train_model is None else train_model.batch()
+    known_at_training = None if train_batch is None else _at_training(model, paths, given, train_batch)
     own, whole = (paths.asked, paths.num_draws), None
     if batch_size >= model.num_rows and (options.draws_rows or paths.sites.enumerated):
         whole = model.site_rows_in_batches(1)  # draws run the program on single rows
     result = map_batches(
-        BatchFunction("predict", paths, own, _AT_ONCE, paths.summary, ROW_AXES, paths.prepare),
+        BatchFunction("predict", paths, own, _TOGETHER, paths.summary, ROW_AXES, paths.prepare),
         model,
-        (rng_key, samples, at_training),
+        (rng_key, samples, known_at_training),
         batch_size,
         of_sites={name: np.asarray(x) for name, x in test_data.items()},
         whole=whole,
         addends={name: site for site, names in paths.asked.parts for name in names},
-        others=others,
+        others=train_batch,
     )
     arrays = result.arrays
     names = sorted(set().union(*arrays.values()))
     refuse_unknown("test_data", test_data, names, "sites")
     lacking = _lacking_moments(arrays, paths.sites.processes, model, rng_key, options, samples)
     try:
-        # Outside jit, training inputs are factorised again.
-        result = result._replace(arrays=_to_check(arrays, lacking, test_data), draws=draws)
+        # What is not finite is computed again outside jit, from the training data on: what was known there may be why.
+        result = result._replace(arrays=_to_check(arrays, lacking, test_data), given=given)
         result.refuse_not_finite(_WORDS, paths.sites.processes)
     except GPZooError:
         # A program may refuse inputs, whose numbers it sees outside jit alone.
@@ -211,12 +225,12 @@ def predictions(
 
 
 def _paths(
-    model: BoundModel, options: Predicting, training: BoundModel | None, samples: dict[str, Array]
+    model: BoundModel, options: Predicting, train_model: BoundModel | None, samples: dict[str, Array]
 ) -> tuple[Paths, dict[str, Array]]:
     """The function of one draw, and the samples of latent sites of all."""
     guide = model.guide
     if guide is None:
-        sites, inducing = _looked_at(model, training, samples)
+        sites, inducing = _looked_at(model, train_model, samples)
         several = bool(sites.enumerated) and not samples
     else:
         sites, inducing, several = guide.sites, {}, guide.draws_anything
@@ -236,15 +250,15 @@ def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], te
     return found
 
 
-def _at_training(model: BoundModel, paths: Paths, draws: Any, training: Batch) -> AtTraining | None:
+def _at_training(model: BoundModel, paths: Paths, given: Any, train_batch: Batch) -> AtTraining | None:
     """The GP sites of all draws at the training inputs, unless they take too much memory."""
     own = paths.asked, paths.num_draws
-    fn = BatchFunction("at training", paths.at_training, own, _AT_ONCE, prepare=paths.prepare)
+    fn = BatchFunction("at training", paths.at_training, own, _TOGETHER, prepare=paths.prepare)
     compiled = model.compiled_for(fn)
-    shapes = jax.tree.leaves(jax.eval_shape(compiled, draws, training))
+    shapes = jax.tree.leaves(jax.eval_shape(compiled, given, train_batch))
     if sum(x.size * x.dtype.itemsize for x in shapes) > _MOST_KEPT:
         return None
-    found = compiled(draws, training)
+    found = compiled(given, train_batch)
     warn_if_lost(found[0])
     return found
 
@@ -260,7 +274,7 @@ def _rows_at_a_time(model: BoundModel) -> int:
 _MANY, _SMALL = 20_000, 100
 
 #: Draws that are computed together.
-_AT_ONCE = 10
+_TOGETHER = 10
 
 #: Most bytes that are kept of all draws at the training inputs; more would be computed again for every batch.
 _MOST_KEPT = 2**30
@@ -273,31 +287,19 @@ _MOMENTS = "mean", "variance"
 
 
 def _looked_at(
-    model: BoundModel, training: BoundModel | None, samples: Mapping[str, Array]
+    model: BoundModel, train_model: BoundModel | None, samples: Mapping[str, Array]
 ) -> tuple[Sites, dict[str, InducingVariable]]:
     """The sites of a program without a guide, and inducing variables of those whose samples are of ``u``."""
-    if training is None:
+    if train_model is None:
         raise ValueError(
             "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for "
             "exact regression), and train_args=(X, y). With a guide call Trained(model, guide, "
             "params).predict(key, X)."
         )
-    of = training.model, training.args, training.kwargs
+    of = train_model.model, train_model.args, train_model.kwargs
     seen, where = look(*of, model.values), "train_args, such as (X, y)"
     sites = find_sites(seen, *of, frozenset(), values=model.values, where=where)
     return sites, inducing_variables(seen.trace, samples)
-
-
-def _check_rows(test_data: Mapping[str, Any], model: BoundModel, batch_size: int) -> None:
-    """Refuse test data of another number of rows than their site has, before they are taken apart.
-
-    Raises:
-        ValueError: naming them.
-    """
-    for name, values in test_data.items():
-        size = model.site_rows_in_batches(batch_size).sizes.get(name, len(values))
-        if len(values) != size:
-            raise ValueError(f"test_data[{name!r}] has {len(values)} rows, but the site has {size} at these inputs.")
 
 
 def _lacking_moments(
@@ -310,8 +312,8 @@ def _lacking_moments(
 ) -> set[str]:
     """Names of the data sites whose moments are not finite by definition: their draws are finite.
 
-    Where moments overflow, or a parameter is no number, so are draws. Of counts they tell nothing, whole numbers in any
-    case.
+    Where moments overflow, or a parameter is NaN, draws are not finite either. Draws of counts tell nothing: they are
+    whole numbers in any case.
     """
     names = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)} - processes
     if not names:

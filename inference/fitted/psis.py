@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp
 
-from gpzoo.inference.asking.container import Group, container, import_arviz
+from gpzoo.inference.fitted.container import Group, container, import_arviz
 
 
 def largest_k(num_draws: int) -> float:

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from gpzoo import draws, linalg
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, Trained, predict
-from gpzoo.inference.asking import predict as prediction
+from gpzoo.inference.fitted import predict as prediction
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF, White

@@ -17,8 +17,8 @@ from gpzoo import linalg
 from gpzoo._types import Argument
 from gpzoo.inducing.kuu_kuf import Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.inference.asking.map_batches import Arrays, Batch, BatchFunction, BoundModel, count_rows, map_batches
-from gpzoo.inference.asking.parts import checked_parts, refuse_other_parts
+from gpzoo.inference.fitted.map_batches import Arrays, Batch, BatchFunction, BoundModel, map_batches, refuse_batches
+from gpzoo.inference.fitted.parts import checked_parts, refuse_other_parts
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import RUNNING
@@ -48,7 +48,7 @@ def values_of_functions(
     counts = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
     for name, value in counts.items():
         checks.positive_int(name, value)
-    count_rows(model, batch_size)
+    refuse_batches(model, batch_size)
     guide, named = model.guide, checked_parts(parts)
     if named:
         refuse_other_parts(named, model.look.trace)
@@ -85,7 +85,8 @@ def one_function(
         args, kwargs = arguments(guide.model, new, model_kwargs, new=True, described=described)
         with RUNNING:
             model = BoundModel(guide.model, guide, guide.checked_params(params, args, kwargs), args, kwargs)
-            rows = count_rows(model, 1)
+            refuse_batches(model, 1)
+            rows = model.num_rows
             one = jax.tree.map(lambda x: x[draw], draws_of(rng_key, model, draw + 1))
             own = BatchRows(jnp.arange(rows), rows, {}), args, kwargs
             return values_of_draw(guide, model.params, one, *own, num_features=num_features)
@@ -126,8 +127,8 @@ def values_of_draw(
     """
     key, number = draw
     addends = {site: {} for site in parts or {}}
-    shown = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits, parts=addends))
-    found = run(key, args, kwargs, guide=guide, values=params | number, mode=shown).guide
+    mode = Pathwise(rows, value=partial(pathwise, num_features=num_features, misfits=misfits, parts=addends))
+    found = run(key, args, kwargs, guide=guide, values=params | number, mode=mode).guide
     values = {name: found[name]["value"] for name in guide.sites.processes}
     for site, names in (parts or {}).items():
         values |= {name: addends[site][i] for i, name in enumerate(names)}

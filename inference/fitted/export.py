@@ -16,9 +16,10 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking.container import Group, container, import_arviz, refuse_unwritable
-from gpzoo.inference.asking.exported_draws import Draw, Draws, Notes
-from gpzoo.inference.asking.map_batches import (
+from gpzoo.inference.bounds.marginal import refuse_marginal
+from gpzoo.inference.fitted.container import Group, container, import_arviz, refuse_unwritable
+from gpzoo.inference.fitted.exported_draws import Draw, Draws, Notes
+from gpzoo.inference.fitted.map_batches import (
     Arrays,
     Batch,
     BatchFunction,
@@ -26,7 +27,6 @@ from gpzoo.inference.asking.map_batches import (
     BoundModel,
     map_batches,
 )
-from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
@@ -220,7 +220,7 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
         return {group: found[group] for group in _DENSITIES}
 
     draws, most = (rng_key, guide.numbers(model.params, num_draws)), _MOST // _inputs_of_a_row(model, _MOST) or 1
-    fn = BatchFunction("densities", of_draw, num_draws, _at_once(model), prepare=source.prepare)
+    fn = BatchFunction("densities", of_draw, num_draws, _draws_together(model), prepare=source.prepare)
     found = _at_data(fn, model, draws, most).arrays
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
@@ -366,8 +366,8 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
     new = _at_new_inputs(model, options)
     found, few = _computed(posterior, new, rng_key, options.batch_size)
     notes = found["notes"].value
-    axes, by_row = _axes_by_row(model, notes)
-    rows = {"row", *(axes[name][0] for name in by_row if axes[name])} - {None}
+    axes, one_per_row = _axes_of_rows(model, notes)
+    rows = {"row", *(axes[name][0] for name in one_per_row if axes[name])} - {None}
     of_sites, unmasked = dict(axes), dict(axes)
     constants = _constants(posterior.constants, notes.processes, unmasked) | _arguments(model, unmasked, rows)
     of_new = {} if new is None else _arguments(new, unmasked, rows)
@@ -402,25 +402,25 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
     }
     counting: dict[str, np.ndarray | None] = dict.fromkeys(rows)
     for name, mask in found["masks"].items():
-        if mask.ndim == 1 and name in by_row:
+        if mask.ndim == 1 and name in one_per_row:
             counting[f"{name}_observed"] = np.flatnonzero(mask)
     return Exported(groups, counting, labels)
 
 
-def _axes_by_row(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str | None]], set[str]]:
+def _axes_of_rows(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str | None]], set[str]]:
     """Names of axes, and the names of the sites with an entry for each row.
 
     Of sites that have as many entries as there are rows, and are no argument, the program is asked.
     """
-    axes, by_row = dict(notes.axes), {name for name, sure in notes.by_row.items() if sure}
-    for name in notes.by_row.keys() - by_row:
-        if name in model.site_rows.by_row:
-            by_row.add(name)
+    axes, one_per_row = dict(notes.axes), {name for name, sure in notes.like_rows.items() if sure}
+    for name in notes.like_rows.keys() - one_per_row:
+        if name in model.site_rows.one_per_row:
+            one_per_row.add(name)
         elif name in notes.processes | notes.seen:
             axes[name] = [f"{name}_row", *axes[name][1:]]
-        elif notes.by_row[name] is None:
+        elif notes.like_rows[name] is None:
             axes[name] = [None, *axes[name][1:]]
-    return axes, by_row
+    return axes, one_per_row
 
 
 def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:
@@ -447,17 +447,17 @@ def _computed(
         each = source.guide is None or source.guide.draws_anything
         batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
     most = max(model.num_rows, 1) if source.guide is None else batch_size
-    at_once = _at_once(model)
-    fn = BatchFunction("export", source.at_data, source.count, at_once, prepare=source.prepare)
+    draws_together = _draws_together(model)
+    fn = BatchFunction("export", source.at_data, source.count, draws_together, prepare=source.prepare)
     found = _at_data(fn, model, draws, most).arrays
     few = min(model.num_rows, most)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
-    prior = model.compiled_for(_of_prior(source, posterior.shape[1], at_once))
+    prior = model.compiled_for(_of_prior(source, posterior.shape[1], draws_together))
     found |= jax.tree.map(np.asarray, prior(rng_key, model.batch(args=first)))
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:
-        fn = BatchFunction("predictions", source.at_new, source.count, at_once, prepare=source.prepare)
+        fn = BatchFunction("predictions", source.at_new, source.count, draws_together, prepare=source.prepare)
         size, others = _even(new.num_rows, batch_size), (model.batch(), found["notes"])
         result = map_batches(fn, new, draws, size, whole=new.site_rows, others=others)
         result.refuse_not_finite(dict.fromkeys(("predictions", "means"), "predictions"), others[1].value.processes)
@@ -465,13 +465,13 @@ def _computed(
     return found, few
 
 
-def _of_prior(source: Draws, count: int, at_once: int | None) -> BatchFunction:
+def _of_prior(source: Draws, count: int, draws_together: int | None) -> BatchFunction:
     """So many draws of the prior."""
 
     def prepare(key: Array, batch: Batch) -> tuple[Array, Batch]:
         return random.split(named_key(key, "prior"), count), batch
 
-    return BatchFunction("prior", source.of_prior, count, at_once, prepare=prepare)
+    return BatchFunction("prior", source.of_prior, count, draws_together, prepare=prepare)
 
 
 def _at_data(fn: BatchFunction, model: BoundModel, draws: Draw, most: int) -> BatchResult:
@@ -500,7 +500,7 @@ def _at_data(fn: BatchFunction, model: BoundModel, draws: Draw, most: int) -> Ba
     return result
 
 
-def _at_once(model: BoundModel) -> int | None:
+def _draws_together(model: BoundModel) -> int | None:
     """How many draws are made at once: all where kernels are the same for them, whose factors ``vmap`` forms once.
 
     A loop compiles in less time, and of few rows factors cost nothing.
@@ -643,8 +643,8 @@ def _arguments(model: BoundModel, axes: dict[str, list[str | None]], rows: set[s
         found[own] = np.asarray(value)
         axes[own] = list(axes.get(name, []))
         if len(axes[own]) != value.ndim:
-            by_row = value.ndim and any(value is x for x in model.args) and len(value) == model.num_rows
-            axes[own] = [counting if by_row else None, *[None] * value.ndim][: value.ndim]
+            has_rows = value.ndim and any(value is x for x in model.args) and len(value) == model.num_rows
+            axes[own] = [counting if has_rows else None, *[None] * value.ndim][: value.ndim]
         if value.ndim == 4:
             axes[own][1:] = [f"{name}_{axis}" for axis in ("height", "width", "channel")]
     return found

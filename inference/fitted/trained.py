@@ -18,15 +18,15 @@ from numpyro.infer.svi import SVIState
 from gpzoo import _checks as checks
 from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
-from gpzoo.inference.asking import saved as _saved
-from gpzoo.inference.asking.export import Exporting, chains_of, drawn_alone, exported
-from gpzoo.inference.asking.functions import one_function, values_of_functions
-from gpzoo.inference.asking.map_batches import Batch, BatchFunction, BoundModel
-from gpzoo.inference.asking.nuts import nuts
-from gpzoo.inference.asking.predict import Predicting, predictions
-from gpzoo.inference.asking.summaries import SitePrediction
-from gpzoo.inference.asking.updating import updated
 from gpzoo.inference.bounds.marginal import marginal
+from gpzoo.inference.fitted import saved as _saved
+from gpzoo.inference.fitted.export import Exporting, chains_of, drawn_alone, exported
+from gpzoo.inference.fitted.functions import one_function, values_of_functions
+from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
+from gpzoo.inference.fitted.nuts import nuts
+from gpzoo.inference.fitted.predict import Predicting, predictions
+from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.fitted.updating import updated
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
@@ -40,7 +40,7 @@ from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
 from gpzoo.inference.programs.labelled import columns_of, described_columns, labels_of, rows_of_test_data, unlabelled
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.training._sources import described_arguments
+from gpzoo.inference.training.sources import described_arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +230,7 @@ class Trained:
             mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
                 computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows;
-                ``None`` for 1,000, or 20,000 where there are more, of at most 100 numbers each.
+                ``None`` for 1,000; 20,000 if there are more than 20,000 rows and none has over 100 numbers.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
                 conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.
@@ -255,12 +255,20 @@ class Trained:
         if isinstance(train_args, tuple):
             train_args = unlabelled(self.model, train_args, self.data)
         options = Predicting(
-            train_args, train_kwargs, test_data, num_draws, quantiles, keep_draws, mean_only, parts, batch_size
+            train_args=train_args,
+            train_kwargs=train_kwargs,
+            test_data=test_data,
+            num_draws=num_draws,
+            quantiles=quantiles,
+            keep_draws=keep_draws,
+            mean_only=mean_only,
+            parts=parts,
+            batch_size=batch_size,
         )
         found = predictions(model, checks.rng_key(rng_key), options)
         if labels is not None:
-            by_row = _with_parts(model.site_rows.by_row, parts)
-            found |= {name: found[name].labelled(labels) for name in by_row & found.keys()}
+            of_rows = _with_parts(model.site_rows.one_per_row, parts) & found.keys()
+            found |= {name: found[name].labelled(labels) for name in of_rows}
         return found
 
     @entry_point
@@ -316,8 +324,8 @@ class Trained:
         options: Any = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
         found = values_of_functions(model, rng_key, parts=parts, **options)
         if labels is not None:
-            by_row = _with_parts(model.site_rows.by_row, parts)
-            found |= {name: labels.labelled(found[name], ("draw",)) for name in by_row & found.keys()}
+            of_rows = _with_parts(model.site_rows.one_per_row, parts) & found.keys()
+            found |= {name: labels.labelled(found[name], ("draw",)) for name in of_rows}
         return found
 
     @traceable_entry_point
@@ -369,7 +377,7 @@ class Trained:
         def posteriors(key: Array, batch: Batch) -> dict[str, Any]:
             return guide.posteriors(key, batch.params, batch.args, batch.kwargs)
 
-        compiled = model.compiled_for(BatchFunction("posterior", posteriors, at_once=0))
+        compiled = model.compiled_for(BatchFunction("posterior", posteriors, draws_together=0))
         found = compiled(rng_key, model.batch())
         # Outside jit the site that is not finite is named.
         return found if all_finite(found) else posteriors(rng_key, model.batch())

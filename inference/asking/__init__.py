@@ -1,1 +1,0 @@
-"""Answers of a trained model: predictions, functions, posteriors, exports, new data, a file."""
