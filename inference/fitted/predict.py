@@ -188,7 +188,8 @@ def predictions(
         args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
         train_model = replace(model, args=args, kwargs=kwargs)
     paths, samples = _paths(model, options, train_model, dict(samples or {}))
-    refuse_other_parts(dict(paths.asked.parts), (train_model or model).look.trace)
+    if paths.asked.parts:
+        refuse_other_parts(dict(paths.asked.parts), (train_model or model).look.trace)
     given = rng_key, samples, None
     train_batch = None if train_model is None else train_model.batch()
     known_at_training = None if train_batch is None else _at_training(model, paths, given, train_batch)

@@ -17,6 +17,7 @@ from numpyro.distributions import Distribution, ExpandedDistribution, Independen
 from numpyro.distributions.distribution import Unit
 
 from gpzoo import _checks as checks
+from gpzoo._numpyro import mask_of
 from gpzoo.inference.programs.runs import Trace, data_of, observed, relaxed_promotion, unmasked
 from gpzoo.likelihoods import Expected, Likelihood
 from gpzoo.processes.marginals import GaussianMarginals
@@ -44,7 +45,7 @@ def _asked(fn: Any) -> bool:
 def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
     law, value = _law(fn), jnp.asarray(value)
     if isinstance(unmasked(fn), Expected):
-        value = _of_entries(fn).checked(value)  # without what is missing
+        value = _of_entries(fn).checked(_of_rows(fn, value, law))  # without what is missing
     with relaxed_promotion():
         terms, inside = law.log_prob(value), law.support(value)
         possible = jnp.isfinite(terms)
@@ -55,6 +56,18 @@ def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
         for good in _good_parameters(law):
             possible &= _by_term(good, terms.shape)
     return observed(fn, value) & ~possible
+
+
+def _of_rows(fn: Any, value: Array, law: Any) -> Array:
+    """Data, with a possible value in place of those that a mask of rows leaves out."""
+    while isinstance(fn, MaskedDistribution):
+        mask = mask_of(fn)
+        if getattr(fn, "entries", None) is None and not isinstance(mask, bool):
+            counts = jnp.broadcast_to(mask, fn.batch_shape)
+            counts = counts.reshape(*counts.shape, *(1,) * (value.ndim - counts.ndim))
+            value = jnp.where(counts, value, law.support.feasible_like(value).astype(value.dtype))
+        fn = fn.base_dist
+    return value
 
 
 def _of_entries(fn: Any) -> Any:

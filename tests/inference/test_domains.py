@@ -14,7 +14,7 @@ from numpyro.infer import SVI
 from gpzoo import GaussianProcess, draws, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, check, fit
 from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Expected
+from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import log_gaussian_cox
 from tests.programs import KEY, bound
 
@@ -134,6 +134,34 @@ def test_masked_and_missing_rows_have_no_domain():
             numpyro.sample("y", Expected(beta, f, extra), obs=y)
 
     assert "refused" not in [finding.name for finding in check(masked, X, y, extra)]
+
+
+@pytest.mark.parametrize("of_numpyro", [False, True])
+@pytest.mark.parametrize("counted", [[0, 1], [3, 5], [0, 1, 2, 3, 4, 5], []])
+def test_rows_of_another_likelihood_are_not_looked_at(counted, of_numpyro):
+    """Numbers and counts in one column, each with its likelihood in a mask; a number among the counts is refused."""
+    X, y = RNG.uniform(size=(6, 1)), RNG.uniform(-1.0, -0.5, 6)
+    y[counted] = RNG.poisson(2.0, len(counted))
+    of_counts = np.isin(np.arange(6), counted)
+
+    def program(X, kind, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.handlers.mask(mask=kind == 0):
+            numpyro.sample("number", Gaussian(f, 0.1), obs=y)
+        with numpyro.handlers.mask(mask=kind == 1):
+            counts = dist.Poisson(jnp.exp(draws(f))) if of_numpyro else Expected(poisson_of, f)
+            numpyro.sample("count", counts, obs=y)
+
+    assert "refused" not in [finding.name for finding in check(program, X, of_counts.astype(int), y)]
+    if len(counted) < 6:
+        wrong = of_counts.copy()
+        wrong[np.flatnonzero(~of_counts)[-1]] = True
+        (found,) = [finding for finding in check(program, X, wrong.astype(int), y) if finding.name == "refused"]
+        assert "count" in found.text
+
+
+def poisson_of(f):
+    return dist.Poisson(jnp.exp(f))
 
 
 @pytest.mark.parametrize("zeros", [[0], [2, 11]])
