@@ -252,7 +252,8 @@ def compare(
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
             trained = task.trained(rng_key, svi, data, checkpoint=folders.get(name), progress=progress and str(name))
-            trained = replace(trained, _compiled=begun[name]._compiled)
+            columns = columns_of(svi.model, (X, y))
+            trained = replace(trained, _compiled=begun[name]._compiled, data={**trained.data, **columns})
             bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
             found[name] = Candidate(bound, None, None, trained)  # which an error below leaves in .finished
             nlpp, scored = task.tested(trained)

@@ -378,6 +378,16 @@ def test_labels_are_put_in_order_everywhere(of_table, place):
             call(of_table, X, y.rename({"patient 3": "patient 33"}))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_compared_models_know_the_names_of_columns():
+    X, y = table()
+    model = compare(KEY, {"one": svi_of(gp_regression)}, X, y, num_steps=2, progress=False)["one"].trained
+    for order in (["year", "age", "dose"], ["dose", "year", "age"]):
+        np.testing.assert_array_equal(model.predict(KEY, X[order])["f"].mean, model.predict(KEY, X)["f"].mean)
+    with pytest.raises(ValueError, match="X alone has weight"):
+        model.predict(KEY, X.rename(columns={"age": "weight"}))
+
+
 def test_labels_of_an_export_are_those_of_its_rows(of_table):
     pytest.importorskip("arviz")
     X, y = table()
