@@ -159,16 +159,25 @@ class Projection(Conditional):
         mean, squares, residual = self._in_chunks(at, m, form)
         return mean, squares, residual
 
-    def factors(self, form: Any) -> tuple[Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
-        """The residual variance, and ``C^T B`` of the noise that the site shares with others.
+    def factors(
+        self, m: Float[Array, "M D"], form: Any
+    ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
+        """Mean and residual variance, and ``C^T B`` of the noise that the site shares with others, by source.
 
         Args:
+            m: see :meth:`marginals`.
             form: a :class:`~gpzoo.posteriors.coupled.Coupled`.
         """
-        X = self.prior.X
-        A, B = self._projections(X)
-        factors, residual = form.factors(B), jnp.maximum(*self.residual(X, A))
-        return jnp.broadcast_to(residual, (len(form.scale), residual.shape[-1])), factors
+
+        def at(X: Float[Array, "..."], self: Projection, m: Array, form: Any) -> tuple[Array, ...]:
+            A, B = self._projections(X)
+            mean, left = mean_at(B, m), jnp.maximum(*self.residual(X, A))
+            each = (x.reshape(-1, x.shape[-1]) for x in form.factors(B).values())
+            return mean, jnp.broadcast_to(left, mean.shape), *each
+
+        mean, left, *each = self._in_chunks(at, m, form)
+        factors = [x.reshape(len(mean), -1, x.shape[-1]) for x in each]
+        return mean, left, dict(zip(form.group, factors, strict=False))
 
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form

@@ -179,15 +179,13 @@ class InducingPosterior(ProcessAtInputs):
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
-    def shared_noise(self) -> SharedNoise | None:
-        """What a site with other sites' ``q`` shares with them at each input; ``None`` for one with its own."""
-        if not isinstance(self.form, Coupled):
-            return None
-        residual, factors = self._factors()
-        return SharedNoise.of(self._in_shape(residual), factors)
+    def with_shared_noise(self) -> tuple[Float[Array, "*event"], SharedNoise]:
+        """The mean of a site that has one ``q`` with others, and what it shares with them, at each input."""
+        mean, residual, factors = self._factors()
+        return self._with_loc(mean), SharedNoise.of(self._in_shape(residual), factors)
 
-    def _factors(self) -> tuple[Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
-        return cast(Any, self.conditional).factors(self._q()[1])
+    def _factors(self) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
+        return cast(Any, self.conditional).factors(*self._q())
 
     def covariance_with(self, other: InducingPosterior) -> Float[Array, "*D N L"]:
         """The covariance of this site's values with another's, each at its inputs: ``[N, L]`` or ``[D, N, L]``.
@@ -197,7 +195,7 @@ class InducingPosterior(ProcessAtInputs):
         Args:
             other: posterior of another site of the same guide, with as many outputs.
         """
-        own, theirs = ({} if not isinstance(q.form, Coupled) else q._factors()[1] for q in (self, other))
+        own, theirs = ({} if not isinstance(q.form, Coupled) else q._factors()[2] for q in (self, other))
         found = covariance(own, theirs)
         if found is None:
             found = jnp.zeros((self.num_outputs or 1, self.num_inputs, other.num_inputs), self.u_mean.dtype)

@@ -63,7 +63,10 @@ def marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """The posterior's marginals at the site's inputs, which refuse to be drawn."""
-    return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows, shared=posterior.shared_noise())
+    if not isinstance(posterior.form, Coupled):
+        return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
+    mean, shared = posterior.with_shared_noise()
+    return _refusing_draws(posterior, mean, shared.variance().reshape(mean.shape), key, rows=rows, shared=shared)
 
 
 def predicted_marginals(
@@ -77,8 +80,8 @@ def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
-    own = {"rows": rows, "shared": posterior.shared_noise()}
-    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, **own)
+    shared = posterior.with_shared_noise()[1] if isinstance(posterior.form, Coupled) else None
+    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows, shared=shared)
 
 
 def marginals_in_parts(

@@ -11,7 +11,7 @@ from jax import random
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 
-from gpzoo import GaussianProcess, kmeans
+from gpzoo import GaussianProcess, _platform, kmeans
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import (
     CollapsedELBO,
@@ -161,9 +161,12 @@ def sum_of(joint):
     return joint[0, 0] - 0.5 * (joint[0, 1] + joint[1, 0]) + 0.25 * joint[1, 1]
 
 
-def test_predictions_of_parts_and_sum(two):
+@pytest.mark.parametrize("at_a_time", [None, 3])
+def test_predictions_of_parts_and_sum(two, at_a_time, monkeypatch):
     _, trained, new, means, joint = two
-    found = trained.predict(KEY, new)
+    if at_a_time:
+        monkeypatch.setattr(_platform, "inputs_at_a_time", lambda N: at_a_time)
+    found = Trained(trained.model, trained.guide, trained.params).predict(KEY, new)
     for i in range(2):
         np.testing.assert_allclose(found[f"f{i}"].mean, means[i], atol=1e-5)
         np.testing.assert_allclose(found[f"f{i}"].variance, np.diag(joint[i, i]), atol=1e-5)
