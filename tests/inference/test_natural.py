@@ -97,7 +97,7 @@ FORMS = {
 }
 
 
-@pytest.mark.slow_but(name=["diagonal"])
+@pytest.mark.slow_but(name=["diagonal", "kronecker"])
 @pytest.mark.parametrize("name", FORMS)
 def test_small_steps_are_steepest_in_the_metric_of_the_divergence(name):
     # Of q(u), by the second derivative of its divergence from itself: nothing here knows a form's algebra.
@@ -271,6 +271,25 @@ def far_from_quadratic(name):
             numpyro.sample("y", likelihood(f), obs=y)
 
     return program, np.linspace(-3, 3, 40)[:, None], y
+
+
+@pytest.mark.parametrize("sharpness, kept", [(1e4, False), (0.1, True)])
+def test_a_step_that_raises_the_loss_is_taken_back(sharpness, kept):
+    guide = InducingGuide(regression, InducingPoints(np.zeros((3, 1))), covariance="diagonal")
+    start = {"f_mean": jnp.full(3, 2.0), "f_scale": jnp.zeros(3)}
+    guide.setup(*sine(4))
+    optimiser = NaturalGradients(optax.sgd(0.1), guide, 1.0)
+    state = optimiser.init(start)
+
+    @jax.jit
+    def step(state):
+        loss = lambda params: (jnp.sum(jnp.sqrt(1 + sharpness * jnp.square(params["f_mean"]))), None)  # noqa: E731
+        (before, _), after = optimiser.eval_and_update(loss, state)
+        return before, loss(optimiser.get_params(after))[0], after
+
+    before, found, after = step(state)
+    assert found < before if kept else found == before
+    assert optimiser.backed_off(after)["f"] == (not kept)
 
 
 @pytest.mark.slow
