@@ -5,12 +5,15 @@ import gc
 import hashlib
 import os
 import sys
+import threading
 from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Of the processes that tests start; they leave nothing in the user's cache.
 os.environ.setdefault("GPZOO_COMPILED", "off")
+# Where each operation was written is for messages of the compiler, and costs a twentieth of all time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Most of a test's time is compilation, which takes half as long without the compiler's last optimisations and again a
 # quarter less in one piece. The programs that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
 # Later versions end the process at flags that they do not know.
@@ -29,6 +32,7 @@ import jax
 import numpyro
 import pytest
 import threadpoolctl
+from jax._src.interpreters import mlir
 from jaxtyping import install_import_hook
 
 from tests.shapes import checked
@@ -57,6 +61,30 @@ hypothesis.settings.load_profile("gpzoo")
 _beside = ROOT.parent / "shared" / "data"
 if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
+
+
+#: Programs that are lowered in one context, which keeps what it saw of each.
+LOWERED_TOGETHER = 200
+
+
+@pytest.fixture(autouse=True, scope="session")
+def contexts_shared():
+    """A context of the compiler's own language for many programs: JAX makes one for each, an eighth of all time."""
+    if not hasattr(mlir, "make_ir_context"):
+        yield
+        return
+    make, of_thread = mlir.make_ir_context, threading.local()
+
+    def kept():
+        served, context = getattr(of_thread, "kept", (LOWERED_TOGETHER, None))
+        if served == LOWERED_TOGETHER:
+            served, context = 0, make()
+        of_thread.kept = served + 1, context
+        return context
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlir, "make_ir_context", kept)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
