@@ -75,7 +75,15 @@ def contexts_shared():
         return
     make, of_thread = mlir.make_ir_context, threading.local()
 
+    def inside_another():
+        try:
+            return mlir.ir.Context.current is not None
+        except ValueError:
+            return False
+
     def kept():
+        if inside_another():
+            return make()
         served, context = getattr(of_thread, "kept", (LOWERED_TOGETHER, None))
         if served == LOWERED_TOGETHER:
             served, context = 0, make()
