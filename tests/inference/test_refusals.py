@@ -68,7 +68,7 @@ def test_inducing_points_between_categories_are_a_finding():
     assert ["inducing inputs between categories" in found for found in names] == [False, True]
 
 
-@pytest.mark.slow_but(number=[7.0])
+@pytest.mark.slow_but(number=[7.0], call=["posterior"])
 @pytest.mark.parametrize("number", [1.5, 7.0, -1.0])
 @pytest.mark.parametrize("call", ["predict", "posterior", "condition"])
 def test_numbers_that_are_no_categories_are_refused(number, call):
@@ -274,7 +274,7 @@ def of_maps(X, y=None, *, make, how, count):
     numpyro.sample("g" if make is gp_of_outputs else "y", fn, obs=None if make is gp_of_outputs else y)
 
 
-@pytest.mark.slow_but(count=[1, 3])
+@pytest.mark.slow_but(count=[3])
 @pytest.mark.parametrize(
     ("make", "how", "count"),
     [(make, "vmap", count) for make in (gp, gp_of_outputs, gaussian, masked, expected) for count in (1, 3, len(X))]

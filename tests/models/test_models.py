@@ -222,6 +222,7 @@ def test_each_of_several_outputs_has_its_noise(program, noises):
     assert np.all((held > 0.8) & (held < 0.98)), held
 
 
+@pytest.mark.slow_but(program=[gp_regression])
 @pytest.mark.parametrize("program", [gp_regression, deep_gp, partial(invariant_gp, view=None)])
 def test_a_file_of_one_noise_is_loaded_and_predicts(program, tmp_path):
     X, y = INPUTS, np.stack([NUMBERS, -NUMBERS, NUMBERS], axis=1)

@@ -732,7 +732,7 @@ def test_traced_hyperparameters_that_are_negative_are_no_numbers(make):
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, jnp.array])
-@pytest.mark.parametrize("seen", [[True, False, False], [False, True, True], [True, False, True], [True, True, True]])
+@pytest.mark.parametrize("seen", [[True, False, False], [True, False, True]])
 @pytest.mark.parametrize("make", [RBF, Linear, Periodic, partial(Gibbs, stretched, lengthscale=1.0)])
 def test_bools_are_a_mask_of_columns(make, seen, kind):
     masked, numbered = make(active_dims=kind(seen)), make(active_dims=np.flatnonzero(seen))

@@ -308,7 +308,7 @@ def test_a_likelihood_that_overflows_is_named():
 ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
 
 
-@pytest.mark.slow_but(variances=[3])
+@pytest.mark.slow_but(variances=[3], drawn=[False])
 @pytest.mark.parametrize(
     "law, means, variances",
     [

@@ -488,10 +488,29 @@ def with_known(X, s, y=None, *, make):
         numpyro.sample("y", make(f, s), obs=y)
 
 
-@pytest.mark.slow_but(row=[4], case=["exposure"])
+ASKED = {
+    "predict": lambda trained, at_new: trained.predict(KEY, NEW, at_new, num_draws=3),
+    "batches": lambda trained, at_new: trained.predict(KEY, NEW, at_new, num_draws=3, batch_size=3),
+    "draws": lambda trained, at_new: trained.predict(KEY, NEW, at_new, num_draws=3, keep_draws=True),
+    "to_arviz": lambda trained, at_new: trained.to_arviz(
+        KEY, X, np.ones(len(X)), np.round(np.abs(y)), new_args=(NEW, at_new), num_draws=2
+    ),
+    "samples": lambda trained, at_new: predict(
+        KEY,
+        trained.model,
+        NEW,
+        at_new,
+        posterior_samples={"f": jnp.stack([y, -y])},
+        train_args=(X, np.ones(len(X)), np.round(np.abs(y))),
+    ),
+}
+
+
+@pytest.mark.slow_but(row=[4], case=["exposure"], asked=["predict"])
+@pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
-def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
+def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row, asked):
     make, message = OUT_OF_RANGE[case]
     program, known = partial(with_known, make=make), np.ones(len(X))
     guide, params = prepared(program, X, known, np.round(np.abs(y)))
@@ -499,16 +518,11 @@ def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
     at_new[row] = -0.5
     trained = Trained(program, guide, params)
     assert np.isfinite(trained.predict(KEY, NEW, np.abs(at_new), num_draws=3)["y"].variance).all()
-    for options in ({}, {"batch_size": 3}, {"keep_draws": True}):
-        with pytest.raises(ValueError, match=message):
-            trained.predict(KEY, NEW, at_new, num_draws=3, **options)
     with pytest.raises(ValueError, match=message):
-        trained.to_arviz(KEY, X, known, np.round(np.abs(y)), new_args=(NEW, at_new), num_draws=2)
-    samples = {"f": jnp.stack([y, -y])}
-    with pytest.raises(ValueError, match=message):
-        predict(KEY, program, NEW, at_new, posterior_samples=samples, train_args=(X, known, np.round(np.abs(y))))
+        ASKED[asked](trained, at_new)
 
 
+@pytest.mark.slow
 def test_a_negative_number_for_a_kernel_at_new_rows_is_refused():
     def program(X, level, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(level[0], 1.0), X))

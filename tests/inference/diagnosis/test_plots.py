@@ -199,6 +199,7 @@ def test_one_of_several_sites_is_named():
     assert "inducing points" in words(plots.fit_1d(KEY, trained, X, y, site="g"))
 
 
+@pytest.mark.slow
 def test_the_data_site_is_the_first_or_the_named_one():
     X, y = sine(12)
 
