@@ -152,12 +152,7 @@ def test_names_that_do_not_fit_are_refused():
         (None, {"f": "xy"}, ValueError, r"dims\['f'\] must be 2 names, for the axes \[12, 3\]; got 'xy'"),
         (None, {"h": ["row"]}, ValueError, r"dims names \['h'\], but there are \['f', 'g'\]"),
         (None, {"g": ["data", "class"]}, ValueError, "Axis 'class' of group 'posterior' has length 3, and of 'g' 2"),
-        (
-            {"data": [1, 2]},
-            None,
-            ValueError,
-            r"coords\['data'\] must have one entry for each of 12 \(group 'posterior'",
-        ),
+        ({"data": [1, 2]}, None, ValueError, r"coords\['data'\]"),
         ({"rows": [1, 2]}, None, ValueError, r"coords names \['rows'\], but there are \['chain', 'class', 'data'"),
         ([1, 2], None, TypeError, "coords must map names to sequences, got list"),
     ):

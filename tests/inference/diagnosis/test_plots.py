@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from gpzoo import InducingPoints, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
-from gpzoo.inference import Trained, load, plots
+from gpzoo.inference import Trained, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Expected, Gaussian
@@ -473,15 +473,6 @@ def test_against_nuts_in_its_own_units():
 
 
 # -- surroundings ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_loaded_model_is_drawn_as_before(tmp_path):
-    trained, X, y = of_one_input()
-    trained.save(tmp_path / "model.gpzoo")
-    again = load(tmp_path / "model.gpzoo", regression)
-    first, second = (plots.fit_1d(KEY, each, X, y, draws=0) for each in (trained, again))
-    np.testing.assert_array_equal(line(first, "mean of y"), line(second, "mean of y"))
 
 
 @pytest.mark.slow
