@@ -26,7 +26,7 @@ from gpzoo.inference.programs.labelled import columns_of, columns_of_inputs, unl
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
-from tests.programs import KEY, adam
+from tests.programs import KEY, adam, program_of
 
 xarray = pytest.importorskip("xarray")
 
@@ -400,10 +400,7 @@ def test_columns_of_targets_go_by_their_names():
     np.testing.assert_array_equal(updated.predict(KEY, swapped)["f"].mean, updated.predict(KEY, X)["f"].mean)
 
 
-def wide(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, np.array([1.0, 2.0, 4.0])), X, num_outputs=2))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+wide = program_of(lambda f: Gaussian(f, 0.1), RBF(1.0, np.array([1.0, 2.0, 4.0])), num_outputs=2)
 
 
 def test_labels_that_are_not_unique_are_refused_in_another_order():

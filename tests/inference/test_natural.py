@@ -29,7 +29,7 @@ from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.models import invariant_gp, rotation
 from gpzoo.posteriors import forms
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import KEY, adam, deep, positive, regression, sine
+from tests.programs import KEY, adam, deep, positive, program_of, regression, sine
 from tests.reference import collapsed_bound, pairs, rbf
 
 RNG = np.random.default_rng(0)
@@ -163,12 +163,7 @@ def test_a_step_that_leaves_the_cone_is_shortened_where_it_does(dtype):
 def test_large_variances_in_single_precision_stay_finite():
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None]
     labels = (rows[:, 0] > 0.5).astype(np.int32)
-
-    def steep(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(np.float32(1e4), np.float32(0.3)), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Bernoulli(f), obs=y)
-
+    steep = program_of(Bernoulli, RBF(np.float32(1e4), np.float32(0.3)))
     with jax.numpy_dtype_promotion("standard"):
         svi = SVI(steep, InducingGuide(steep, kmeans(20)), adam(1e-3), GaussianProcessELBO())
         with pytest.warns(UserWarning, match="natural steps of site 'f' were shortened"):
@@ -385,10 +380,7 @@ def test_inner_layers_have_natural_gradients_by_name_only():
     assert np.isfinite(found.losses).all() and set(found.backed_off) == {"h", "f"}
 
 
-def on_a_grid(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+on_a_grid = program_of(lambda f: Gaussian(f, 0.1), RBF(1.0, 0.5))
 
 
 @pytest.mark.parametrize("covariance", ["low_rank", "diagonal"])

@@ -36,7 +36,7 @@ from gpzoo.models import (
     multi_channel_gp,
     rotation,
 )
-from tests.programs import KEY, poisson, regression, sine
+from tests.programs import KEY, poisson, program_of, regression, sine
 from tests.reference import conditional, pairs, rbf
 
 X, y = sine(8)
@@ -333,16 +333,10 @@ def test_params_become_priors_in_every_program_of_the_zoo(name):
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def exponential(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(gpzoo.draws(f))), obs=y)
+exponential = program_of(lambda f: dist.Poisson(jnp.exp(gpzoo.draws(f))))
 
 
-def counts(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Expected(poisson, f), obs=y)
+counts = program_of(lambda f: Expected(poisson, f))
 
 
 def shapes(program, *args):

@@ -22,7 +22,7 @@ from gpzoo.kernels import RBF, Matern32, Matern52, Periodic, Pointwise
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root
 from gpzoo.posteriors import Projection, forms
-from tests.programs import KEY, positive, sine
+from tests.programs import KEY, positive, program_of, sine
 from tests.reference import optimal_whitened
 from tests.statistics import gaussian_p_value
 
@@ -255,10 +255,7 @@ def test_joint_draws_train_in_float32(standard_promotion):
 # -- nothing leaves an entry point as NaN --------------------------------------------------------------------------
 
 
-def unjittered(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, jitter=0.0))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+unjittered = program_of(lambda f: Gaussian(f, 0.1), jitter=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -287,10 +284,7 @@ def test_a_covariance_that_does_not_factorise_is_named(name, coincident):
         ENTRY_POINTS[name](*coincident)
 
 
-def overflowing(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Expected(lambda f: dist.Normal(jnp.exp(1e3 * f), 1.0), f), obs=y)
+overflowing = program_of(lambda f: Expected(lambda f: dist.Normal(jnp.exp(1e3 * f), 1.0), f))
 
 
 @pytest.mark.slow

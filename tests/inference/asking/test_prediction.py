@@ -24,7 +24,7 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import deep, positive, regression, sine
+from tests.programs import deep, positive, program_of, regression, sine
 from tests.reference import conditional, pairs, rbf
 
 KEY = random.key(0)
@@ -314,10 +314,7 @@ def test_a_guide_that_saw_no_data_is_refused():
 
 
 def test_joint_sites_take_one_batch():
-    def centred(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Normal(draws(f) - jnp.mean(draws(f)), 0.1), obs=y)
+    centred = program_of(lambda f: dist.Normal(draws(f) - jnp.mean(draws(f)), 0.1))
 
     guide, params = prepared(centred, X, y, joint={"f"})
     with pytest.raises(ValueError, match="depends on its batch: pass batch_size=7 or more"):
@@ -326,10 +323,7 @@ def test_joint_sites_take_one_batch():
 
 
 def test_any_categorical_likelihood_has_class_probabilities():
-    def classes(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(three_classes, f), obs=y)
+    classes = program_of(lambda f: Expected(three_classes, f))
 
     guide, params = prepared(classes, X, np.arange(10) % 3)
     found = Trained(classes, guide, params).predict(KEY, NEW)["y"]
@@ -342,10 +336,7 @@ def three_classes(f):
 
 
 def test_labels_per_datum_are_not_classes():
-    def labels(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Bernoulli(f), obs=y)
+    labels = program_of(Bernoulli, num_outputs=3)
 
     guide, params = prepared(labels, X, np.ones((10, 3)))
     found = Trained(labels, guide, params).predict(KEY, NEW)["y"]
@@ -355,12 +346,7 @@ def test_labels_per_datum_are_not_classes():
 @pytest.mark.slow
 def test_draws_and_quantiles_of_numpyros_bernoulli():
     """NumPyro draws it with types that strict promotion, which all tests have, refuses to mix."""
-
-    def labels(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Bernoulli(probs=jax.nn.sigmoid(draws(f))), obs=y)
-
+    labels = program_of(lambda f: dist.Bernoulli(probs=jax.nn.sigmoid(draws(f))))
     guide, params = prepared(labels, X, (y > 0).astype(int))
     found = Trained(labels, guide, params).predict(KEY, NEW, num_draws=200, keep_draws=True, quantiles=(0.4, 0.6))["y"]
     assert found.draws.shape == (200, 7) and set(np.unique(found.draws)) == {0, 1}
@@ -386,12 +372,7 @@ def test_means_alone_are_the_same_means(model, whiten):
 
 
 def test_means_of_one_kernel_per_output():
-    def model(X, y=None):
-        f = numpyro.sample(
-            "f", GaussianProcess(RBF(jnp.array([1.0, 2.0]), jnp.array([[0.5], [1.0]])), X, num_outputs=2)
-        )
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+    model = program_of(lambda f: Gaussian(f, 0.1), RBF(jnp.array([1.0, 2.0]), jnp.array([[0.5], [1.0]])), num_outputs=2)
 
     guide, params = prepared(model, X, np.stack([y, -y], 1))
     whole, means = (Trained(model, guide, params).predict(KEY, NEW, mean_only=only)["f"] for only in (False, True))

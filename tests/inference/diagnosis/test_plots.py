@@ -24,7 +24,7 @@ from gpzoo.models.invariant import invariant_gp
 from gpzoo.models.views import rotation
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.orbits import Orbit
-from tests.programs import KEY, at_start, bayesian_regression, deep, regression, sine
+from tests.programs import KEY, at_start, bayesian_regression, deep, program_of, regression, sine
 
 
 def made_up(*args, **options):
@@ -112,10 +112,7 @@ def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
 
 @pytest.mark.slow
 def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
-    def times(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(lambda f: dist.Exponential(jnp.exp(f)), f), obs=y)
+    times = program_of(lambda f: Expected(lambda f: dist.Exponential(jnp.exp(f)), f))
 
     X, _ = sine(12)
     y = np.linspace(0.1, 2.0, 12)
@@ -126,10 +123,7 @@ def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
 
 @pytest.mark.slow
 def test_a_fit_of_data_without_a_mean_shows_that_of_the_function():
-    def outliers(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(lambda f: dist.Cauchy(f, 0.1), f), obs=y)
+    outliers = program_of(lambda f: Expected(lambda f: dist.Cauchy(f, 0.1), f))
 
     X, y = sine(12)
     ax = plots.fit_1d(KEY, made_up(outliers, random_subset(4), X, y), X, y)
