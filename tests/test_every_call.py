@@ -299,7 +299,7 @@ def arrivals(tmp_path_factory, models):
     return of
 
 
-@pytest.mark.slow_but(route=["table", "member", "svi.run"])
+@pytest.mark.slow_but(route=["table", "member"])
 @pytest.mark.parametrize(("route", "call"), PAIRS)
 def test_every_call_after_every_route(route, call, arrivals, models):
     trained = arrivals(route)

@@ -152,6 +152,7 @@ def own_kernels(X, y=None):
     plain(f, y, NOISE)
 
 
+@pytest.mark.slow_but(model=[summed])
 @pytest.mark.parametrize(
     "model, inducing, whiten, y",
     [(summed, blocks(kmeans(3), kmeans(4)), False, Y[:, 0]), (own_kernels, kmeans(4), True, Y)],

@@ -192,6 +192,7 @@ def test_a_density_of_all_rows_does_not_come_in_batches():
     np.testing.assert_allclose(draws(data, "sample_stats", "log_p"), total, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_prior_that_overflows_gives_a_warning():
     def wide(X, y=None):
         scale = numpyro.sample("scale", dist.LogNormal(400.0, 400.0))

@@ -65,7 +65,7 @@ TREND = {
 }
 
 
-@pytest.mark.slow_but(case=["raw years", "a product"])
+@pytest.mark.slow_but(case=["a product"])
 @pytest.mark.parametrize("case", TREND)
 def test_one_model_has_one_evidence(case):
     kernel, X, noise = TREND[case]

@@ -431,7 +431,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.slow_but(name=["a Matern", "a law"])
+@pytest.mark.slow_but(name=["a Matern"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_kernel_or_likelihood_at_the_same_sites_is_told(name, tmp_path, standard_promotion):
     guide, (other, words) = InducingGuide(waves_of(own), kmeans(4)), OTHERS[name]

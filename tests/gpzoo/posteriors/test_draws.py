@@ -302,7 +302,8 @@ def test_a_likelihood_that_overflows_is_named():
 ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
 
 
-@pytest.mark.slow_but(variances=[3], drawn=[False])
+@pytest.mark.slow_but(variances=[3], drawn=[False], asked=[{}])
+@pytest.mark.parametrize("asked", [{}, {"keep_draws": True}])
 @pytest.mark.parametrize(
     "law, means, variances",
     [
@@ -314,7 +315,7 @@ ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
     ],
 )
 @pytest.mark.parametrize("drawn", [False, True])
-def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, variances, drawn):
+def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, variances, drawn, asked):
     def heavy(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
@@ -323,13 +324,12 @@ def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, vari
     X, y = sine(6)
     guide = InducingGuide(heavy, InducingPoints(X[:2]))
     start = Trained(heavy, guide, guide.init_params(KEY, X, y))
-    for asked in ({}, {"keep_draws": True}):
-        found = start.predict(KEY, X, test_data={"y": y}, quantiles=(0.3, 0.5), num_draws=30, **asked)
-        for moment, finite in ((found["y"].mean, means), (found["y"].variance, variances)):
-            assert moment is None if not finite else np.isfinite(moment).sum() == finite
-        assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
-        assert (found["y"].draws is None) == (not asked)
-        assert moment is None or np.isfinite(found["y"].quantiles).all()
+    found = start.predict(KEY, X, test_data={"y": y}, quantiles=(0.3, 0.5), num_draws=30, **asked)
+    for moment, finite in ((found["y"].mean, means), (found["y"].variance, variances)):
+        assert moment is None if not finite else np.isfinite(moment).sum() == finite
+    assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
+    assert (found["y"].draws is None) == (not asked)
+    assert moment is None or np.isfinite(found["y"].quantiles).all()
 
 
 def test_numbers_whose_sum_overflows_are_finite():
