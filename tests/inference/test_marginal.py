@@ -655,14 +655,6 @@ def test_what_is_said_of_draws(of_chains, tmp_path):
 
 
 @pytest.mark.slow
-def test_draws_are_saved(of_chains, tmp_path):
-    _, posterior = of_chains
-    posterior.save(tmp_path / "draws.gpzoo")
-    found = load(tmp_path / "draws.gpzoo", regression).predict(KEY, X)["f"]
-    np.testing.assert_array_equal(found.mean, posterior.predict(KEY, X)["f"].mean)
-
-
-@pytest.mark.slow
 def test_chains_that_have_not_met_are_found():
     draws = {"lengthscale": np.linspace(0.7, 0.9, 100).reshape(2, 50), "noise": np.full((2, 50), 0.1)}
     draws["noise"] = draws["noise"] + np.random.default_rng(0).uniform(0, 0.1, (2, 50))

@@ -397,30 +397,35 @@ def test_schedules_may_begin_and_end_at_nothing_or_at_the_whole_step():
         NaturalGradients(adam(0.1), guide, rate).refuse_at(9)
 
 
-def test_what_is_no_rate_guide_or_optimiser_is_refused():
-    guide = InducingGuide(regression, kmeans(3))
-    with pytest.raises(ValueError, match=r"natural\['f'\] must be a positive finite number, got 0.0"):
-        NaturalGradients(adam(0.1), guide, {"f": 0.0})
-    with pytest.raises(ValueError, match="natural is a step length of at most 1"):
-        NaturalGradients(adam(0.1), guide, 1e30)
-    for rate in (1e30, lambda step: 1e30, {"f": lambda step: 1e30}):
-        with pytest.raises(ValueError, match=r"natural(\['f'\])? is a step length of at most 1, .*; got 1e\+30"):
-            training(regression, rate, 1, *sine(6), guide=guide)
-    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got Array"):
-        NaturalGradients(adam(0.1), guide, lambda step: jnp.full(2, 0.1))
-    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got nan"):
-        NaturalGradients(adam(0.1), guide, lambda step: jnp.nan)
-    too_long = optax.linear_schedule(0.1, 2.0, 9)
-    with pytest.raises(ValueError, match=r"natural is a step length of at most 1, .*; got 2.0 at step 9"):
-        training(regression, too_long, 10, *sine(6), guide=guide)
-    with pytest.raises(ValueError, match=r"natural\['f'\] is a step length of at most 1, .*; got 2.0 at step 9"):
-        svi = SVI(regression, guide, NaturalGradients(adam(0.1), guide, {"f": too_long}), GaussianProcessELBO())
-        fit(KEY, svi, 10, *sine(6), progress=False)
-    with pytest.raises(TypeError, match="need an InducingGuide, got function"):
-        NaturalGradients(adam(0.1), regression, 0.1)
-    with pytest.raises(ValueError, match="Minimize evaluates the bound by itself"):
-        NaturalGradients(Minimize(), guide, 0.1)
-    with pytest.raises(ValueError, match="has natural gradients already"):
-        NaturalGradients(NaturalGradients(adam(0.1), guide, 0.1), guide, 0.1)
-    with pytest.raises(ValueError, match="'g'"):
-        training(regression, {"g": 0.1}, 1, *sine(6), guide=guide)
+def of_rate(rate, of=regression, optimiser=None):
+    return lambda: NaturalGradients(optimiser or adam(0.1), InducingGuide(of, kmeans(3)) if of else regression, rate)
+
+
+def trained_at(rate):
+    return lambda: training(regression, rate, 10, *sine(6), guide=InducingGuide(regression, kmeans(3)))
+
+
+TOO_LONG = optax.linear_schedule(0.1, 2.0, 9)
+#: A call, the error that it raises, and what this names.
+REFUSED = {
+    "nothing": (of_rate({"f": 0.0}), ValueError, r"natural\['f'\]"),
+    "too long": (of_rate(1e30), ValueError, "natural .*at most 1"),
+    "too long in fit": (trained_at(1e30), ValueError, "natural .*at most 1"),
+    "too long by schedule": (trained_at(lambda step: 1e30), ValueError, "natural .*at most 1"),
+    "too long by site": (trained_at({"f": lambda step: 1e30}), ValueError, r"natural\['f'\] .*at most 1"),
+    "several": (of_rate(lambda step: jnp.full(2, 0.1)), ValueError, "natural at step 0"),
+    "not a number": (of_rate(lambda step: jnp.nan), ValueError, "natural at step 0"),
+    "too long at last": (trained_at(TOO_LONG), ValueError, "natural .*at most 1, .*step 9"),
+    "too long at last, by site": (trained_at({"f": TOO_LONG}), ValueError, r"natural\['f'\] .*at most 1, .*step 9"),
+    "another guide": (of_rate(0.1, None), TypeError, "InducingGuide"),
+    "another optimiser": (of_rate(0.1, optimiser=Minimize()), ValueError, "Minimize"),
+    "twice": (lambda: of_rate(0.1, optimiser=of_rate(0.1)())(), ValueError, "natural gradients already"),
+    "an unknown site": (trained_at({"g": 0.1}), ValueError, "'g'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_rate_guide_or_optimiser_is_refused(case):
+    call, error, named = REFUSED[case]
+    with pytest.raises(error, match=named):
+        call()

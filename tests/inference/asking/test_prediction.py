@@ -77,29 +77,6 @@ def test_many_inputs_at_once_are_those_of_small_batches():
         assert prediction._rows_at_a_time(SimpleNamespace(args=(np.zeros(shape, bool),))) == size
 
 
-@pytest.mark.slow
-def test_batches_do_not_change_predictions():
-    labels = np.arange(10) % 3
-    guide, params = prepared(softmax, X, labels)
-    results = [
-        Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": labels[:7]}, num_draws=4, batch_size=size)
-        for size in (1000, 3)
-    ]
-    assert set(results[0]) == {"h", "f", "y"}
-    assert results[0]["y"].probs.shape == (7, 3) and results[0]["y"].mean is None
-    np.testing.assert_allclose(results[0]["y"].probs.sum(1), 1.0, rtol=1e-12)
-    assert results[0]["f"].mean.shape == results[0]["f"].variance.shape == (7, 2)
-    assert results[0]["y"].log_density.shape == (7,) and results[0]["f"].log_density is None
-    for label in (0.5, 3):
-        with pytest.raises(ValueError, match=rf"Site 'y': Softmax: y holds {label} at .*whole numbers from 0 to 2"):
-            Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": np.full(7, label)}, num_draws=4)
-    for site in results[0]:
-        for one, two in zip(results[0][site], results[1][site], strict=True):
-            assert (one is None) == (two is None)
-            if one is not None:
-                np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-12)
-
-
 def test_one_layer_is_exact():
     guide, params = prepared(regression, X, y)
     found = Trained(regression, guide, params).predict(KEY, NEW, test_data={"y": TARGETS}, batch_size=4)
@@ -240,11 +217,6 @@ def test_arguments_that_do_not_go_together_are_refused(samples):
         Trained(regression, guide, params).predict(KEY, NEW[:0])
     with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
         Trained(regression, guide, params).predict(KEY, NEW, test_data={"z": TARGETS})
-    for wrong in (0, -1):
-        with pytest.raises(ValueError, match=f"batch_size must be .* got {wrong}"):
-            Trained(regression, guide, params).predict(KEY, NEW, batch_size=wrong)
-        with pytest.raises(ValueError, match=f"num_draws must be .* got {wrong}"):
-            Trained(regression, guide, params).predict(KEY, NEW, num_draws=wrong)
 
 
 @pytest.mark.slow
@@ -297,10 +269,6 @@ def test_a_guide_and_an_observed_gp_site():
 
 
 def test_sites_without_values_are_refused():
-    guide, params = prepared(regression, X, y)
-    partly = {name: value for name, value in params.items() if name != "noise"}
-    with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
-        Trained(regression, guide, partly).predict(KEY, NEW)
     samples = {"variance": jnp.ones(3), "lengthscale": jnp.ones(3), "noise": jnp.ones(3)}
     lifted = handlers.lift(regression, prior={name: dist.LogNormal(0.0, 1.0) for name in samples})
     with pytest.raises(ValueError, match="no draws of the latent site 'f'"):
