@@ -39,7 +39,7 @@ def predicted(trained, inputs, **options):
 DRAWN_BY_BATCH = ("latent inputs", "deep with a latent of each row")
 
 
-@pytest.mark.slow_but(name=["outputs"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ZOO if name not in DRAWN_BY_BATCH])
 def test_batches_are_the_whole(name, standard_promotion):
     trained, inputs, whole = model_of(name)
@@ -48,7 +48,7 @@ def test_batches_are_the_whole(name, standard_promotion):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(whole))
 
 
-@pytest.mark.slow_but(name=["outputs"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_a_loaded_model_is_the_saved_one(name, tmp_path, standard_promotion):
     trained, inputs, whole = model_of(name)

@@ -449,6 +449,7 @@ class Net(nn.Module):
         return nn.Dense(X.shape[1])(X)
 
 
+@pytest.mark.slow_but(lost=["net$params"])
 @pytest.mark.parametrize("lost", ["scale", "noise", "net$params"])
 def test_a_trained_parameter_that_nothing_uses_is_told(lost, tmp_path, standard_promotion):
     def program(lost=""):

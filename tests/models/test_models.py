@@ -145,7 +145,7 @@ def test_a_program_is_drawn_from_and_inspected(name):
 ALIKE = {"colour patches", "invariant convolution"}
 
 
-@pytest.mark.slow_but(name=["regression", "three classes"])
+@pytest.mark.slow_but(name=["three classes"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ALIKE])
 def test_a_program_is_trained_and_predicted_with(name):
     program, X, y, classes, inducing, params = PROGRAMS[name]
