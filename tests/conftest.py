@@ -11,6 +11,8 @@ from pathlib import Path
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Of the processes that tests start; they leave nothing in the user's cache.
 os.environ.setdefault("GPZOO_COMPILED", "off")
+# Where each operation was written is for messages of the compiler, and costs a twentieth of all time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # Most of a test's time is compilation, which takes half as long without the compiler's last optimisations and again a
 # quarter less in one piece. The programs that users have are tested with XLA_FLAGS=--xla_backend_optimization_level=3.
 # Later versions end the process at flags that they do not know.

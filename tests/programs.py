@@ -83,6 +83,17 @@ def regression(X, y=None, *, num_data=None):
         numpyro.sample("y", Gaussian(f, positive("noise", 0.1)), obs=y)
 
 
+def program_of(law, kernel=None, **options):
+    """A program of one GP site, in which ``y`` has a law of it."""
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernel or RBF(1.0, 1.0), X, **options))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", law(f), obs=y)
+
+    return program
+
+
 def bayesian_regression(X, y=None, *, num_data=None):
     """The same with priors on the hyperparameters."""
     lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))

@@ -299,7 +299,7 @@ def arrivals(tmp_path_factory, models):
     return of
 
 
-@pytest.mark.slow_but(route=["table", "member", "checkpoint", "svi.run"])
+@pytest.mark.slow_but(route=["table", "member"])
 @pytest.mark.parametrize(("route", "call"), PAIRS)
 def test_every_call_after_every_route(route, call, arrivals, models):
     trained = arrivals(route)
@@ -333,6 +333,7 @@ def test_batches_are_the_whole(name, models, answers):
         same(trained.functions(KEY, X, num_draws=2, num_features=8, batch_size=5), answers(name, "functions"), 1e-9)
 
 
+@pytest.mark.slow_but(call=["predict"])
 @pytest.mark.parametrize("call", ["predict", "functions", "posterior"])
 def test_threads_give_the_same(call, models, answers):
     found = []

@@ -32,54 +32,25 @@ GUIDE = InducingGuide(regression, kmeans(3))
 SVI_OF = SVI(regression, GUIDE, adam(0.01), GaussianProcessELBO())
 ONE = Trained(regression, GUIDE, {})
 
-WAY = "the program's inputs and data go by position, all else into model_kwargs"
-#: Calls that make no sense, and what is said of them.
+#: Calls that make no sense, and what the refusal names.
 CALLS = {
-    "the key in another place": (
-        lambda: fit(SVI_OF, KEY, 5, X, y, batch_size=4, num_data=12),
-        "fit takes the key first, fit(rng_key, ...); got SVI in its place.",
-    ),
-    "the key by name, and something in its place": (
-        lambda: fit(SVI_OF, rng_key=KEY, num_steps=5),
-        "fit takes the key first, fit(rng_key, ...); got SVI in its place.",
-    ),
-    "a method, the key in another place": (
-        lambda: ONE.predict(X, jax.random.PRNGKey(0)),
-        "predict takes the key first, predict(rng_key, ...); got ArrayImpl in its place.",
-    ),
-    "fit": (
-        lambda: fit(KEY, SVI_OF, 5, X, y, model_kwargs={"a": 1}, layers=X, num_data=12),
-        f"fit has no argument 'layers' and 'num_data'; {WAY}={{'layers': ..., 'num_data': ...}}.",
-    ),
-    "predict": (
-        lambda: predict(KEY, regression, X, train_args=(X, y), depth=2),
-        f"predict has no argument 'depth'; {WAY}={{'depth': ...}}.",
-    ),
-    "another library's name": (
-        lambda: ONE.predict(KEY, X, batchsize=2),
-        f"predict has no argument 'batchsize', but 'batch_size'; {WAY}={{'batchsize': ...}}.",
-    ),
-    "trained.predict": (
-        lambda: ONE.predict(KEY, X, quantiles=(0.1, 0.9), depth=2),
-        f"predict has no argument 'depth'; {WAY}={{'depth': ...}}.",
-    ),
-    "guide.setup": (
-        lambda: GUIDE.setup(X, y, depth=2),
-        f"setup has no argument 'depth'; {WAY}={{'depth': ...}}.",
-    ),
-    "one without keywords of the program": (
-        lambda: fit_network(KEY, X, y, network=None, depth=2),
-        "fit_network has no argument 'depth'.",
-    ),
+    "the key in another place": (lambda: fit(SVI_OF, KEY, 5, X, y), "fit takes the key first.*got SVI"),
+    "the key by name": (lambda: fit(SVI_OF, rng_key=KEY, num_steps=5), "fit takes the key first.*got SVI"),
+    "a method": (lambda: ONE.predict(X, jax.random.PRNGKey(0)), "predict takes the key first.*got ArrayImpl"),
+    "fit": (lambda: fit(KEY, SVI_OF, 5, X, y, layers=X, num_data=12), "fit .*'layers' and 'num_data'.*model_kwargs="),
+    "predict": (lambda: predict(KEY, regression, X, train_args=(X, y), depth=2), "predict .*'depth'.*model_kwargs="),
+    "another name": (lambda: ONE.predict(KEY, X, batchsize=2), "'batchsize', but 'batch_size'"),
+    "trained.predict": (lambda: ONE.predict(KEY, X, quantiles=(0.1, 0.9), depth=2), "'depth'.*model_kwargs="),
+    "guide.setup": (lambda: GUIDE.setup(X, y, depth=2), "setup .*'depth'.*model_kwargs="),
+    "no keywords of a program": (lambda: fit_network(KEY, X, y, network=None, depth=2), "fit_network .*'depth'.$"),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_makes_no_sense_is_refused_with_the_right_words(name):
-    call, message = CALLS[name]
-    with pytest.raises(TypeError) as caught:
+    call, named = CALLS[name]
+    with pytest.raises(TypeError, match=named):
         call()
-    assert str(caught.value) == message
 
 
 #: Functions and methods that take the program's keywords.
@@ -93,13 +64,8 @@ TAKING = {
 
 @pytest.mark.parametrize("name", TAKING)
 def test_keywords_of_a_program_are_refused_by_all_calls(name):
-    with pytest.raises(TypeError, match=f"has no argument 'b'; {WAY}={{'b': "):
+    with pytest.raises(TypeError, match=r"has no argument 'b'.*model_kwargs="):
         TAKING[name](KEY, b=2)
-
-
-def test_what_the_first_call_changes_for_the_process_stands_in_its_docstring():
-    for call in (fit, predict, compare, *TAKING.values()):
-        assert "jax_compilation_cache_dir" in call.__doc__, call.__name__
 
 
 @pytest.mark.slow

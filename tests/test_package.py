@@ -189,9 +189,12 @@ def imports(path: Path, types: bool = True) -> list[ast.Import | ast.ImportFrom]
     return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
-def functions_of(path: Path) -> list[ast.FunctionDef]:
-    """The functions of a file."""
-    return [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
+@cache
+def imports_in_functions(path: Path) -> list[ast.AST]:
+    """The imports inside the functions of a file."""
+    functions = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def imported(path: Path, package: str) -> set[str]:
@@ -323,8 +326,8 @@ def test_nothing_but_front_doors_imports_leaves():
     at_import, in_functions = set(), set()
     for module, (path, inside) in paths_of_modules().items():
         for leaf in (x for x in LEAVES if not any(_within(module, part) for part in (x, *LEAVES[x]))):
-            late = {name for node in functions_of(path) for name in imported_by(ast.walk(node), inside)}
-            early = {name for node in imports(path, types=False) for name in imported_by([node], inside)}
+            late = imported_by(imports_in_functions(path), inside)
+            early = imported_by(imports(path, types=False), inside)
             in_functions |= {(module, leaf) for name in late if _within(name, leaf)}
             at_import |= {(module, name) for name in early - late if _within(name, leaf)}
     assert not at_import

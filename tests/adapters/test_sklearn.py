@@ -116,14 +116,16 @@ def test_draws_are_joint_and_with_noise(waves, regressor):
     assert 0.9 < between[4, 5] < 0.999 and abs(between[0, 5]) < 0.1
 
 
-def test_pickles_predict_the_same(waves, regressor, classifier):
-    for estimator, asked in ((regressor, "predict"), (classifier, "predict_proba")):
-        again = pickle.loads(pickle.dumps(estimator))
-        again.set_params(num_inducing=7, kernel=rbf)  # which are for the next fit
-        once_more = pickle.loads(pickle.dumps(again))
-        np.testing.assert_array_equal(getattr(once_more, asked)(waves[0]), getattr(estimator, asked)(waves[0]))
-        assert once_more.get_params() == again.get_params() and once_more.n_features_in_ == 2
-        assert not hasattr(clone(estimator), "trained_")
+@pytest.mark.slow_but(name=["regressor"])
+@pytest.mark.parametrize(("name", "asked"), [("regressor", "predict"), ("classifier", "predict_proba")])
+def test_pickles_predict_the_same(waves, name, asked, request):
+    estimator = request.getfixturevalue(name)
+    again = pickle.loads(pickle.dumps(estimator))
+    again.set_params(num_inducing=7, kernel=rbf)  # which are for the next fit
+    once_more = pickle.loads(pickle.dumps(again))
+    np.testing.assert_array_equal(getattr(once_more, asked)(waves[0]), getattr(estimator, asked)(waves[0]))
+    assert once_more.get_params() == again.get_params() and once_more.n_features_in_ == 2
+    assert not hasattr(clone(estimator), "trained_")
     with pytest.raises(NotFittedError):
         pickle.loads(pickle.dumps(GPZooRegressor(num_steps=3))).predict(waves[0])
 
@@ -157,7 +159,7 @@ def test_several_outputs_are_in_the_units_of_each(waves):
     np.testing.assert_allclose(std_in_units, units * std, rtol=1e-6)
 
 
-@pytest.mark.slow_but(noises=[[1.0, 0.02]])
+@pytest.mark.slow
 @pytest.mark.parametrize("noises", [[0.02, 1.0], [1.0, 0.02], [0.02, 1.0, 0.3]], ids=str)
 def test_each_target_has_its_noise(noises):
     rng = np.random.default_rng(0)

@@ -50,6 +50,7 @@ def test_ranks_in_closed_form_are_predicted_and_judged(sizes):
     assert sizes.expectations == {"y": "closed form"}
 
 
+@pytest.mark.slow
 def test_labels_are_predicted_and_judged_as_such(labels):
     y = labels.predict(KEY, X, test_data={"y": LABELS}, num_draws=1)["y"]
     assert y.mean is None and y.cdf is None and y.probs.shape == (40, 3)

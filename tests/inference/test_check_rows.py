@@ -181,10 +181,10 @@ def several_inputs(rng, N, X):
 
 
 @pytest.mark.slow_but(block=[0])
-@pytest.mark.parametrize("block", range(25))
+@pytest.mark.parametrize("block", range(50))
 def test_no_dependence_is_accepted_that_a_dense_computation_shows_and_no_program_of_single_rows_is_refused(block):
     kinds = [one_layer, two_layers, several_inputs]
-    for seed in range(12 * block, 12 * block + 12):
+    for seed in range(6 * block, 6 * block + 6):
         rng = np.random.default_rng(seed)
         N, dtype = int(rng.integers(2, 61)), [np.float32, np.float64][seed % 2]
         X = np.linspace(-2, 2, N, dtype=dtype)[:, None]
@@ -203,6 +203,7 @@ def test_no_dependence_is_accepted_that_a_dense_computation_shows_and_no_program
 # -- programs of users -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(name=["latent inputs", "mixture", "deep invariant", "deep convolution"])
 @pytest.mark.parametrize("name", [*ZOO, *OTHERS])
 def test_no_program_of_the_zoo_is_refused(name):
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
@@ -304,6 +305,7 @@ COMBINED = {
 }
 
 
+@pytest.mark.slow_but(rows=[12])
 @pytest.mark.parametrize("kind", COMBINED)
 @pytest.mark.parametrize("rows", [5, 12])
 def test_rows_are_told_apart_where_arguments_are_traced(kind, rows):

@@ -119,7 +119,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow_but(case=["plain", "mean", "masked", "outputs", "f @ Q"])
+@pytest.mark.slow_but(case=["plain", "masked", "outputs", "f @ Q"])
 @pytest.mark.parametrize("case, whiten", [*((case, True) for case in CASES), ("plain", False), ("outputs", False)])
 def test_bound_and_optimum(case, whiten):
     """The bound is Titsias's, and that of GaussianProcessELBO at the q(u) that is said to be optimal."""
@@ -152,6 +152,7 @@ def own_kernels(X, y=None):
     plain(f, y, NOISE)
 
 
+@pytest.mark.slow_but(model=[summed])
 @pytest.mark.parametrize(
     "model, inducing, whiten, y",
     [(summed, blocks(kmeans(3), kmeans(4)), False, Y[:, 0]), (own_kernels, kmeans(4), True, Y)],
@@ -223,6 +224,7 @@ def test_gradient_and_chunks(monkeypatch):
     np.testing.assert_allclose(in_chunks, (value, slope), rtol=1e-12)
 
 
+@pytest.mark.slow_but(held=[{"f_inducing"}])
 @pytest.mark.parametrize("held", [{"f_inducing"}, ["noise", "variance"]])
 def test_lbfgs_holds_parameters(held):
     X, y = sine(12)
@@ -482,6 +484,7 @@ def test_a_bound_that_fell_is_said():
     warn_if_fallen(np.zeros((2, 0)), 150)
 
 
+@pytest.mark.slow
 def test_what_does_not_factorise_is_named():
     X, y = sine(12)
     svi = SVI(regression, InducingGuide(regression, kmeans(3)), lbfgs(), COLLAPSED)

@@ -83,9 +83,9 @@ def options_that_fail_later():
     """Calls that only a later candidate, a fold or the test data cannot take, and the words of their refusals."""
     X, y = sine(12)
     good, rows = (partial(of_kernel, RBF()), kmeans(3)), "number of rows"
-    for elpd, size, left in ((2, 7, 6), (3, 12, 8), (5, 10, 9), ("loo", 11, 10)):
+    for elpd, size, left in ((2, 7, 6), ("loo", 11, 10)):
         yield {"one": good}, X, y, {"elpd": elpd, "batch_size": size}, f"{rows}, {left}; got {size}"
-    for M, distinct, elpd in ((4, 4, 3), (5, 5, 6), (3, 3, "loo")):
+    for M, distinct, elpd in ((4, 4, 3), (3, 3, "loo")):
         few = np.concatenate([X[:distinct], np.repeat(X[:1], 12 - distinct, axis=0)])
         yield {"one": (good[0], kmeans(M))}, few, y, {"elpd": elpd}, rf"kmeans\({M}\) .* only has|X has only"
     yield {"one": good, "two": (good[0], kmeans(13))}, X, y, {}, "X has only 12 distinct rows"

@@ -66,6 +66,7 @@ def doors(program, *args):
     yield lambda: svi.init(KEY, *args)
 
 
+@pytest.mark.slow_but(name=["exposure 0", "degrees of freedom"])
 @pytest.mark.filterwarnings("ignore:Out-of-support")  # by NumPyro
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize(
@@ -164,6 +165,7 @@ def poisson_of(f):
     return dist.Poisson(jnp.exp(f))
 
 
+@pytest.mark.slow_but(zeros=[[2, 11]])
 @pytest.mark.parametrize("zeros", [[0], [2, 11]])
 def test_cells_without_exposure_say_nothing(zeros):
     X, y, exposure = RNG.uniform(size=(12, 1)), RNG.poisson(2.0, 12), RNG.uniform(1, 2, 12)

@@ -216,6 +216,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow_but(call=["setup", "predict"], columns=[1])
 @pytest.mark.parametrize(
     ("call", "part", "columns"),
     [*product(["setup", "predict"], PARTS, [1, 2]), ("nuts", "lengthscale", 2)],

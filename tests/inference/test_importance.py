@@ -288,7 +288,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow_but(model=[without_rows, summed, program])
+@pytest.mark.slow_but(model=[without_rows, summed])
 @pytest.mark.parametrize(("model", "options", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_it_refuses(model, options, message):
     guide = InducingGuide(model, InducingPoints(Z), **({"hyperparameters": PerRow(START)} | options))

@@ -26,7 +26,7 @@ from gpzoo.inference.programs.labelled import columns_of, columns_of_inputs, unl
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import gp_regression
-from tests.programs import KEY, adam
+from tests.programs import KEY, adam, program_of
 
 xarray = pytest.importorskip("xarray")
 
@@ -361,6 +361,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow_but(place=["fit", "test_data", "condition", "to_arviz", "train_args"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("place", PLACES)
 def test_labels_are_put_in_order_everywhere(of_table, place):
@@ -409,10 +410,7 @@ def test_columns_of_targets_go_by_their_names():
     np.testing.assert_array_equal(updated.predict(KEY, swapped)["f"].mean, updated.predict(KEY, X)["f"].mean)
 
 
-def wide(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, np.array([1.0, 2.0, 4.0])), X, num_outputs=2))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+wide = program_of(lambda f: Gaussian(f, 0.1), RBF(1.0, np.array([1.0, 2.0, 4.0])), num_outputs=2)
 
 
 def test_labels_that_are_not_unique_are_refused_in_another_order():
@@ -461,9 +459,18 @@ def test_a_site_at_other_rows_has_no_labels(rows):
     known = {"Z": Z, "z": Z[:, 0]}
     model = trained(of_two, data, steps=2, model_kwargs=known)
     of_sites = model.predict(KEY, data, model_kwargs=known, keep_draws=True, quantiles=(0.5,))
+    assert of_sites["f"].mean.dims == of_sites["y"].mean.dims == ("day",)
+    assert not any(hasattr(x, "dims") for x in (*of_sites["g"], *of_sites["z"]))
+
+
+@pytest.mark.slow
+def test_a_site_at_other_rows_has_no_labels_in_functions_and_exports():
+    days = np.arange(float(ROWS))
+    data, Z = xarray.Dataset({"y": ("day", np.sin(days))}, {"day": days}), np.linspace(0, 1, ROWS)[:, None]
+    known = {"Z": Z, "z": Z[:, 0]}
+    model = trained(of_two, data, steps=2, model_kwargs=known)
     functions = model.functions(KEY, data, num_draws=2, model_kwargs=known)
-    assert of_sites["f"].mean.dims == of_sites["y"].mean.dims == ("day",) and functions["f"].dims == ("draw", "day")
-    assert not any(hasattr(x, "dims") for x in (*of_sites["g"], *of_sites["z"], functions["g"]))
+    assert functions["f"].dims == ("draw", "day") and not hasattr(functions["g"], "dims")
     found = model.to_arviz(KEY, data, num_draws=2, new_args=(data[["day"]],), model_kwargs=known)
     for group in ("posterior", "observed_data", "prior", "predictions"):
         for site in set(found[group].data_vars) & {"f", "y", "g", "z"}:

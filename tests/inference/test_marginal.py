@@ -351,6 +351,7 @@ def of_noise(name):
     return partial(latent, noise=noise, num_outputs=outputs), data
 
 
+@pytest.mark.slow
 def test_laplace_is_that_of_scikit_learn():
     from sklearn.gaussian_process import GaussianProcessClassifier
     from sklearn.gaussian_process.kernels import RBF as Theirs
@@ -428,7 +429,7 @@ def test_second_derivatives_of_laplace_are_right():
     assert float(jax.hessian(ours)(0.1)) == pytest.approx(float(hessian_of_differences(ours, 0.1)), rel=1e-5)
 
 
-@pytest.mark.slow_but(name=["counts"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["counts", "labels"])
 def test_laplace_with_inducing_points_at_all_inputs_is_that_without(name):
     program, data = of_noise(name)
@@ -654,14 +655,6 @@ def test_what_is_said_of_draws(of_chains, tmp_path):
 
 
 @pytest.mark.slow
-def test_draws_are_saved(of_chains, tmp_path):
-    _, posterior = of_chains
-    posterior.save(tmp_path / "draws.gpzoo")
-    found = load(tmp_path / "draws.gpzoo", regression).predict(KEY, X)["f"]
-    np.testing.assert_array_equal(found.mean, posterior.predict(KEY, X)["f"].mean)
-
-
-@pytest.mark.slow
 def test_chains_that_have_not_met_are_found():
     draws = {"lengthscale": np.linspace(0.7, 0.9, 100).reshape(2, 50), "noise": np.full((2, 50), 0.1)}
     draws["noise"] = draws["noise"] + np.random.default_rng(0).uniform(0, 0.1, (2, 50))
@@ -707,7 +700,7 @@ INDUCED = {
 }
 
 
-@pytest.mark.slow_but(kind=["basis"])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", INDUCED)
 def test_every_inducing_variable_predicts_and_exports_from_draws(kind, tmp_path):
     kernel, inputs, inducing = INDUCED[kind]
@@ -741,7 +734,7 @@ def with_deterministic(X, y=None):
         numpyro.sample("y", Gaussian(f, noise), obs=y)
 
 
-@pytest.mark.slow_but(shape=[(2, 6)])
+@pytest.mark.slow_but(shape=[(2, 6)], thinned=[3])
 @pytest.mark.parametrize("thinned", [1, 3])
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("shape", [(2, 6), (1, 2), (3, 3)])
@@ -873,6 +866,7 @@ def test_a_covariance_without_a_factor_has_no_density():
     assert np.isfinite(jax.jit(at)(0.1)) and np.isfinite(jax.jit(jax.grad(at))(0.1))
 
 
+@pytest.mark.slow_but(kind=["gaussian"])
 @pytest.mark.parametrize("kind", ["gaussian", "counts"])
 def test_nonsense_has_no_density_outside_jit_either(kind):
     """Where NumPyro looks for a start: a covariance that overflows raises nothing there."""
@@ -954,6 +948,7 @@ def test_draws_work_with_numpyro(of_chains):
             guide.quantiles(params, wrong)
 
 
+@pytest.mark.slow_but(inducing=[None])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(np.linspace(-1, 1, 4)[:, None])])
 @pytest.mark.parametrize("of", [lambda f: f, lambda f: 2.0 * f + 1.0, lambda f: f[:3]], ids=["f", "scaled", "rows"])
 def test_terms_of_variances_of_sites_that_are_integrated_out_are_refused(of, inducing):

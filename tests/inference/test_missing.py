@@ -261,7 +261,7 @@ def of_numpyro(f, noise):
     return dist.Normal(draws(f), noise)
 
 
-@pytest.mark.slow_but(how=["of isnan"])
+@pytest.mark.slow_but(how=["of isnan"], holes=["entries"])
 @pytest.mark.parametrize("how", MASKS)
 @pytest.mark.parametrize("holes", HOLES)
 @pytest.mark.parametrize("objective", [GaussianProcessELBO(), CollapsedELBO()])
@@ -272,7 +272,7 @@ def test_nan_that_the_program_masks_by_itself_have_no_term(objective, how, holes
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(ours))
 
 
-@pytest.mark.slow_but(batch_size=[7], likelihood=[Gaussian])
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", [Gaussian, of_numpyro])
 @pytest.mark.parametrize("batch_size", [None, 7])
 def test_trainings_and_diagnoses_of_own_masks_are_those_of_filled_data(likelihood, batch_size):
@@ -290,7 +290,7 @@ def test_trainings_and_diagnoses_of_own_masks_are_those_of_filled_data(likelihoo
     assert np.isfinite(found[0][0]).all() and np.isfinite(found[0][1]).all()
 
 
-@pytest.mark.slow_but(inducing=[None], likelihood=[Gaussian])
+@pytest.mark.slow_but(inducing=[None], likelihood=[Gaussian], holes=["entries"])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(Z)])
 @pytest.mark.parametrize("likelihood", [Gaussian, lambda f, noise: Expected(poisson, f)])
 @pytest.mark.parametrize("holes", ["rows of outputs", "entries"])

@@ -29,7 +29,7 @@ from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.models import invariant_gp, rotation
 from gpzoo.posteriors import forms
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import KEY, adam, deep, positive, regression, sine
+from tests.programs import KEY, adam, deep, positive, program_of, regression, sine
 from tests.reference import collapsed_bound, pairs, rbf
 
 RNG = np.random.default_rng(0)
@@ -97,7 +97,7 @@ FORMS = {
 }
 
 
-@pytest.mark.slow_but(name=["diagonal"])
+@pytest.mark.slow_but(name=["diagonal", "kronecker"])
 @pytest.mark.parametrize("name", FORMS)
 def test_small_steps_are_steepest_in_the_metric_of_the_divergence(name):
     # Of q(u), by the second derivative of its divergence from itself: nothing here knows a form's algebra.
@@ -163,12 +163,7 @@ def test_a_step_that_leaves_the_cone_is_shortened_where_it_does(dtype):
 def test_large_variances_in_single_precision_stay_finite():
     rows = np.linspace(0, 1, 60, dtype=np.float32)[:, None]
     labels = (rows[:, 0] > 0.5).astype(np.int32)
-
-    def steep(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(np.float32(1e4), np.float32(0.3)), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Bernoulli(f), obs=y)
-
+    steep = program_of(Bernoulli, RBF(np.float32(1e4), np.float32(0.3)))
     with jax.numpy_dtype_promotion("standard"):
         svi = SVI(steep, InducingGuide(steep, kmeans(20)), adam(1e-3), GaussianProcessELBO())
         with pytest.warns(UserWarning, match="natural steps of site 'f' were shortened"):
@@ -273,6 +268,25 @@ def far_from_quadratic(name):
     return program, np.linspace(-3, 3, 40)[:, None], y
 
 
+@pytest.mark.parametrize("sharpness, kept", [(1e4, False), (0.1, True)])
+def test_a_step_that_raises_the_loss_is_taken_back(sharpness, kept):
+    guide = InducingGuide(regression, InducingPoints(np.zeros((3, 1))), covariance="diagonal")
+    start = {"f_mean": jnp.full(3, 2.0), "f_scale": jnp.zeros(3)}
+    guide.setup(*sine(4))
+    optimiser = NaturalGradients(optax.sgd(0.1), guide, 1.0)
+    state = optimiser.init(start)
+
+    @jax.jit
+    def step(state):
+        loss = lambda params: (jnp.sum(jnp.sqrt(1 + sharpness * jnp.square(params["f_mean"]))), None)  # noqa: E731
+        (before, _), after = optimiser.eval_and_update(loss, state)
+        return before, loss(optimiser.get_params(after))[0], after
+
+    before, found, after = step(state)
+    assert found < before if kept else found == before
+    assert optimiser.backed_off(after)["f"] == (not kept)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("name", FAR_FROM_QUADRATIC)
@@ -366,10 +380,7 @@ def test_inner_layers_have_natural_gradients_by_name_only():
     assert np.isfinite(found.losses).all() and set(found.backed_off) == {"h", "f"}
 
 
-def on_a_grid(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+on_a_grid = program_of(lambda f: Gaussian(f, 0.1), RBF(1.0, 0.5))
 
 
 @pytest.mark.parametrize("covariance", ["low_rank", "diagonal"])
@@ -386,30 +397,35 @@ def test_schedules_may_begin_and_end_at_nothing_or_at_the_whole_step():
         NaturalGradients(adam(0.1), guide, rate).refuse_at(9)
 
 
-def test_what_is_no_rate_guide_or_optimiser_is_refused():
-    guide = InducingGuide(regression, kmeans(3))
-    with pytest.raises(ValueError, match=r"natural\['f'\] must be a positive finite number, got 0.0"):
-        NaturalGradients(adam(0.1), guide, {"f": 0.0})
-    with pytest.raises(ValueError, match="natural is a step length of at most 1"):
-        NaturalGradients(adam(0.1), guide, 1e30)
-    for rate in (1e30, lambda step: 1e30, {"f": lambda step: 1e30}):
-        with pytest.raises(ValueError, match=r"natural(\['f'\])? is a step length of at most 1, .*; got 1e\+30"):
-            training(regression, rate, 1, *sine(6), guide=guide)
-    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got Array"):
-        NaturalGradients(adam(0.1), guide, lambda step: jnp.full(2, 0.1))
-    with pytest.raises(ValueError, match="natural at step 0 must be a finite number of 0 or more, got nan"):
-        NaturalGradients(adam(0.1), guide, lambda step: jnp.nan)
-    too_long = optax.linear_schedule(0.1, 2.0, 9)
-    with pytest.raises(ValueError, match=r"natural is a step length of at most 1, .*; got 2.0 at step 9"):
-        training(regression, too_long, 10, *sine(6), guide=guide)
-    with pytest.raises(ValueError, match=r"natural\['f'\] is a step length of at most 1, .*; got 2.0 at step 9"):
-        svi = SVI(regression, guide, NaturalGradients(adam(0.1), guide, {"f": too_long}), GaussianProcessELBO())
-        fit(KEY, svi, 10, *sine(6), progress=False)
-    with pytest.raises(TypeError, match="need an InducingGuide, got function"):
-        NaturalGradients(adam(0.1), regression, 0.1)
-    with pytest.raises(ValueError, match="Minimize evaluates the bound by itself"):
-        NaturalGradients(Minimize(), guide, 0.1)
-    with pytest.raises(ValueError, match="has natural gradients already"):
-        NaturalGradients(NaturalGradients(adam(0.1), guide, 0.1), guide, 0.1)
-    with pytest.raises(ValueError, match="'g'"):
-        training(regression, {"g": 0.1}, 1, *sine(6), guide=guide)
+def of_rate(rate, of=regression, optimiser=None):
+    return lambda: NaturalGradients(optimiser or adam(0.1), InducingGuide(of, kmeans(3)) if of else regression, rate)
+
+
+def trained_at(rate):
+    return lambda: training(regression, rate, 10, *sine(6), guide=InducingGuide(regression, kmeans(3)))
+
+
+TOO_LONG = optax.linear_schedule(0.1, 2.0, 9)
+#: A call, the error that it raises, and what this names.
+REFUSED = {
+    "nothing": (of_rate({"f": 0.0}), ValueError, r"natural\['f'\]"),
+    "too long": (of_rate(1e30), ValueError, "natural .*at most 1"),
+    "too long in fit": (trained_at(1e30), ValueError, "natural .*at most 1"),
+    "too long by schedule": (trained_at(lambda step: 1e30), ValueError, "natural .*at most 1"),
+    "too long by site": (trained_at({"f": lambda step: 1e30}), ValueError, r"natural\['f'\] .*at most 1"),
+    "several": (of_rate(lambda step: jnp.full(2, 0.1)), ValueError, "natural at step 0"),
+    "not a number": (of_rate(lambda step: jnp.nan), ValueError, "natural at step 0"),
+    "too long at last": (trained_at(TOO_LONG), ValueError, "natural .*at most 1, .*step 9"),
+    "too long at last, by site": (trained_at({"f": TOO_LONG}), ValueError, r"natural\['f'\] .*at most 1, .*step 9"),
+    "another guide": (of_rate(0.1, None), TypeError, "InducingGuide"),
+    "another optimiser": (of_rate(0.1, optimiser=Minimize()), ValueError, "Minimize"),
+    "twice": (lambda: of_rate(0.1, optimiser=of_rate(0.1)())(), ValueError, "natural gradients already"),
+    "an unknown site": (trained_at({"g": 0.1}), ValueError, "'g'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_rate_guide_or_optimiser_is_refused(case):
+    call, error, named = REFUSED[case]
+    with pytest.raises(error, match=named):
+        call()

@@ -23,7 +23,7 @@ from gpzoo.inference.reports.report import environment
 from gpzoo.kernels import RBF, Matern32
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import deep_gp, linear_layers
-from tests.programs import KEY, adam, bound, randomised, sine, terms
+from tests.programs import KEY, adam, bound, program_of, randomised, sine, terms
 
 X, Y = sine(7)
 Z = InducingPoints(np.asarray(X[::3]))
@@ -258,10 +258,7 @@ def test_a_sum_of_kernels_is_a_sum_of_sites():
 # -- draws are seen, and nothing is drawn by itself --------------------------------------------------------------------
 
 
-def drawn(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(draws(f))), obs=y)
+drawn = program_of(lambda f: dist.Poisson(jnp.exp(draws(f))))
 
 
 COUNTS = jnp.arange(len(X)) % 3

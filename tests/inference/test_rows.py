@@ -192,6 +192,7 @@ def first_three(X, y=None):
         numpyro.sample("y", gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow_but(program=[reversed_rows])
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -285,6 +286,7 @@ def test_a_program_of_one_number_of_rows_is_refused_by_name_in_batches():
         predicted(fixed, 2)
 
 
+@pytest.mark.slow_but(columns=[3000])
 @pytest.mark.parametrize("batch_size", [2, 99])
 @pytest.mark.parametrize("columns", [1, 30, 784, 3000])
 def test_rounding_over_many_columns_is_no_place(columns, batch_size):

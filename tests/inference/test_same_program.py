@@ -77,6 +77,7 @@ def asked(objective, model, guide, *args, params):
     jax.eval_shape(lambda: objective.loss(KEY, params, model, guide, *args))
 
 
+@pytest.mark.slow_but(case=["partials", "functions", "handlers", "arrays"])
 @pytest.mark.parametrize("case", SAME)
 def test_one_program_is_accepted(case):
     model, own = SAME[case]

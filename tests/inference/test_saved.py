@@ -104,19 +104,23 @@ def predicted(trained, new, model_kwargs):
     return {f"{site} {k}": x for site, parts in found.items() for k, x in parts._asdict().items() if x is not None}
 
 
-@pytest.fixture(scope="module")
-def trained():
-    """A training of three steps, and the others as they start."""
-    found = {}
-    with jax.numpy_dtype_promotion("standard"):
-        for name, (program, guide, data, model_kwargs, *_) in cases().items():
+class Models(dict):
+    """A training of three steps, and the others as they start; each is made when it is first asked for."""
+
+    def __missing__(self, name):
+        program, guide, data, model_kwargs, *_ = cases()[name]
+        with jax.numpy_dtype_promotion("standard"):
             if name == "sparse":
                 svi = SVI(program, guide, optax.adam(0.02), GaussianProcessELBO())
-                found[name] = fit(KEY, svi, 3, *data, progress=False)
+                self[name] = fit(KEY, svi, 3, *data, progress=False)
             else:
-                params = guide.init_params(KEY, *data, model_kwargs=model_kwargs)
-                found[name] = Trained(program, guide, params)
-    return found
+                self[name] = Trained(program, guide, guide.init_params(KEY, *data, model_kwargs=model_kwargs))
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return Models()
 
 
 SCRIPT = """
@@ -400,36 +404,43 @@ def test_a_file_of_another_program_is_told_apart(tmp_path, standard_promotion):
         other.predict(KEY, X)
 
 
-def test_another_kernel_or_likelihood_at_the_same_sites_is_told(tmp_path, standard_promotion):
-    def program(kernel, start=1.0, law=dist.Laplace, offset=True):
-        def waves(X, y=None):
-            scale = numpyro.param("scale", start)
-            mean = numpyro.sample("offset", dist.Normal(0.0, 1.0)) if offset else 0.0
-            f = numpyro.sample("f", GaussianProcess(kernel(scale), X, mean=mean * jnp.ones(len(X))))
-            numpyro.sample("y", Expected(law, f, 0.1), obs=y)
+def waves_of(kernel, start=1.0, law=dist.Laplace, offset=True):
+    def waves(X, y=None):
+        scale = numpyro.param("scale", start)
+        mean = numpyro.sample("offset", dist.Normal(0.0, 1.0)) if offset else 0.0
+        f = numpyro.sample("f", GaussianProcess(kernel(scale), X, mean=mean * jnp.ones(len(X))))
+        numpyro.sample("y", Expected(law, f, 0.1), obs=y)
 
-        return waves
+    return waves
 
-    def own(scale):
-        return 2.0 * RBF(1.0, scale) + Periodic(0.5, 1.0, 3.0)
 
-    guide = InducingGuide(program(own), kmeans(4))
+def own(scale):
+    return 2.0 * RBF(1.0, scale) + Periodic(0.5, 1.0, 3.0)
+
+
+#: Programs with the sites of the trained one, which has ``own``; what is said of each, or nothing.
+OTHERS = {
+    "an addend less": (waves_of(lambda s: 2.0 * RBF(1.0, s)), r"Scaled\(.*RBF.* trained one .*GaussianProcess of Sum"),
+    "a Matern": (waves_of(lambda s: 2.0 * Matern52(1.0, s) + Periodic(0.5, 1.0, 3.0)), "Matern52.* trained one .*RBF"),
+    "by column": (waves_of(lambda s: own(jnp.stack([s, s]))), r"lengthscale=array\[:\].* trained"),
+    "one column": (waves_of(lambda s: 2.0 * RBF(1.0, s, [0]) + Periodic(0.5, 1.0, 3.0)), "active_dims=.* trained"),
+    "a law": (waves_of(own, law=dist.Cauchy), "'y' is Expected of Cauchy, .* trained one it was Expected of Laplace"),
+    "a site less": (waves_of(own, offset=False), "'offset' is missing, .* trained one it was Normal"),
+    # Where a parameter starts is no matter to a trained one.
+    "another start": (waves_of(own, start=2.0), None),
+}
+
+
+@pytest.mark.slow_but(name=["a Matern"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_kernel_or_likelihood_at_the_same_sites_is_told(name, tmp_path, standard_promotion):
+    guide, (other, words) = InducingGuide(waves_of(own), kmeans(4)), OTHERS[name]
     Trained(guide.model, guide, guide.init_params(KEY, X, X[:, 0])).save(tmp_path / "model")
-    others = {
-        r"Scaled\(.*RBF.* trained one it was GaussianProcess of Sum": program(lambda scale: 2.0 * RBF(1.0, scale)),
-        "Matern52.* trained one .*RBF": program(lambda scale: 2.0 * Matern52(1.0, scale) + Periodic(0.5, 1.0, 3.0)),
-        r"lengthscale=array\[:\].* trained": program(lambda scale: own(jnp.stack([scale, scale]))),
-        "active_dims=.* trained": program(lambda scale: 2.0 * RBF(1.0, scale, [0]) + Periodic(0.5, 1.0, 3.0)),
-        "'y' is Expected of Cauchy, .* trained one it was Expected of Laplace": program(own, law=dist.Cauchy),
-        "'offset' is missing, .* trained one it was Normal": program(own, offset=False),
-    }
-    for words, other in others.items():
-        loaded = load(tmp_path / "model", other)
+    loaded = load(tmp_path / "model", other)
+    if words:
         with pytest.warns(UserWarning, match=words):
             loaded.predict(KEY, X)
-        loaded.predict(KEY, X)  # it is said once
-    # Where a parameter starts is no matter to a trained one.
-    load(tmp_path / "model", program(own, start=2.0)).predict(KEY, NEW)
+    loaded.predict(KEY, X)  # it is said once
 
 
 class Net(nn.Module):
@@ -438,6 +449,7 @@ class Net(nn.Module):
         return nn.Dense(X.shape[1])(X)
 
 
+@pytest.mark.slow_but(lost=["net$params"])
 @pytest.mark.parametrize("lost", ["scale", "noise", "net$params"])
 def test_a_trained_parameter_that_nothing_uses_is_told(lost, tmp_path, standard_promotion):
     def program(lost=""):
@@ -490,7 +502,7 @@ def test_a_write_that_fails_leaves_what_was_there(trained, saved, tmp_path, monk
         with monkeypatch.context() as patched:
             patched.setattr(os, stage, full)
             with pytest.raises(CheckpointError, match="could not be written: No space left"):
-                trained["deep"].save(path)
+                trained["sparse"].save(path)
         assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
     with pytest.raises(CheckpointError, match="could not be written"):
         trained["sparse"].save(tmp_path / "none" / "model")

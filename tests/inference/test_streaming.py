@@ -16,7 +16,7 @@ from numpyro.infer.autoguide import AutoNormal
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inducing.initialisers import kmeans, random_subset, unique_patches
 from gpzoo.inducing.variables import InducingPatches, InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, OnlineELBO, Trained, fit, load
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, OnlineELBO, Trained, fit
 from gpzoo.inference.fitted import updating
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.likelihoods import Bernoulli, Gaussian
@@ -325,17 +325,13 @@ def test_online_bound_refuses_other_inducing_variables():
 
 
 @pytest.mark.slow
-def test_result_is_saved_loaded_predicted_exported_and_conditioned_again(tmp_path):
+def test_result_is_predicted_exported_and_conditioned_again():
     x, y = sine(40)
     start = untrained(regression, kmeans(6), x[:20], y[:20])
     kept = start.condition(KEY, x[:20], y[:20]).add_inducing(KEY, kmeans(6), x[20:]).condition(KEY, x[20:], y[20:])
     assert "float64[20" in str(kept.data) and kept.state is None and kept.losses.shape == (1,)
-    kept.save(tmp_path / "model.gpzoo")
-    read = load(tmp_path / "model.gpzoo", regression)
-    ours, wanted = (t.predict(KEY, x)["y"] for t in (read, kept))
-    np.testing.assert_array_equal(ours.mean, wanted.mean)
-    again = read.condition(KEY, x[:3], y[:3])
-    assert (again.predict(KEY, x[:3])["f"].variance < wanted.variance[:3]).all()
+    again = kept.condition(KEY, x[:3], y[:3])
+    assert (again.predict(KEY, x[:3])["f"].variance < kept.predict(KEY, x[:3])["y"].variance).all()
     exported = kept.to_arviz(random.key(1), x[:5], y[:5], num_draws=4)
     assert exported["posterior"]["f_u"].shape == (1, 4, 12)
 

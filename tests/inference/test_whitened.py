@@ -36,7 +36,7 @@ from gpzoo.models import (
     multi_channel_gp,
     rotation,
 )
-from tests.programs import KEY, poisson, regression, sine
+from tests.programs import KEY, poisson, program_of, regression, sine
 from tests.reference import conditional, pairs, rbf
 
 X, y = sine(8)
@@ -333,16 +333,10 @@ def test_params_become_priors_in_every_program_of_the_zoo(name):
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def exponential(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(gpzoo.draws(f))), obs=y)
+exponential = program_of(lambda f: dist.Poisson(jnp.exp(gpzoo.draws(f))))
 
 
-def counts(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Expected(poisson, f), obs=y)
+counts = program_of(lambda f: Expected(poisson, f))
 
 
 def shapes(program, *args):
@@ -353,23 +347,11 @@ def shapes(program, *args):
 
 
 REFUSED = {
-    "unknown site": (
-        lambda: shapes(whitened(counts, {"g": kmeans(3)}), X),
-        ValueError,
-        r"inducing names \['g'\], but the program's latent GP sites are \['f'\]",
-    ),
+    "unknown site": (lambda: shapes(whitened(counts, {"g": kmeans(3)}), X), ValueError, "'g'"),
     "grid": (lambda: whitened(counts, InducingGrid(8)), TypeError, "Under MCMC a site has no grid"),
     "no inducing variable": (lambda: whitened(counts, 40), TypeError, r"initialiser such as kmeans\(40\).*got int"),
-    "sampled views": (
-        lambda: shapes(whitened(partial(invariant_gp, view=rotation())), IMAGES),
-        TypeError,
-        r"for anything exact \(NUTS.*draw the views first",
-    ),
-    "no GP": (
-        lambda: shapes(handlers.reparam(counts, {"y": WhitenReparam()}), X),
-        TypeError,
-        "Site 'y' is a Expected: only a GaussianProcess is whitened",
-    ),
+    "sampled views": (lambda: shapes(whitened(partial(invariant_gp, view=rotation())), IMAGES), TypeError, "views"),
+    "no GP": (lambda: shapes(handlers.reparam(counts, {"y": WhitenReparam()}), X), TypeError, "'y'"),
     "observed": (
         lambda: WhitenReparam()("f", GaussianProcess(RBF(1.0, 1.0), X), y),
         ValueError,
@@ -378,17 +360,17 @@ REFUSED = {
     "array of a sparse site": (
         lambda: shapes(whitened(exponential, InducingPoints(X[:3])), X, np.arange(8)),
         TypeError,
-        r"draws GP site 'f'.*whitened\(program, {site: ...}\).*Expected\(fn, f\)",
+        "'f'",
     ),
     "inner layer": (
         lambda: shapes(whitened(ZOO["deep"][0], InducingPoints(INPUTS[:3])), INPUTS),
         TypeError,
-        r"draws GP site 'layer_0', by draws\(f\) or as the inputs of another GP",
+        "'layer_0'",
     ),
     "initialiser under jit": (
         lambda: jax.eval_shape(lambda X: shapes(whitened(counts, kmeans(3)), X)["f_u"]["value"], X),
         TypeError,
-        "kmeans cannot look at the inputs of GP site 'f' under a transformation",
+        "kmeans.*'f'",
     ),
     "draws of another program": (
         lambda: predict(

@@ -104,19 +104,22 @@ def test_an_entry_that_is_no_number_is_named(inputs, said):
 DAYS = [datetime.date(2020, 1, 1 + i) for i in range(7)]
 
 
-@pytest.mark.parametrize(
-    "labels, kind",
-    [
-        (DAYS, "date"),
-        (pd.DatetimeIndex(DAYS, tz="UTC"), "Timestamp"),
-        (pd.period_range("2020-01", periods=7, freq="M"), "Period"),
-        (np.array(DAYS, "datetime64[ns]"), None),
-        ([datetime.datetime(2020, 1, 1 + i) for i in range(7)], None),
-        (pd.DatetimeIndex(DAYS), None),
-        (list("abcdefg"), None),
-    ],
-)
-def test_labels_that_no_file_holds_are_refused(labels, kind, tmp_path):
+#: Labels, and of those that no file holds the type.
+LABELS = {
+    "dates": (DAYS, "date"),
+    "a time zone": (pd.DatetimeIndex(DAYS, tz="UTC"), "Timestamp"),
+    "months": (pd.period_range("2020-01", periods=7, freq="M"), "Period"),
+    "NumPy's dates": (np.array(DAYS, "datetime64[ns]"), None),
+    "times": ([datetime.datetime(2020, 1, 1 + i) for i in range(7)], None),
+    "an index": (pd.DatetimeIndex(DAYS), None),
+    "words": (list("abcdefg"), None),
+}
+
+
+@pytest.mark.slow_but(name=["dates", "an index"])
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_that_no_file_holds_are_refused(name, tmp_path):
+    labels, kind = LABELS[name]
     start = Trained(regression, GUIDE, GUIDE.init_params(KEY, X, Y))
     export = lambda: start.to_arviz(KEY, X, Y, num_draws=2, coords={"day": labels}, dims={"y": ["day"]})  # noqa: E731
     if kind is None:

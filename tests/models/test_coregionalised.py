@@ -66,6 +66,7 @@ def test_fewer_inducing_points_come_near_with_entries_missing():
     assert evidence - 2 < bound(PROGRAM, guide, trained.params, X, y, loss=GaussianProcessELBO()) < evidence + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [3.0, -1.0])
 def test_numbers_that_are_no_output_are_refused(number):
     """At set-up, and by a compiled prediction, which does not take them for the nearest output."""

@@ -10,7 +10,7 @@ from numpyro import handlers
 from numpyro.infer import SVI
 
 from gpzoo import kmeans, unique_patches
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit, load
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit
 from gpzoo.inference.programs.gp_sites import DrawnWithin
 from gpzoo.inference.programs.rows import Layout
 from gpzoo.kernels import Convolutional
@@ -128,7 +128,7 @@ def convolution(name, images):
 
 
 @pytest.mark.slow
-def test_two_layers_of_ordered_classes_are_trained_predicted_in_batches_exported_and_diagnosed(tmp_path):
+def test_two_layers_of_ordered_classes_are_trained_predicted_exported_and_diagnosed():
     (images, kinds), (others, wanted) = bars(300), bars(200)
     layers = [partial(convolutional_layer, patch_shape=(3, 3), maps=2, stride=2)]
     last = partial(ordinal_gp, num_classes=3, kernel=convolution)
@@ -139,14 +139,9 @@ def test_two_layers_of_ordered_classes_are_trained_predicted_in_batches_exported
     trained = fit(KEY, svi, 600, images, kinds, batch_size=50, progress=False)
 
     whole = trained.predict(random.key(1), others, num_draws=20)["y"]
-    parts = trained.predict(random.key(1), others, num_draws=20, batch_size=70)["y"]
-    np.testing.assert_allclose(parts.probs, whole.probs, atol=1e-5)
     right = np.mean(np.argmax(np.asarray(whole.probs), axis=1) == wanted)
     assert right > 0.9 > 2 * np.mean(wanted == np.bincount(kinds).argmax())
 
     exported = trained.to_arviz(KEY, images[:60], kinds[:60], num_draws=4, batch_size=25)
     assert exported["posterior"]["layer_0"].shape == (1, 4, 60, 16, 2)
     assert "worse than a constant" not in str(diagnose(random.key(2), trained, images, kinds))
-    trained.save(tmp_path / "model")
-    again = load(tmp_path / "model", program, guide).predict(random.key(1), others, num_draws=20)["y"]
-    np.testing.assert_array_equal(again.probs, whole.probs)

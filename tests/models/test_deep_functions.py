@@ -10,7 +10,7 @@ from jax import random
 from numpyro.infer import Predictive
 
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, Trained, fit
+from gpzoo.inference import InducingGuide, Trained
 from gpzoo.kernels import Matern12
 from gpzoo.models import deep_gp, linear_layers
 from tests.programs import randomised
@@ -136,18 +136,6 @@ def test_the_same_call_gives_the_same_bits_and_other_batches_the_same_up_to_roun
             assert values.dtype == np.float32 and np.ptp(values) > 0, name
             np.testing.assert_array_equal(values, again[name], err_msg=str(name))
             np.testing.assert_allclose(values, parts[name], rtol=0, atol=1e-5 * np.abs(values).max(), err_msg=str(name))
-
-
-@pytest.mark.parametrize(
-    ("function", "promise"),
-    [
-        (fit, "the same key and data give the same result on the same machine with the same software"),
-        (Trained.predict, "rows at a time, which changes nothing but rounding"),
-        (Trained.functions, "the same for any inputs and, up to rounding, for any batches"),
-    ],
-)
-def test_docstrings_promise_no_more_of_equal_results_than_holds(function, promise):
-    assert promise in " ".join(function.__doc__.split())
 
 
 @pytest.mark.slow

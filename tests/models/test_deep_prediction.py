@@ -22,7 +22,7 @@ from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from gpzoo.models import deep_gp, linear_layers
 from gpzoo.processes.process import GaussianProcess
 from tests.inference.fitted.checks import QUANTILES, assert_same, check_quantiles
-from tests.programs import positive, randomised
+from tests.programs import positive, program_of, randomised
 from tests.statistics import off
 
 KEY = random.key(0)
@@ -138,10 +138,7 @@ def test_counts_stay_whole_and_do_not_depend_on_the_batch():
 
 @pytest.mark.slow
 def test_labels_are_drawn_and_have_no_quantiles():
-    def labels(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(2.0, 1.0), X, num_outputs=3))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Softmax(f), obs=y)
+    labels = program_of(Softmax, RBF(2.0, 1.0), num_outputs=3)
 
     guide, params = prepared(labels, X, np.arange(20) % 3)
     go = partial(Trained(labels, guide, params).predict, KEY, NEW, num_draws=2000, quantiles=[0.5])
@@ -155,10 +152,7 @@ def test_labels_are_drawn_and_have_no_quantiles():
 
 @pytest.mark.slow
 def test_sites_drawn_jointly():
-    def centred(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Normal(draws(f) - jnp.mean(draws(f)), 1e-3), obs=y)
+    centred = program_of(lambda f: dist.Normal(draws(f) - jnp.mean(draws(f)), 1e-3))
 
     guide, params = prepared(centred, X, X[:, 0], joint={"f"})
     found = Trained(centred, guide, params).predict(KEY, NEW, num_draws=3, keep_draws=True)

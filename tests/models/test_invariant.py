@@ -143,6 +143,7 @@ def drawn_from(program):
     return draw()
 
 
+@pytest.mark.slow
 def test_a_program_draws_from_its_prior(standard_promotion):
     assert np.isfinite(drawn_from(PROGRAMS["rotation"][0])["f"]).all()
     for name in ("rotation", "two classes", "convolution, exact"):

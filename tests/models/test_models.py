@@ -145,7 +145,7 @@ def test_a_program_is_drawn_from_and_inspected(name):
 ALIKE = {"colour patches", "invariant convolution"}
 
 
-@pytest.mark.slow_but(name=["regression", "three classes"])
+@pytest.mark.slow_but(name=["three classes"])
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ALIKE])
 def test_a_program_is_trained_and_predicted_with(name):
     program, X, y, classes, inducing, params = PROGRAMS[name]
@@ -210,7 +210,7 @@ def noisy(noises, n=150):
     return X, waves + np.sqrt(noises) * rng.standard_normal(waves.shape)
 
 
-@pytest.mark.slow_but(noises=[[1.0, 0.02]])
+@pytest.mark.slow_but(noises=[[1.0, 0.02]], program=[gp_regression])
 @pytest.mark.parametrize("program", [gp_regression, deep_gp])
 @pytest.mark.parametrize("noises", [[0.02, 1.0], [1.0, 0.02], [0.02, 0.02, 1.0], [0.02, 1.0, 0.3]], ids=str)
 def test_each_of_several_outputs_has_its_noise(program, noises):
@@ -222,6 +222,7 @@ def test_each_of_several_outputs_has_its_noise(program, noises):
     assert np.all((held > 0.8) & (held < 0.98)), held
 
 
+@pytest.mark.slow_but(program=[gp_regression])
 @pytest.mark.parametrize("program", [gp_regression, deep_gp, partial(invariant_gp, view=None)])
 def test_a_file_of_one_noise_is_loaded_and_predicts(program, tmp_path):
     X, y = INPUTS, np.stack([NUMBERS, -NUMBERS, NUMBERS], axis=1)

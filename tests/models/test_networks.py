@@ -124,6 +124,7 @@ def test_residual_network_is_that_of_its_paper(images, standard_promotion):
     )
 
 
+@pytest.mark.slow_but(shape=[(33, 20, 1)])
 @pytest.mark.parametrize("shape", [(64, 64, 3), (33, 20, 1)])
 def test_alexnet_takes_images_of_any_size(shape):
     found = jax.eval_shape(lambda: AlexNet(5, shape, (8,), rngs=nnx.Rngs(0))(jax.numpy.zeros((2, *shape), np.float32)))

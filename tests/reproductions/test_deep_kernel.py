@@ -124,6 +124,7 @@ def test_what_was_chosen_by_results_is_in_other_presets_than_the_papers(tmp_path
         assert plain.rates == Phases.rates and plain.weight_decay == 0 and plain.splits == tuned.splits
 
 
+@pytest.mark.slow_but(name=["connected", "small", "lenet"])
 @pytest.mark.parametrize("name", ["connected", "small", "lenet", "quick-cnn", "resnet20", "alexnet"])
 def test_networks_have_a_feature_per_class(name, standard_promotion):
     shape = {"lenet": (28, 28, 1), "small": (8, 8, 1), "connected": (5,)}.get(name, (32, 32, 3))

@@ -13,7 +13,8 @@ def is_found(defect: dict) -> bool:
     path = ROOT / defect["file"]
     source = path.read_text()
     if source.count(defect["old"]) != 1:
-        raise SystemExit(f"{defect['file']} does not have this text once: plant something else.\n{defect['old']}")
+        print(f"{defect['file']} does not have this text once: plant something else.\n{defect['old']}")
+        return False
     path.write_text(source.replace(defect["old"], defect["new"]))
     try:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"]

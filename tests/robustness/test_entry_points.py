@@ -27,7 +27,16 @@ from numpyro.infer import SVI
 from gpzoo import _checks as checks
 from gpzoo.errors import GPZooError
 from gpzoo.inducing.initialisers import kmeans
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, Trained, compare, draws_to_arviz, fit
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    ImportanceWeightedELBO,
+    InducingGuide,
+    Trained,
+    compare,
+    draws_to_arviz,
+    fit,
+)
 from gpzoo.models import fit_deep_kernel, gp_regression
 from tests.programs import KEY, with_model_kwargs
 from tests.robustness.odd import COUNTS, DTYPES, FORMS, JUNK, KEYS, NUMBERS, Odd, meaningful, meaningless
@@ -303,6 +312,7 @@ COMPUTED = {
 }
 
 
+@pytest.mark.slow_but(entry=["predict", "fit", "to_arviz"])
 @pytest.mark.parametrize("entry", COMPUTED)
 def test_odd_data_give_the_bits_of_plain_arrays(entry, trained, record_property, standard_promotion):
     """The result of an entry point, of all its data in an odd form at once, is that of NumPy arrays, bit for bit.
@@ -405,6 +415,8 @@ OPTIONS = {
         lambda g, p, o: compare(o.pop("rng_key", KEY), CANDIDATES, X, y, progress=False, **({"num_steps": 1} | o)),
     ),
     "InducingGuide": (GUIDE, lambda g, p, o: InducingGuide(gp_regression, kmeans(M), **o)),
+    "GaussianProcessELBO": ({"num_particles": COUNTS}, lambda g, p, o: GaussianProcessELBO(**o)),
+    "ImportanceWeightedELBO": ({"num_particles": COUNTS}, lambda g, p, o: ImportanceWeightedELBO(5, **o)),
     "posterior": (
         {"rng_key": KEYS, "num_data": not_none(COUNTS)},
         lambda g, p, o: asked(trained_with(g, p).posterior, o, X, y),

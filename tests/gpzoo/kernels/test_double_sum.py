@@ -9,7 +9,7 @@ import pytest
 
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingPatches
-from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Matern32, White
+from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Linear, Matern32, White
 from gpzoo.views.base import View
 from gpzoo.views.patches import Patches
 from tests.reference import assert_close
@@ -118,6 +118,14 @@ def test_white_noise_in_the_base_is_noise_on_every_response():
     more = noise, noise * np.eye(3), 0, 0, 0.3 * np.eye(4)
     for result, without, extra in zip(evaluate(noisy), evaluate(clean), more, strict=True):
         assert_close(result, np.asarray(without) + extra, 1e-12)
+
+
+def test_noise_of_the_base_that_goes_by_the_view():
+    view, X, _, weights = toy()
+    noise = 0.3 * np.square(view.view(X)).sum(-1) @ np.square(weights)
+    diags = jax.jit(lambda *bases: [DoubleSum(base, view, weights).diag(X) for base in bases])
+    noisy, clean = diags(RBF() + White(0.3) * Linear(), RBF())
+    assert_close(noisy, np.asarray(clean) + noise, 1e-12)
 
 
 def test_distances_survive_images_far_from_zero_in_float32():

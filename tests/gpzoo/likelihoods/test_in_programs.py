@@ -279,6 +279,7 @@ def test_draws_need_a_key():
 # -- plates and masks -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(kind=["array", "independent"])
 @pytest.mark.parametrize(
     ("case", "kind"),
     [

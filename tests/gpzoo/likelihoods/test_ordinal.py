@@ -77,6 +77,7 @@ def test_refusals(cuts, y, message):
         Ordinal(F, cuts).log_prob(y)
 
 
+@pytest.mark.slow_but(wrong=[0.5])
 @pytest.mark.parametrize("wrong", [-1.0, 0.5, 4.0])
 @pytest.mark.parametrize("rows", [False, True])
 def test_traced_labels_that_are_none_give_nan(wrong, rows):

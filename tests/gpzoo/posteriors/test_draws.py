@@ -22,7 +22,7 @@ from gpzoo.kernels import RBF, Matern32, Matern52, Periodic, Pointwise
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.linalg.factorise import root
 from gpzoo.posteriors import Projection, forms
-from tests.programs import KEY, positive, sine
+from tests.programs import KEY, positive, program_of, sine
 from tests.reference import optimal_whitened
 from tests.statistics import gaussian_p_value
 
@@ -255,10 +255,7 @@ def test_joint_draws_train_in_float32(standard_promotion):
 # -- nothing leaves an entry point as NaN --------------------------------------------------------------------------
 
 
-def unjittered(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, jitter=0.0))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+unjittered = program_of(lambda f: Gaussian(f, 0.1), jitter=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -287,10 +284,7 @@ def test_a_covariance_that_does_not_factorise_is_named(name, coincident):
         ENTRY_POINTS[name](*coincident)
 
 
-def overflowing(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Expected(lambda f: dist.Normal(jnp.exp(1e3 * f), 1.0), f), obs=y)
+overflowing = program_of(lambda f: Expected(lambda f: dist.Normal(jnp.exp(1e3 * f), 1.0), f))
 
 
 @pytest.mark.slow
@@ -308,7 +302,8 @@ def test_a_likelihood_that_overflows_is_named():
 ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
 
 
-@pytest.mark.slow_but(variances=[3])
+@pytest.mark.slow_but(variances=[3], drawn=[False], asked=[{}])
+@pytest.mark.parametrize("asked", [{}, {"keep_draws": True}])
 @pytest.mark.parametrize(
     "law, means, variances",
     [
@@ -320,7 +315,7 @@ ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
     ],
 )
 @pytest.mark.parametrize("drawn", [False, True])
-def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, variances, drawn):
+def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, variances, drawn, asked):
     def heavy(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
@@ -329,13 +324,12 @@ def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, vari
     X, y = sine(6)
     guide = InducingGuide(heavy, InducingPoints(X[:2]))
     start = Trained(heavy, guide, guide.init_params(KEY, X, y))
-    for asked in ({}, {"keep_draws": True}):
-        found = start.predict(KEY, X, test_data={"y": y}, quantiles=(0.3, 0.5), num_draws=30, **asked)
-        for moment, finite in ((found["y"].mean, means), (found["y"].variance, variances)):
-            assert moment is None if not finite else np.isfinite(moment).sum() == finite
-        assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
-        assert (found["y"].draws is None) == (not asked)
-        assert moment is None or np.isfinite(found["y"].quantiles).all()
+    found = start.predict(KEY, X, test_data={"y": y}, quantiles=(0.3, 0.5), num_draws=30, **asked)
+    for moment, finite in ((found["y"].mean, means), (found["y"].variance, variances)):
+        assert moment is None if not finite else np.isfinite(moment).sum() == finite
+    assert np.isfinite(found["y"].log_density).all() and np.isfinite(found["f"].mean).all()
+    assert (found["y"].draws is None) == (not asked)
+    assert moment is None or np.isfinite(found["y"].quantiles).all()
 
 
 def test_numbers_whose_sum_overflows_are_finite():

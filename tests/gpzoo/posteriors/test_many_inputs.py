@@ -104,6 +104,17 @@ def test_inputs_in_chunks_are_inputs_at_once(name, N, monkeypatch):
     assert all(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(whole[1]))
 
 
+@pytest.mark.parametrize("name", ["one function", "one kernel"])
+def test_the_mean_alone_is_that_of_dense_matrices(name):
+    make, (kernel, X, inducing, mean, scale, loc) = setting(name, 4)
+    found, K, across = jax.jit(
+        lambda: (make(kernel, X, inducing, mean, scale, loc).mean, kernel(inducing.Z), kernel(inducing.Z, X))
+    )()
+    K = np.asarray(K) + 1e-6 * np.eye(M)  # with the jitter of the prior
+    weights = np.linalg.solve(K, mean) if name == "one function" else np.linalg.solve(np.linalg.cholesky(K).T, mean)
+    close(np.asarray(found), np.asarray(loc + across.T @ weights), 1e-9)
+
+
 def test_by_default_few_inputs_are_taken_at_once():
     make, arguments = setting("one kernel", 50)
     assert "scan[" not in str(jax.make_jaxpr(lambda *a: make(*a).marginals())(*arguments))

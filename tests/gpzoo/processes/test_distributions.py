@@ -101,7 +101,7 @@ def test_log_prob_and_moments_against_scipy(name):
     np.testing.assert_allclose(first, expected[0], rtol=1e-8)
 
 
-@pytest.mark.slow_but(name=["one kernel", "one input per output"])
+@pytest.mark.slow_but(name=["one input per output"])
 @pytest.mark.parametrize("name", SITES)
 def test_the_derivative_of_a_density_is_that_of_its_formula(name):
     """By hyperparameters, mean and values, of several values at once; from one factorisation and one solve."""
@@ -397,6 +397,7 @@ def test_one_kernel_per_output_is_so_many_separate_processes():
     np.testing.assert_allclose((kl, score), (sum(map(float, kls)), sum(map(float, scores))), rtol=1e-10)
 
 
+@pytest.mark.slow_but(whiten=[True])
 @pytest.mark.parametrize("diagonal", [False, True], ids=["full", "diagonal"])
 @pytest.mark.parametrize("whiten", [False, True], ids=["u", "v"])
 def test_draws_of_u_and_of_f_given_u_make_up_q(whiten, diagonal):

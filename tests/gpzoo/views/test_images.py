@@ -60,6 +60,7 @@ def test_the_identity_keeps_every_pixel_in_either_precision():
     np.testing.assert_allclose(warped(x, matrix), x, atol=1e-6)
 
 
+@pytest.mark.slow_but(dtype=[np.float32])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_right_angles_turn_counter_clockwise_and_lose_nothing(turns, dtype):

@@ -23,7 +23,7 @@ from gpzoo.models import (
 from gpzoo.models.deep import linear_layers
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables import ArrayTable, standardised
-from tests.programs import regression
+from tests.programs import program_of, regression
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((200, 3))
@@ -59,10 +59,7 @@ def test_other_programs_take_good_data_too():
     assert names(gp_regression, RNG.uniform(size=(100, 2)), np.sin(RNG.uniform(size=100) * 6)) == []
 
 
-def student(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", Expected(lambda f, scale: dist.StudentT(3.0, f, scale), f, 0.3), obs=y)
+student = program_of(lambda f: Expected(lambda f, scale: dist.StudentT(3.0, f, scale), f, 0.3))
 
 
 def test_data_of_any_distribution_are_looked_at():

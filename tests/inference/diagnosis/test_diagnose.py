@@ -77,7 +77,7 @@ def waves_of_one_column(rows):
     return X, np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(rows).standard_normal(rows)
 
 
-@pytest.mark.slow_but(schedule=["cosine"], rows=[60])
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("rows, batch_size", [(60, None), (120, 40)])
 def test_a_training_that_a_falling_rate_stopped_is_not_finished(schedule, rows, batch_size):

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from gpzoo import InducingPoints, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
-from gpzoo.inference import Trained, load, plots
+from gpzoo.inference import Trained, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
 from gpzoo.kernels import RBF, Matern12, White
 from gpzoo.likelihoods import Expected, Gaussian
@@ -24,7 +24,7 @@ from gpzoo.models.invariant import invariant_gp
 from gpzoo.models.views import rotation
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.orbits import Orbit
-from tests.programs import KEY, at_start, bayesian_regression, deep, regression, sine
+from tests.programs import KEY, at_start, bayesian_regression, deep, program_of, regression, sine
 
 
 def made_up(*args, **options):
@@ -112,10 +112,7 @@ def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
 
 @pytest.mark.slow
 def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
-    def times(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(lambda f: dist.Exponential(jnp.exp(f)), f), obs=y)
+    times = program_of(lambda f: Expected(lambda f: dist.Exponential(jnp.exp(f)), f))
 
     X, _ = sine(12)
     y = np.linspace(0.1, 2.0, 12)
@@ -126,10 +123,7 @@ def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
 
 @pytest.mark.slow
 def test_a_fit_of_data_without_a_mean_shows_that_of_the_function():
-    def outliers(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(lambda f: dist.Cauchy(f, 0.1), f), obs=y)
+    outliers = program_of(lambda f: Expected(lambda f: dist.Cauchy(f, 0.1), f))
 
     X, y = sine(12)
     ax = plots.fit_1d(KEY, made_up(outliers, random_subset(4), X, y), X, y)
@@ -199,6 +193,7 @@ def test_one_of_several_sites_is_named():
     assert "inducing points" in words(plots.fit_1d(KEY, trained, X, y, site="g"))
 
 
+@pytest.mark.slow
 def test_the_data_site_is_the_first_or_the_named_one():
     X, y = sine(12)
 
@@ -495,15 +490,6 @@ def test_against_nuts_in_its_own_units():
 
 
 # -- surroundings ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_loaded_model_is_drawn_as_before(tmp_path):
-    trained, X, y = of_one_input()
-    trained.save(tmp_path / "model.gpzoo")
-    again = load(tmp_path / "model.gpzoo", regression)
-    first, second = (plots.fit_1d(KEY, each, X, y, draws=0) for each in (trained, again))
-    np.testing.assert_array_equal(line(first, "mean of y"), line(second, "mean of y"))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide
 from gpzoo.inference.diagnosis.vsbc import vsbc
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
-from tests.programs import adam
+from tests.programs import adam, program_of
 
 X = np.linspace(-1, 1, 10)[:, None]
 Y = np.zeros(10)
@@ -63,10 +63,7 @@ def test_draws_that_are_not_finite_are_refused():
 
 @pytest.mark.slow
 def test_functions_have_ranks_too():
-    def program(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+    program = program_of(lambda f: Gaussian(f, 0.1))
 
     svi = SVI(program, InducingGuide(program, kmeans(4)), adam(0.1), GaussianProcessELBO())
     found = vsbc(random.key(1), svi, 100, X, Y, num_simulations=40)

@@ -55,7 +55,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow_but(name=["noise that depends on the input", "nothing but noise"])
+@pytest.mark.slow_but(name=["noise that depends on the input"])
 @pytest.mark.parametrize("name", CASES)
 def test_draws_have_the_moments_of_the_posterior(name):
     kernel, inducing, outputs, options = CASES[name]

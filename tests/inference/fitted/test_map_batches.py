@@ -62,6 +62,7 @@ def mapped(model, keys, size, sign=1.0, traced=None, draws_together=1):
     return map_batches(fn, model, keys, size).arrays
 
 
+@pytest.mark.slow
 def test_batches_are_the_whole_where_a_site_is_drawn():
     layers = {"f1": kmeans(4), "f2": kmeans(4)}
     guide = InducingGuide(deep, layers)

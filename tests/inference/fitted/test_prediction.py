@@ -24,7 +24,7 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import deep, positive, regression, sine
+from tests.programs import deep, positive, program_of, regression, sine
 from tests.reference import conditional, pairs, rbf
 
 KEY = random.key(0)
@@ -75,29 +75,6 @@ def test_many_inputs_at_once_are_those_of_small_batches():
     np.testing.assert_allclose(one.variance, several.variance, rtol=1e-7)
     for shape, size in (((1000, 8), 1000), ((30_000, 8), 20_000), ((30_000, 784), 1000)):
         assert prediction._rows_at_a_time(SimpleNamespace(args=(np.zeros(shape, bool),))) == size
-
-
-@pytest.mark.slow
-def test_batches_do_not_change_predictions():
-    labels = np.arange(10) % 3
-    guide, params = prepared(softmax, X, labels)
-    results = [
-        Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": labels[:7]}, num_draws=4, batch_size=size)
-        for size in (1000, 3)
-    ]
-    assert set(results[0]) == {"h", "f", "y"}
-    assert results[0]["y"].probs.shape == (7, 3) and results[0]["y"].mean is None
-    np.testing.assert_allclose(results[0]["y"].probs.sum(1), 1.0, rtol=1e-12)
-    assert results[0]["f"].mean.shape == results[0]["f"].variance.shape == (7, 2)
-    assert results[0]["y"].log_density.shape == (7,) and results[0]["f"].log_density is None
-    for label in (0.5, 3):
-        with pytest.raises(ValueError, match=rf"Site 'y': Softmax: y holds {label} at .*whole numbers from 0 to 2"):
-            Trained(softmax, guide, params).predict(KEY, NEW, test_data={"y": np.full(7, label)}, num_draws=4)
-    for site in results[0]:
-        for one, two in zip(results[0][site], results[1][site], strict=True):
-            assert (one is None) == (two is None)
-            if one is not None:
-                np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-12)
 
 
 def test_one_layer_is_exact():
@@ -240,11 +217,6 @@ def test_arguments_that_do_not_go_together_are_refused(samples):
         Trained(regression, guide, params).predict(KEY, NEW[:0])
     with pytest.raises(ValueError, match=r"test_data names \['z'\], but the sites are \['f', 'y'\]"):
         Trained(regression, guide, params).predict(KEY, NEW, test_data={"z": TARGETS})
-    for wrong in (0, -1):
-        with pytest.raises(ValueError, match=f"batch_size must be .* got {wrong}"):
-            Trained(regression, guide, params).predict(KEY, NEW, batch_size=wrong)
-        with pytest.raises(ValueError, match=f"num_draws must be .* got {wrong}"):
-            Trained(regression, guide, params).predict(KEY, NEW, num_draws=wrong)
 
 
 @pytest.mark.slow
@@ -297,10 +269,6 @@ def test_a_guide_and_an_observed_gp_site():
 
 
 def test_sites_without_values_are_refused():
-    guide, params = prepared(regression, X, y)
-    partly = {name: value for name, value in params.items() if name != "noise"}
-    with pytest.raises(ValueError, match=r"no value for \['noise'\]"):
-        Trained(regression, guide, partly).predict(KEY, NEW)
     samples = {"variance": jnp.ones(3), "lengthscale": jnp.ones(3), "noise": jnp.ones(3)}
     lifted = handlers.lift(regression, prior={name: dist.LogNormal(0.0, 1.0) for name in samples})
     with pytest.raises(ValueError, match="no draws of the latent site 'f'"):
@@ -314,10 +282,7 @@ def test_a_guide_that_saw_no_data_is_refused():
 
 
 def test_joint_sites_take_one_batch():
-    def centred(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Normal(draws(f) - jnp.mean(draws(f)), 0.1), obs=y)
+    centred = program_of(lambda f: dist.Normal(draws(f) - jnp.mean(draws(f)), 0.1))
 
     guide, params = prepared(centred, X, y, joint={"f"})
     with pytest.raises(ValueError, match="depends on its batch: pass batch_size=7 or more"):
@@ -326,10 +291,7 @@ def test_joint_sites_take_one_batch():
 
 
 def test_any_categorical_likelihood_has_class_probabilities():
-    def classes(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Expected(three_classes, f), obs=y)
+    classes = program_of(lambda f: Expected(three_classes, f))
 
     guide, params = prepared(classes, X, np.arange(10) % 3)
     found = Trained(classes, guide, params).predict(KEY, NEW)["y"]
@@ -342,10 +304,7 @@ def three_classes(f):
 
 
 def test_labels_per_datum_are_not_classes():
-    def labels(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Bernoulli(f), obs=y)
+    labels = program_of(Bernoulli, num_outputs=3)
 
     guide, params = prepared(labels, X, np.ones((10, 3)))
     found = Trained(labels, guide, params).predict(KEY, NEW)["y"]
@@ -355,12 +314,7 @@ def test_labels_per_datum_are_not_classes():
 @pytest.mark.slow
 def test_draws_and_quantiles_of_numpyros_bernoulli():
     """NumPyro draws it with types that strict promotion, which all tests have, refuses to mix."""
-
-    def labels(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", dist.Bernoulli(probs=jax.nn.sigmoid(draws(f))), obs=y)
-
+    labels = program_of(lambda f: dist.Bernoulli(probs=jax.nn.sigmoid(draws(f))))
     guide, params = prepared(labels, X, (y > 0).astype(int))
     found = Trained(labels, guide, params).predict(KEY, NEW, num_draws=200, keep_draws=True, quantiles=(0.4, 0.6))["y"]
     assert found.draws.shape == (200, 7) and set(np.unique(found.draws)) == {0, 1}
@@ -386,12 +340,7 @@ def test_means_alone_are_the_same_means(model, whiten):
 
 
 def test_means_of_one_kernel_per_output():
-    def model(X, y=None):
-        f = numpyro.sample(
-            "f", GaussianProcess(RBF(jnp.array([1.0, 2.0]), jnp.array([[0.5], [1.0]])), X, num_outputs=2)
-        )
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+    model = program_of(lambda f: Gaussian(f, 0.1), RBF(jnp.array([1.0, 2.0]), jnp.array([[0.5], [1.0]])), num_outputs=2)
 
     guide, params = prepared(model, X, np.stack([y, -y], 1))
     whole, means = (Trained(model, guide, params).predict(KEY, NEW, mean_only=only)["f"] for only in (False, True))
@@ -488,10 +437,29 @@ def with_known(X, s, y=None, *, make):
         numpyro.sample("y", make(f, s), obs=y)
 
 
-@pytest.mark.slow_but(row=[4], case=["exposure"])
+ASKED = {
+    "predict": lambda trained, at_new: trained.predict(KEY, NEW, at_new, num_draws=3),
+    "batches": lambda trained, at_new: trained.predict(KEY, NEW, at_new, num_draws=3, batch_size=3),
+    "draws": lambda trained, at_new: trained.predict(KEY, NEW, at_new, num_draws=3, keep_draws=True),
+    "to_arviz": lambda trained, at_new: trained.to_arviz(
+        KEY, X, np.ones(len(X)), np.round(np.abs(y)), new_args=(NEW, at_new), num_draws=2
+    ),
+    "samples": lambda trained, at_new: predict(
+        KEY,
+        trained.model,
+        NEW,
+        at_new,
+        posterior_samples={"f": jnp.stack([y, -y])},
+        train_args=(X, np.ones(len(X)), np.round(np.abs(y))),
+    ),
+}
+
+
+@pytest.mark.slow_but(row=[4], case=["exposure"], asked=["predict"])
+@pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
-def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
+def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row, asked):
     make, message = OUT_OF_RANGE[case]
     program, known = partial(with_known, make=make), np.ones(len(X))
     guide, params = prepared(program, X, known, np.round(np.abs(y)))
@@ -499,16 +467,11 @@ def test_negative_noise_and_exposure_at_new_rows_are_refused(case, row):
     at_new[row] = -0.5
     trained = Trained(program, guide, params)
     assert np.isfinite(trained.predict(KEY, NEW, np.abs(at_new), num_draws=3)["y"].variance).all()
-    for options in ({}, {"batch_size": 3}, {"keep_draws": True}):
-        with pytest.raises(ValueError, match=message):
-            trained.predict(KEY, NEW, at_new, num_draws=3, **options)
     with pytest.raises(ValueError, match=message):
-        trained.to_arviz(KEY, X, known, np.round(np.abs(y)), new_args=(NEW, at_new), num_draws=2)
-    samples = {"f": jnp.stack([y, -y])}
-    with pytest.raises(ValueError, match=message):
-        predict(KEY, program, NEW, at_new, posterior_samples=samples, train_args=(X, known, np.round(np.abs(y))))
+        ASKED[asked](trained, at_new)
 
 
+@pytest.mark.slow
 def test_a_negative_number_for_a_kernel_at_new_rows_is_refused():
     def program(X, level, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(level[0], 1.0), X))

@@ -23,7 +23,7 @@ from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
 from gpzoo.models import train_deep_kernel
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import around_constant, constant, relaxed, sine
+from tests.programs import around_constant, constant, program_of, relaxed, sine
 
 KEY = random.key(0)
 #: Three distinct inputs, each twenty times, a hair apart.
@@ -123,12 +123,7 @@ def test_inputs_all_the_same_are_refused_by_the_sites_initialiser():
 
 def test_an_initial_covariance_that_fails_names_the_site_and_blames_no_learning_rate():
     X, y = sine(12)
-
-    def smooth(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1e9), X, jitter=0.0))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
-
+    smooth = program_of(lambda f: Gaussian(f, 0.1), RBF(1.0, 1e9), jitter=0.0)
     with pytest.raises(GPZooError, match="Kuu of site 'f' failed") as caught:
         fit(KEY, make(smooth), 3, X, y, progress=False)
     assert "learning rate" not in str(caught.value)

@@ -511,6 +511,7 @@ def test_neither_steps_nor_members_retrace(backend, monkeypatch):
     assert traces(K, 3) == (few[0], few[1] + 1)
 
 
+@pytest.mark.slow_but(most=[4])
 @pytest.mark.parametrize("cost, most", [(3.0, 1), (0.25, 4), (0.01, 100)])
 def test_the_host_looks_about_once_a_second(cost, most, monkeypatch):
     now, counts, steps = [0.0], [], Steps.take

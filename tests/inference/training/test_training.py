@@ -31,6 +31,7 @@ from tests.programs import (
     constant,
     deep,
     positive,
+    program_of,
     regression,
     relaxed,
     sine,
@@ -186,10 +187,7 @@ def several(X, y=None, labels=None):
             numpyro.sample("robustmax", RobustMax(g), obs=labels)
 
 
-def plain(X, y=None):
-    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-    with numpyro.plate("data", len(X)):
-        numpyro.sample("y", dist.StudentT(4.0, draws(f), 0.1), obs=y)
+plain = program_of(lambda f: dist.StudentT(4.0, draws(f), 0.1))
 
 
 def apart(X, y=None):
@@ -342,12 +340,7 @@ def test_bad_arguments_are_refused():
 
 def test_bad_data_are_refused_at_once():
     X, y = sine(12)
-
-    def classes(X, y=None):
-        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
-        with numpyro.plate("data", len(X)):
-            numpyro.sample("y", RobustMax(f), obs=y)
-
+    classes = program_of(RobustMax, num_outputs=3)
     labels = jnp.arange(12) % 3
     svi = make(classes)
     with pytest.raises(ValueError, match=r"y holds 7 at index \(5,\).*labels of 3 classes must be .* from 0 to 2"):
