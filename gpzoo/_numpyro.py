@@ -70,6 +70,7 @@ class OwnSites(Handler):
     def __init__(self) -> None:
         super().__init__()
         self._on_the_way: list[_OnTheWay] = []
+        self._copied: dict[str, tuple[Any, ...]] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
         """Keep a message as it was written, before any other handler has changed it."""
@@ -98,7 +99,12 @@ class OwnSites(Handler):
         Raises:
             ValueError: if a handler between has hidden the site.
         """
-        answer = self._on_the_way.pop().answer
+        back = self._on_the_way.pop()
+        name = back.written.get("name")
+        # Handlers such as ``do`` send a copy on its way, and keep the message itself.
+        answer = back.answer or self._copied.pop(str(name), ())
+        if name and any(each.written.get("name") == name for each in self._on_the_way):
+            self._copied[name] = answer
         if not answer:
             raise ValueError(
                 f"Site {msg.get('name')!r} does not get out of the program, where handlers.block hides it: have "

@@ -327,3 +327,26 @@ def test_unwhitened_diagonal_starts_at_the_priors_scale():
     guide = InducingGuide(program, kmeans(3), whiten=False, covariance="diagonal", initial_scale=0.5)
     scale = guide.init_params(KEY, X, jnp.stack([y, y], axis=1))["f_scale"]
     np.testing.assert_allclose(scale, 2.5 * np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("hyperparameters", ["point", "normal"])
+@pytest.mark.parametrize("changed", ["m", "f", "both"])
+def test_interventions_are_what_the_data_see(changed, hyperparameters):
+    """``handlers.do`` cuts a site off from the data, a GP site or another: the guide has it, and its prior, alone."""
+    values = {"m": jnp.array(2.0), "f": jnp.linspace(0.0, 1.0, 6)}
+    values = values if changed == "both" else {changed: values[changed]}
+    X, y = np.linspace(0, 1, 6)[:, None], np.linspace(1.0, 3.0, 6)
+
+    def program(X, y=None, *, m=None, f=None):
+        of_m, of_f = numpyro.sample("m", dist.Normal()), numpyro.sample("f", GaussianProcess(RBF(), X))
+        of_g = numpyro.sample("g", GaussianProcess(RBF(0.5), X))
+        mean = of_g + (of_f if f is None else f) + (of_m if m is None else m)
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(mean, 0.1), obs=y)
+
+    bounds, objective = [], GaussianProcessELBO()
+    for model in (handlers.do(program, values), partial(program, **values)):
+        guide = InducingGuide(model, kmeans(3), hyperparameters=hyperparameters, coupled=False)
+        params = guide.init_params(KEY, X, y)
+        bounds.append(float(objective.loss(KEY, params, model, guide, X, y)))
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
