@@ -522,8 +522,9 @@ class Interpolation(Conditional):
 
     def given_draw(self) -> Self:
         """See :meth:`Conditional.given_draw`: draws are not whitened."""
-        data, (_, site) = self._flatten()
-        return self._unflatten((False, site), data)
+        given = self._with_fields()
+        given.whiten = False
+        return given
 
     # -- q(f) --------------------------------------------------------------------------------------------------------
 
