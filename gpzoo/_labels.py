@@ -58,13 +58,16 @@ def refuse_other_order(args: tuple, kwargs: Mapping[str, Any]) -> None:
     """
     index = first_index(args)
     for name, x in kwargs.items():
-        own = index_of(x)
-        if index is None or own is None or own.equals(index) or set(own) != set(index):
-            continue
-        raise ValueError(
-            f"model_kwargs['{name}'] has the labels of the rows in another order. If it has a value for each row, make "
-            f"it a positional argument of the program or reindex it; if it has not, pass {name}.to_numpy()."
-        )
+        if in_another_order(index_of(x), index):
+            raise ValueError(
+                f"model_kwargs['{name}'] has the labels of the rows in another order. If it has a value for each row, "
+                f"make it a positional argument of the program or reindex it; if it has not, pass {name}.to_numpy()."
+            )
+
+
+def in_another_order(own: Any, index: Any) -> bool:
+    """Whether two indexes have the same labels in different orders."""
+    return own is not None and index is not None and not own.equals(index) and set(own) == set(index)
 
 
 def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, what: str, way_out: str) -> list[int]:

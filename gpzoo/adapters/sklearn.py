@@ -22,6 +22,7 @@ from scipy.special import softmax
 from gpzoo import GPZooError, kmeans
 from gpzoo import _checks as checks
 from gpzoo._extras import needs
+from gpzoo._labels import in_another_order, index_of
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, fit, lbfgs, load
 from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.inference.programs.program import look
@@ -134,6 +135,9 @@ class _Estimator(BaseEstimator):
         X = scaler.fit_transform(X)
         most = checks.positive_int("num_inducing", self.num_inducing)
         guide = InducingGuide(program, kmeans(min(most, len(np.unique(X, axis=0)))))
+        for name in ("num_steps", "batch_size"):
+            if getattr(self, name) is not None:
+                checks.positive_int(name, getattr(self, name))
         num_steps = (100 if search else 500) if self.num_steps is None else self.num_steps
         rate = optax.warmup_cosine_decay_schedule(0.01, 0.1, num_steps // 10, max(num_steps, 1), 0.001)
         how = (lbfgs(), CollapsedELBO()) if search else (optax.adam(rate, b2=0.9), GaussianProcessELBO())
@@ -240,6 +244,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
             NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
         new = self._next()
+        _refuse_other_order(X, y)
         X, y = validate_data(new, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
         y = y.astype(np.float64)
         scaler: Any = StandardScaler().fit(y.reshape(len(y), -1))
@@ -346,6 +351,7 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
             NonFiniteError, FactorisationError: where the first step fails, naming the site.
         """
         new = self._next()
+        _refuse_other_order(X, y)
         X, y = validate_data(new, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         new.classes_, labels = np.unique(y, return_inverse=True)
@@ -386,3 +392,16 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         """The most probable labels, ``[N]``; raises as :meth:`predict_proba`."""
         most = np.argmax(self.predict_proba(X), axis=-1)
         return self.classes_[most]
+
+
+def _refuse_other_order(X: Any, y: Any) -> None:
+    """Refuse targets with the labels of the inputs in another order, which scikit-learn takes by position.
+
+    Raises:
+        ValueError: naming the ways out.
+    """
+    if in_another_order(index_of(y), index_of(X)):
+        raise ValueError(
+            "y has the labels of the rows of X in another order: put it in theirs, y.loc[X.index], or pass "
+            "y.to_numpy() to take its rows by position."
+        )

@@ -33,10 +33,11 @@ def refuse_negative(fn: Fn) -> Fn:
     for name, part in vars(fn).items():
         if isinstance(part, Distribution) and (found := refuse_negative(part)) is not part:
             changed[name] = found
-    own = {name: vars(fn).get(name) for name, limits in fn.arg_constraints.items() if _is_of_numbers(limits)}
+    limits = _limits(fn)
+    own = {name: vars(fn)[name] for name in limits if vars(fn).get(name) is not None}
     negative = []
     for name, value in own.items():
-        if value is None or not _is_positive(fn.arg_constraints[name]):
+        if not _is_positive(limits[name]):
             continue
         if not checks.is_concrete(value):
             negative.append(value < 0)
@@ -48,12 +49,22 @@ def refuse_negative(fn: Fn) -> Fn:
             )
     for bad in negative:
         for name, value in own.items():
-            if value is not None and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            if jnp.issubdtype(jnp.result_type(value), jnp.floating):
                 changed[name] = jnp.where(bad, jnp.nan, changed.get(name, value))
     if not changed:
         return fn
     found = copy(fn)
     vars(found).update(changed)
+    return found
+
+
+def _limits(fn: Distribution) -> dict[str, Any]:
+    """The constraints of a distribution's parameters, those under which its class hands them to its bases too."""
+    found: dict[str, Any] = {}
+    for kind in type(fn).__mro__:
+        for name, limits in vars(kind).get("arg_constraints", {}).items():
+            if name not in found and _is_of_numbers(limits):
+                found[name] = limits
     return found
 
 

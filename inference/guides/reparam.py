@@ -26,6 +26,7 @@ from numpyro.infer.reparam import Reparam
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
+from gpzoo._labels import aligned
 from gpzoo._numpyro import OwnSites
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import Initialiser, start
@@ -198,6 +199,7 @@ class whitened(handlers.reparam):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program."""
         if self.fn is not None:
+            args = aligned(checks.positional(self.fn, len(args))[0], args)
             # Under jit, NumPy's arrays would be no numbers that initialisers can look at as soon as they are JAX's.
             args, kwargs = tuple(map(_as_jax, args)), {name: _as_jax(x) for name, x in kwargs.items()}
         return super().__call__(*args, **kwargs)

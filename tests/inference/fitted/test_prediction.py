@@ -428,6 +428,19 @@ OUT_OF_RANGE = {
         "Site 'y': rate of Poisson must not be",
     ),
     "drawn": (lambda f, s: dist.Normal(draws(f), s), "scale of Normal must not be negative"),
+    # Numbers that the class does not keep under their names.
+    "overdispersed": (
+        lambda f, s: Expected(lambda f, s: dist.NegativeBinomial2(s * jnp.exp(f), 3.0), f, s),
+        "Site 'y': rate of Gamma must not be negative",
+    ),
+    "zero-inflated": (
+        lambda f, s: Expected(lambda f, s: dist.ZeroInflatedNegativeBinomial2(s * jnp.exp(f), 3.0, gate=0.1), f, s),
+        "Site 'y': rate of Gamma must not be negative",
+    ),
+    "total count": (
+        lambda f, s: Expected(lambda f, s: dist.NegativeBinomialLogits(s, f), f, s),
+        "Site 'y': concentration of Gamma must not be negative",
+    ),
 }
 
 
@@ -455,7 +468,7 @@ ASKED = {
 }
 
 
-@pytest.mark.slow_but(row=[4], case=["exposure"], asked=["predict"])
+@pytest.mark.slow_but(row=[4], case=["exposure", "overdispersed"], asked=["predict"])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
