@@ -208,12 +208,16 @@ class Kernel(Fields):
 
     def jitter(self, X: ArrayLike) -> Float[Array, "*D"]:
         """What the Gram matrix of ``X`` lacks on its diagonal; see :func:`gpzoo.linalg.factorise.needed_jitter`."""
+        return needed_jitter(*self.variances_for_jitter(X))
+
+    def variances_for_jitter(self, X: ArrayLike) -> tuple[Float[Array, "*D N"], ...]:
+        """The arguments of :func:`gpzoo.linalg.factorise.needed_jitter`."""
 
         def least(k: Kernel, X: Array) -> Array:
             own = k.split_noise()[0]
             return jnp.zeros(len(X), X.dtype) if own is None else own.least_variances(X)
 
-        return needed_jitter(self.diag(X), self._over_outputs(least, X), self.noise_diag(X))
+        return self.diag(X), self._over_outputs(least, X), self.noise_diag(X)
 
     def has_outputs(self, X: Array | np.ndarray) -> bool:
         """Whether inputs of a valid rank (:meth:`check_inputs`) are one set per output, ``[D, N, ...]``."""

@@ -22,6 +22,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
+from gpzoo.inference.programs.precision import warn_of_rounding
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.row_order import refuse_in_minibatches
 from gpzoo.inference.programs.runs import Trace, values_of
@@ -95,6 +96,8 @@ class _OfInducingGuide:
         if not source.full and not known:
             learns_state = any(site["type"] == "mutable" for site in sites.values())
             refuse_in_minibatches(guide.model, first, options, values_of(sites), order_alone=learns_state)
+        if looked is not None:
+            warn_of_rounding(guide.model, seen, options, values_of(sites), looked)
         self.init = self.init or initial(svi, sites)
         return self.init(key, values_of(sites))
 
@@ -114,7 +117,9 @@ class _OfOtherGuide:
         svi, source = self.setup.svi, self.setup.source
         state = self.init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
         options, values = self.setup.kwargs_of(k) | svi.static_kwargs, svi.get_params(state)
-        self.needs = look(svi.model, source.all_rows(k), options, values, arrays=True, first=True).needs
+        seen = look(svi.model, source.all_rows(k), options, values, arrays=True, first=True)
+        self.needs = seen.needs
+        warn_of_rounding(svi.model, source.all_rows(k), options, values, seen)
         return state
 
     def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:

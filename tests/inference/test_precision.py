@@ -7,15 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer import SVI
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.util import log_density
 
 from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, NaturalGradients, marginal, predict
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    NaturalGradients,
+    fit,
+    marginal,
+    predict,
+)
 from gpzoo.kernels import RBF, Constant, Convolutional, Kernel, Linear, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.linalg.factorise import RELATIVE_JITTER, ROUNDING
@@ -161,3 +171,40 @@ def test_a_density_whose_noise_is_lost_says_so():
     with pytest.warns(PrecisionWarning, match=r"rounding errors of .* in float32.*enable_x64"):
         process.log_prob(np.zeros(50, np.float32))
     GaussianProcess(RBF() + Constant(1e5) + White(0.01), np.float64(X)).log_prob(np.zeros(50))
+
+
+def exact_mean(X, y=None, *, level):
+    v = numpyro.param("v", jnp.float32(1.0))
+    numpyro.sample("y", GaussianProcess(RBF(v) + Constant(level) + White(0.01), X), obs=y)
+
+
+def exact_prior(X, y=None, *, level):
+    v = numpyro.sample("v", dist.LogNormal())
+    numpyro.sample("y", GaussianProcess(RBF(v) + Constant(level) + White(0.01), X), obs=y)
+
+
+TRAINED = {
+    "exact": (exact_mean, lambda program: InducingGuide(program, InducingPoints(np.zeros((1, 1), np.float32)))),
+    "another guide": (exact_prior, AutoDelta),
+    "sparse": (
+        partial(latent, noise=0.01),
+        lambda program: InducingGuide(program, InducingPoints(np.linspace(0, 3, 10, dtype=np.float32)[:, None])),
+    ),
+}
+
+
+@pytest.mark.slow_but(case=["exact"])
+@pytest.mark.parametrize("case", TRAINED)
+@pytest.mark.parametrize("size, level", [(40, 1e5), (90, 3e5), (40, 1.0)])
+def test_a_training_in_float32_says_what_it_loses(case, size, level, standard_promotion):
+    """Compiled steps have no warnings: of a level beside which rounding exceeds the noise the start tells."""
+    program, guide = TRAINED[case]
+    X = np.linspace(0, 3, size, dtype=np.float32)[:, None]
+    y, bound = np.sin(X[:, 0]), GaussianProcessELBO() if guide is not AutoDelta else Trace_ELBO()
+    kept = {"kernel": RBF() + Constant(np.float32(level))} if case == "sparse" else {"level": np.float32(level)}
+    program = partial(program, **kept)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(KEY, SVI(program, guide(program), optax.adam(0.01), bound), 1, X, y, progress=False)
+    told = [each for each in caught if issubclass(each.category, PrecisionWarning) and "rounding" in str(each.message)]
+    assert len(told) == (level > 1)

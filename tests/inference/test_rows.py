@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import optax
 import pytest
 from jax import random
+from numpyro.infer import SVI
 from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints, draws, kernels
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit
 from gpzoo.inference.programs.gp_sites import DrawnWithin
 from gpzoo.inference.programs.row_order import _same, rows_of_sites
 from gpzoo.inference.programs.rows import Layout
@@ -490,3 +492,24 @@ def test_a_second_call_at_the_same_shapes_compiles_nothing():
         assert count
         call(random.key(1))
         assert len(compiled) == count
+
+
+@pytest.mark.parametrize("size", [4, 7])
+@pytest.mark.parametrize("of", ["a mean", "a place", "their number"])
+def test_rows_of_a_minibatch_that_go_by_others_are_refused(of, size, standard_promotion):
+    inputs = {
+        "a mean": lambda X: X - X.mean(0),
+        "a place": lambda X: X + 1e-4 * jnp.arange(len(X), dtype=X.dtype)[:, None],
+        "their number": lambda X: X * len(X),
+    }[of]
+
+    def program(X, y=None, *, num_data=None):
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(numpyro.param("v", jnp.ones(()))), inputs(X)))
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", gaussian(f, 0.1), obs=y)
+
+    rows = np.linspace(0, 1, 12)[:, None]
+    svi = SVI(program, InducingGuide(program, InducingPoints(U)), optax.adam(0.1), GaussianProcessELBO())
+    with pytest.raises(ValueError, match=r"'[yf]' does not come in minibatches"):
+        fit(KEY, svi, 1, rows, rows[:, 0], batch_size=size, progress=False)
+    assert fit(KEY, svi, 1, rows, rows[:, 0], progress=False).losses.shape == (1,)

@@ -1,0 +1,51 @@
+"""Warnings of covariance matrices whose noise, or an addend, a training loses in rounding errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from gpzoo._checks import is_concrete
+from gpzoo.inference.programs.program import Look
+from gpzoo.inference.programs.runs import compiled_once, sampled, unmasked
+from gpzoo.inference.programs.standins import run_with, unit_value
+from gpzoo.kernels.base import has_sum
+from gpzoo.linalg.factorise import needed_jitter
+from gpzoo.processes.process import GaussianProcess
+
+
+def warn_of_rounding(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any], seen: Look) -> None:
+    """Warn of float32 at the values that a training starts from: compiled steps cannot.
+
+    Asked about are sums of kernels, and exact GPs, whose jitter the user leaves to us.
+
+    Args:
+        model: the program.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        values: of its parameters, and of the guide's, by name.
+        seen: a look at the program.
+    """
+    asked = [name for name, site in sampled(seen.trace).items() if _can_be_lost(unmasked(site["fn"]), site)]
+    if not asked:
+        return
+    points = {name.removesuffix("_loc"): x for name, x in values.items() if name.endswith("_loc")}
+    known = {name: x for name, x in (points | dict(values)).items() if name in seen.trace}
+
+    def once() -> dict[str, Any]:
+        trace = run_with(unit_value, model, args, kwargs, known).model
+        priors = {name: unmasked(trace[name]["fn"]) for name in asked}
+        return {name: prior.kernel.variances_for_jitter(prior.X) for name, prior in priors.items()}
+
+    for name, variances in compiled_once(once).items():
+        count = len(values[f"{name}_mean"]) if f"{name}_mean" in values else None
+        if all(map(is_concrete, variances)):
+            needed_jitter(*(x[..., :count] for x in variances))
+
+
+def _can_be_lost(fn: Any, site: Mapping[str, Any]) -> bool:
+    if not isinstance(fn, GaussianProcess) or fn.X.dtype != jnp.float32 or fn.jitter is not None:
+        return False
+    return bool(site["is_observed"]) or has_sum(fn.kernel)
