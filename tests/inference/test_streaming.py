@@ -379,7 +379,7 @@ def test_what_cannot_be_conditioned_is_refused():
         untrained(no_process, kmeans(3), X, y).condition(KEY, X, y)
     diagonal = untrained(regression, kmeans(5), X, y, covariance="diagonal")
     grid = untrained(regression, InducingGrid(300), X, y)
-    for other, name in ((diagonal, "Diagonal"), (grid, "LowRank")):
+    for other, name in ((diagonal, "'diagonal'"), (grid, "'low_rank'")):
         for refused in (
             partial(other.condition, KEY, X, y),
             partial(other.add_inducing, KEY, kmeans(2), X),
