@@ -367,3 +367,24 @@ def test_classification_is_no_worse_than_scikit_learns(load):
         losses.append([log_loss(y[test], each.predict_proba(X[test])) for each in (ours, theirs)])
     ours, theirs = np.mean(losses, axis=0)
     assert ours < theirs + np.std(losses), losses
+
+
+@pytest.mark.parametrize("kind", [GPZooRegressor, GPZooClassifier])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_targets_with_the_labels_of_rows_in_another_order_are_refused(kind, seed):
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame({"a": np.linspace(0, 1, 8)}, index=[f"row {i}" for i in range(8)])
+    y = (X["a"] > 0.4).astype(int)
+    mixed = y.sample(frac=1, random_state=seed)
+    with pytest.raises(ValueError, match="labels of the rows of X in another order"):
+        kind(num_steps=1).fit(X, mixed)
+    for other in (y, mixed.to_numpy(), y.set_axis(range(8))):
+        kind(num_steps=1, num_inducing=2).fit(X, other)
+
+
+@pytest.mark.parametrize("kind", [GPZooRegressor, GPZooClassifier])
+@pytest.mark.parametrize("name", ["num_steps", "batch_size"])
+@pytest.mark.parametrize("value", ["many", 0, 2.5])
+def test_numbers_of_steps_and_rows_that_are_none_are_refused(kind, name, value):
+    with pytest.raises((ValueError, TypeError), match=name):
+        kind(**{name: value}).fit(np.linspace(0, 1, 8)[:, None], np.arange(8) % 2)

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
+from numpyro import handlers
 from numpyro.infer import SVI
+from numpyro.infer.util import log_density
 
 from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import (
@@ -17,9 +19,11 @@ from gpzoo.inference import (
     diagnose,
     fit,
     load,
+    marginal,
     plots,
     predict,
     report,
+    whitened,
 )
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.labelled import columns_of, columns_of_inputs, unlabelled
@@ -377,6 +381,23 @@ def test_labels_are_put_in_order_everywhere(of_table, place):
     if "function" not in place:
         with pytest.raises(ValueError, match=r"alone has patient 33, and .* alone has patient 3\."):
             call(of_table, X, y.rename({"patient 3": "patient 33"}))
+
+
+@pytest.mark.parametrize("rewritten", [whitened, marginal])
+def test_programs_for_mcmc_put_rows_in_order(rewritten):
+    X, y = table()
+
+    def program(X, y):
+        gp_regression(jnp.asarray(X), jnp.asarray(y))
+
+    def density(X, y):
+        return float(log_density(handlers.seed(rewritten(program), 0), (X, y), {}, {})[0])
+
+    expected = density(X, y)
+    for other in (mixed(y), y[::-1]):
+        assert density(X, other) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match="alone has patient 33"):
+        density(X, y.rename({"patient 3": "patient 33"}))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
