@@ -57,11 +57,12 @@ def refuse_other_order(args: tuple, kwargs: Mapping[str, Any]) -> None:
         ValueError: naming the argument.
     """
     index = first_index(args)
-    for name, x in kwargs.items():
+    for path, x in jax.tree_util.tree_leaves_with_path(dict(kwargs), is_leaf=_is_iterator):
         if in_another_order(index_of(x), index):
             raise ValueError(
-                f"model_kwargs['{name}'] has the labels of the rows in another order. If it has a value for each row, "
-                f"make it a positional argument of the program or reindex it; if it has not, pass {name}.to_numpy()."
+                f"model_kwargs{jax.tree_util.keystr(path)} has the labels of the rows in another order. If it has a "
+                "value for each row, make it a positional argument of the program or reindex it; if it has not, pass "
+                "its to_numpy()."
             )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import Distribution, constraints
+from jax import Array
+from numpyro.distributions import Distribution, TransformedDistribution, constraints
 
 from gpzoo import _checks as checks
 
@@ -51,6 +53,8 @@ def refuse_negative(fn: Fn) -> Fn:
         for name, value in own.items():
             if jnp.issubdtype(jnp.result_type(value), jnp.floating):
                 changed[name] = jnp.where(bad, jnp.nan, changed.get(name, value))
+        if isinstance(fn, TransformedDistribution):  # its transforms have the parameters, which draws go through
+            changed["base_dist"] = _no_numbers(changed.get("base_dist", fn.base_dist), bad)
     if not changed:
         return fn
     found = copy(fn)
@@ -58,14 +62,24 @@ def refuse_negative(fn: Fn) -> Fn:
     return found
 
 
+def _no_numbers(fn: Distribution, bad: Array) -> Distribution:
+    """A distribution whose parameters of the shape of ``bad`` are NaN there."""
+
+    def of(x: Any) -> Any:
+        whole = jnp.shape(x) == bad.shape and jnp.issubdtype(jnp.result_type(x), jnp.floating)
+        return jnp.where(bad, jnp.nan, x) if whole else x
+
+    return jax.tree.map(of, fn)
+
+
 def _limits(fn: Distribution) -> dict[str, Any]:
     """The constraints of a distribution's parameters, those under which its class hands them to its bases too."""
     found: dict[str, Any] = {}
-    for kind in type(fn).__mro__:
-        for name, limits in vars(kind).get("arg_constraints", {}).items():
-            if name not in found and _is_of_numbers(limits):
-                found[name] = limits
-    return found
+    of_bases = [vars(kind).get("arg_constraints") for kind in type(fn).__mro__[1:]]
+    for constraints_of in (fn.arg_constraints, *of_bases):
+        if isinstance(constraints_of, Mapping):  # and no property, whose value only an instance has
+            found = dict(constraints_of) | found
+    return {name: limits for name, limits in found.items() if _is_of_numbers(limits)}
 
 
 def _is_of_numbers(limits: Any) -> bool:

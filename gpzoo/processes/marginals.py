@@ -31,7 +31,7 @@ class DrawLog:
         #: Names of the sites that were drawn.
         self.sites: set[str] = set()
         #: Names of the sites of each sum, and of sites whose outputs were mixed or chosen.
-        self.sums: list[frozenset[str]] = []
+        self.sums: dict[frozenset[str], None] = {}
         self.mixed: set[str] = set()
 
     def asked(self, sites: frozenset[str]) -> None:
@@ -502,7 +502,7 @@ class GaussianMarginals(Fields):
         if len(columns) > 1:
             self, other = (f._repeated((*f.shape[:-1], max(columns))) for f in (self, other))
         if self.log is not None:
-            self.log.sums.append(self.sites | other.sites)
+            self.log.sums[self.sites | other.sites] = None
         mean, shared = self.mean + sign * other.mean, None
         if self.loading is None and other.loading is None:
             variance, shared = self._variance_of_sum(other, sign)

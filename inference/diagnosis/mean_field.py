@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,9 @@ def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
     if type(guide) is not InducingGuide or guide.sites.coupled or not (groups := added_sites(subject.look)):
         return []
     try:
-        found = [_after_steps(rng_key, subject, coupled) for coupled in (False, True)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the training gave them
+            found = [_after_steps(rng_key, subject, coupled) for coupled in (False, True)]
     except (GPZooError, ValueError):  # a form without natural steps, or steps that are too long
         return []
     (apart, own), (together, joint) = found

@@ -159,6 +159,12 @@ class PosteriorHandler(Handler):
         self.sizes[name] = conditional.num_inducing
         if isinstance(form, CoupledAfter):
             before = form.group[: form.group.index(name)]
+            if missing := [site for site in before if site not in self.sizes]:
+                raise ValueError(
+                    f"GP site {name!r} has one q with {missing}, which the program does not sample before it in this "
+                    "call, as it did when the guide was set up. Sample them in every call, or give each site its own "
+                    "q, InducingGuide(coupled=False)."
+                )
             form = CoupledAfter(group=form.group, sizes=tuple(self.sizes[site] for site in before))
         form.check(conditional)
         dtype = conditional.dtype

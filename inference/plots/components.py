@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jax import Array
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
+from gpzoo.inference.fitted.functions import values_of_functions
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.programs.calls import entry_point
@@ -17,8 +19,8 @@ from gpzoo.inference.programs.calls import entry_point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Functions of which bands are quantiles.
-_FUNCTIONS = 400
+#: Functions of which bands are quantiles; their random features, and rows at a time.
+_FUNCTIONS, _FEATURES, _ROWS = 400, 2048, 1000
 
 
 @entry_point
@@ -65,18 +67,21 @@ def components(
         The axes, in the order of the program.
 
     Raises:
-        ValueError: for a column that is not there, another number of axes; as
-            :meth:`gpzoo.inference.Trained.functions`.
+        ValueError: for inputs that are no columns, a column that is not there, another number of axes, a program whose
+            GP sites have other rows; as :meth:`gpzoo.inference.Trained.functions`.
     """
-    draws = trained.functions(rng_key, *args, num_draws=_FUNCTIONS, parts=parts, model_kwargs=model_kwargs)
-    inputs = np.asarray(args[0])
+    model = trained._bind(args, model_kwargs)
+    inputs = np.asarray(jax.tree.leaves(model.args)[0])
+    checks.refuse(inputs.ndim > 2, f"components is of inputs [N] or [N, features], got shape {inputs.shape}.")
     width = 1 if inputs.ndim == 1 else inputs.shape[1]
     checks.refuse(not 0 <= column < width, f"column must be one of the {width} columns of the inputs, got {column}.")
     along = inputs if inputs.ndim == 1 else inputs[:, column]
+    counts: Any = {"num_draws": _FUNCTIONS, "num_features": _FEATURES, "batch_size": _ROWS}
+    draws = values_of_functions(model, rng_key, parts=parts, **counts)
     order = np.argsort(along)
-    program = trained._bind(args, model_kwargs).look.trace
-    shown = [each for site in program for each in (site, *(parts or {}).get(site, ())) if each in draws]
-    rows = {name: np.asarray(draws[name]) for name in shown if np.shape(draws[name])[1] == len(along)}
+    shown = [each for site in model.look.trace for each in (site, *(parts or {}).get(site, ())) if each in draws]
+    rows = {name: draws[name] for name in shown if draws[name].shape[1] == len(along)}
+    checks.refuse(not rows, "No GP site of the program has a value for each row of the inputs.")
     names, _ = checks.positional(trained.model, len(args))
     panels = draw.several(ax, len(rows), 1.9)
     for panel, (name, functions) in zip(panels, rows.items(), strict=True):

@@ -6,23 +6,27 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax import random
 
 from gpzoo._checks import is_concrete
+from gpzoo.inference.programs.gp_sites import AtPriorMean
 from gpzoo.inference.programs.program import Look
-from gpzoo.inference.programs.runs import compiled_once, sampled, unmasked
-from gpzoo.inference.programs.standins import run_with, unit_value
+from gpzoo.inference.programs.runs import compiled_once, run, sampled, unmasked
 from gpzoo.kernels.base import has_sum
 from gpzoo.linalg.factorise import needed_jitter
 from gpzoo.processes.process import GaussianProcess
 
 
-def warn_of_rounding(model: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any], seen: Look) -> None:
+def warn_of_rounding(
+    model: Callable, guide: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any], seen: Look
+) -> None:
     """Warn of float32 at the values that a training starts from: compiled steps cannot.
 
     Asked about are sums of kernels, and exact GPs, whose jitter the user leaves to us.
 
     Args:
         model: the program.
+        guide: its guide, which gives the values of latent sites.
         args: its positional arguments.
         kwargs: its keyword arguments.
         values: of its parameters, and of the guide's, by name.
@@ -31,11 +35,10 @@ def warn_of_rounding(model: Callable, args: tuple, kwargs: dict, values: Mapping
     asked = [name for name, site in sampled(seen.trace).items() if _can_be_lost(unmasked(site["fn"]), site)]
     if not asked:
         return
-    points = {name.removesuffix("_loc"): x for name, x in values.items() if name.endswith("_loc")}
-    known = {name: x for name, x in (points | dict(values)).items() if name in seen.trace}
+    of: dict[str, Any] = {"guide": guide, "model": model, "values": dict(values), "mode": AtPriorMean()}
 
     def once() -> dict[str, Any]:
-        trace = run_with(unit_value, model, args, kwargs, known).model
+        trace = run(random.key(0), args, kwargs, **of).model
         priors = {name: unmasked(trace[name]["fn"]) for name in asked}
         return {name: prior.kernel.variances_for_jitter(prior.X) for name, prior in priors.items()}
 

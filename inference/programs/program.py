@@ -114,7 +114,7 @@ def look(
         if added := summed(program.jaxpr.replace(outvars=[end]), values):
             sums[site] = sums.get(site, frozenset()) | added
     drawn = frozenset(log.sites), needs, sums
-    return Look(runs.model, _parameters(runs), *drawn, tuple(dict.fromkeys(log.sums)), frozenset(log.mixed))
+    return Look(runs.model, _parameters(runs), *drawn, tuple(log.sums), frozenset(log.mixed))
 
 
 def reached(

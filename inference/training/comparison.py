@@ -251,6 +251,7 @@ def compare(
     for name, svi in trainings.items():
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
+            warnings.filterwarnings("default", "A covariance matrix", PrecisionWarning)  # of this candidate
             trained = task.trained(rng_key, svi, data, checkpoint=folders.get(name), progress=progress and str(name))
             columns = columns_of(svi.model, (X, y))
             trained = replace(trained, _compiled=begun[name]._compiled, data={**trained.data, **columns})

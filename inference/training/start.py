@@ -97,7 +97,7 @@ class _OfInducingGuide:
             learns_state = any(site["type"] == "mutable" for site in sites.values())
             refuse_in_minibatches(guide.model, first, options, values_of(sites), order_alone=learns_state)
         if looked is not None:
-            warn_of_rounding(guide.model, seen, options, values_of(sites), looked)
+            warn_of_rounding(guide.model, guide, seen, options, values_of(sites), looked)
         self.init = self.init or initial(svi, sites)
         return self.init(key, values_of(sites))
 
@@ -119,7 +119,7 @@ class _OfOtherGuide:
         options, values = self.setup.kwargs_of(k) | svi.static_kwargs, svi.get_params(state)
         seen = look(svi.model, source.all_rows(k), options, values, arrays=True, first=True)
         self.needs = seen.needs
-        warn_of_rounding(svi.model, source.all_rows(k), options, values, seen)
+        warn_of_rounding(svi.model, svi.guide, source.all_rows(k), options, values, seen)
         return state
 
     def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:

@@ -388,3 +388,20 @@ def test_exports_have_the_joint_density_of_inducing_variables_in_any_batches():
         np.testing.assert_allclose(batched["posterior"][name], found["posterior"][name], rtol=1e-9)
     drawn = trained.functions(KEY, X, num_draws=4), trained.functions(KEY, X, num_draws=4, batch_size=3)
     np.testing.assert_allclose(drawn[0]["b"], drawn[1]["b"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("flag", ["a", "b"])
+def test_a_coupled_site_that_a_call_leaves_out_is_told(flag):
+    def program(X, y=None, *, only=None):
+        site = lambda name: numpyro.sample(name, GaussianProcess(RBF(), X))  # noqa: E731
+        f = site("a") + site("b") if only is None else site(only)
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+
+    X = np.linspace(0, 1, 5)[:, None]
+    guide = InducingGuide(program, InducingPoints(X))
+    model = Trained(program, guide, guide.init_params(KEY, X, X[:, 0]))
+    if flag == "a":  # which depends on no other
+        assert "b" not in model.predict(KEY, X, model_kwargs={"only": "a"})
+        return
+    with pytest.raises(ValueError, match=r"'b' has one q with \['a'\].*coupled=False"):
+        model.predict(KEY, X, model_kwargs={"only": "b"})

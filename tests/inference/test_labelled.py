@@ -324,8 +324,9 @@ def test_a_keyword_with_the_labels_of_rows_is_refused_in_another_order(index, fo
     for same in (y, y[:5], y.set_axis(range(100, 100 + ROWS))):
         np.testing.assert_array_equal(arguments(gp_regression, (X,), {"weights": form(same)})[1]["weights"], same)
     for other in (mixed(y), y[::-1], mixed(X)):
-        with pytest.raises(ValueError, match=r"model_kwargs\['weights'\] has the labels of the rows in another order"):
-            arguments(gp_regression, (form(X),), {"weights": form(other)})
+        for given, name in ((form(other), ""), ({"of": [form(other)]}, r"\['of'\]\[0\]")):
+            with pytest.raises(ValueError, match=rf"model_kwargs\['weights'\]{name} has the labels of the rows in"):
+                arguments(gp_regression, (form(X),), {"weights": given})
 
 
 @pytest.fixture(scope="module")

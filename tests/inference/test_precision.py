@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer import SVI, Trace_ELBO, init_to_median
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.util import log_density
 
@@ -186,6 +186,12 @@ def exact_prior(X, y=None, *, level):
 TRAINED = {
     "exact": (exact_mean, lambda program: InducingGuide(program, InducingPoints(np.zeros((1, 1), np.float32)))),
     "another guide": (exact_prior, AutoDelta),
+    "a posterior": (
+        exact_prior,
+        lambda program: InducingGuide(
+            program, InducingPoints(np.zeros((1, 1), np.float32)), hyperparameters="normal", init_loc_fn=init_to_median
+        ),
+    ),
     "sparse": (
         partial(latent, noise=0.01),
         lambda program: InducingGuide(program, InducingPoints(np.linspace(0, 3, 10, dtype=np.float32)[:, None])),

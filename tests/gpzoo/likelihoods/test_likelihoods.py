@@ -437,7 +437,17 @@ COUNTS = {
         dist.Categorical(jnp.ones((3, 2)) / 2), dist.Poisson(jnp.stack([x, x], 1))
     ),
     "of events": lambda x: dist.Poisson(x[:, None]).to_event(1),
+    "by other parameters": lambda x: dist.NegativeBinomial2(x, 3.0),
+    "zero-inflated": lambda x: dist.ZeroInflatedNegativeBinomial2(x, 3.0, gate=jnp.full(3, 0.2)),
+    "behind a transform": lambda x: dist.Pareto(x, jnp.full(3, 4.0)),
+    "of a class with a property": lambda x: Told(x),
 }
+
+
+class Told(dist.Poisson):
+    @property
+    def arg_constraints(self):
+        return {"rate": dist.constraints.positive}
 
 
 @pytest.mark.parametrize("of", COUNTS.values(), ids=COUNTS)
@@ -446,7 +456,10 @@ def test_negative_parameters_are_refused_or_give_no_number_while_they_are_traced
         bad, good = jnp.array([1.0, -2.0, 0.0]), jnp.array([1.0, 2.0, 3.0])
         mean = lambda x: jnp.ravel(refuse_negative(of(x)).mean)  # noqa: E731
         assert np.isnan(jax.jit(mean)(bad)).tolist() == [False, True, False]
+        if of is COUNTS["behind a transform"]:
+            drawn = jax.jit(lambda x: refuse_negative(of(x)).sample(jax.random.key(0), (50,)))(bad)
+            assert np.isnan(drawn).all(0).tolist() == [False, True, False]
         np.testing.assert_allclose(jax.jit(mean)(good), jnp.ravel(of(good).mean))
         assert refuse_negative(fn := of(good)) is fn
-        with pytest.raises(ValueError, match=r"must not be negative, got -2(\.0)? at index \(1"):
+        with pytest.raises(ValueError, match=r"must not be negative, got -[12]\.?\d* at index \(1"):
             mean(bad)

@@ -267,6 +267,19 @@ def test_components_have_a_panel_each_with_the_band_of_their_functions(centred):
         plots.components(KEY, model, X, column=1)
 
 
+def test_components_of_a_dataset_are_along_its_coordinate():
+    xarray = pytest.importorskip("xarray")
+    t = np.array([0.0, 2.0, 1.0])
+    data = xarray.Dataset({"y": ("t", t)}, {"t": t})
+
+    def program(t, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(), t[:, None]))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    (panel,) = plots.components(KEY, at_start(program, InducingPoints(t[:, None]), t, t), data)
+    np.testing.assert_array_equal(panel.get_lines()[0].get_xdata(), np.sort(t))
+
+
 def test_layers_have_a_panel_each_along_the_inputs():
     X, y = sine(12)
     trained = made_up(deep, random_subset(4), X, y)
