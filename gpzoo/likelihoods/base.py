@@ -189,7 +189,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         checks.unwritten(self, "marginal_expectation()")
 
     def _centre(self) -> Float[Array, "N *K"]:
-        return self.f.mean if self.is_marginal else self.f
+        return self.f.loc if self.is_marginal else self.f
 
     # -- y -----------------------------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class Expected(Likelihood):
         self.fn = fn
         self.params = jax.tree.map(lambda leaf: _as_param(leaf, f.dtype), params)
         self.set_counts(num_points=num_points, num_draws=num_draws, num_predictive_draws=num_predictive_draws)
-        centre = f.mean if isinstance(f, GaussianMarginals) else f
+        centre = f.loc if isinstance(f, GaussianMarginals) else f
         likelihood = jax.eval_shape(lambda f, params: fn(f, *params), centre, self.params)
         name = type(likelihood).__name__
         no_law = f"fn must return a NumPyro distribution, got {name}."
@@ -137,7 +137,7 @@ class Expected(Likelihood):
             if good.shape == values.shape:
                 self.refuse_values(values, ~good, f"the support of {type(likelihood).__name__} is {support}")
 
-    def _cast(self, value: ArrayLike) -> tuple[Shaped[Array, "..."], Any]:
+    def typed(self, value: ArrayLike) -> tuple[Shaped[Array, "..."], Any]:
         """``y`` in the type of its support; and which labels are in range, for under ``jit`` nothing refuses others."""
         if not self.is_categorical:
             y = self.checked(value)
@@ -159,7 +159,7 @@ class Expected(Likelihood):
         return probs.shape[-1]
 
     def _log_density(self, f: Float[Array, "N *K"], value: ArrayLike) -> Float[Array, "*S N"]:
-        given, (y, good) = self._given(f), self._cast(value)
+        given, (y, good) = self._given(f), self.typed(value)
         terms = given.base_dist.log_prob(y) if self.by_entry else given.log_prob(y)
         # Some distributions compute in the default precision, not in that of their parameters.
         return self.counted(terms.astype(f.dtype), value, good)

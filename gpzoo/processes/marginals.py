@@ -167,7 +167,7 @@ class GaussianMarginals(Fields):
         True
 
     Args:
-        mean: ``[N]`` or ``[N, K]``.
+        mean: ``[N]`` or ``[N, K]``; kept as ``loc``, which is the prior's where the site is integrated out.
         source_variance: ``[N]`` or ``[N, J]``.
         key: the site's random key, from which its draws are made; ``None`` if it is never drawn.
         loading: ``[J, K]``, or ``None`` for independent outputs (``J = K``).
@@ -179,7 +179,7 @@ class GaussianMarginals(Fields):
         shared: the noise that these marginals share with those of other sites, where these have one ``q``.
     """
 
-    mean: Float[Array, "N *K"]
+    loc: Float[Array, "N *K"]
     source_variance: Float[Array, "N *J"]
     key: PRNGKeyArray | None
     loading: Float[Array, "J K"] | None
@@ -201,7 +201,7 @@ class GaussianMarginals(Fields):
         parts: tuple[Any, ...] = (),
         shared: SharedNoise | None = None,
     ) -> None:
-        self.mean, self.source_variance, self.key, self.loading = mean, source_variance, key, loading
+        self.loc, self.source_variance, self.key, self.loading = mean, source_variance, key, loading
         self.sites, self.log, self.rows, self.parts, self.shared = frozenset(sites), log, rows, parts, shared
 
     def __repr__(self) -> str:
@@ -213,7 +213,7 @@ class GaussianMarginals(Fields):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a draw: ``(N,)`` or ``(N, K)``."""
-        return jnp.shape(self.mean)
+        return jnp.shape(self.loc)
 
     @property
     def ndim(self) -> int:
@@ -223,7 +223,7 @@ class GaussianMarginals(Fields):
     @property
     def dtype(self) -> Any:
         """Precision of a draw."""
-        return jnp.result_type(self.mean)
+        return jnp.result_type(self.loc)
 
     @property
     def size(self) -> int:
@@ -234,17 +234,23 @@ class GaussianMarginals(Fields):
         return self.shape[0]
 
     @property
+    def mean(self) -> Float[Array, "N *K"]:
+        """Mean of every entry.
+
+        Raises:
+            TypeError: where the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
+        """
+        self._refuse_integrated_out("mean")
+        return self.loc
+
+    @property
     def variance(self) -> Float[Array, "N *K"]:
         """Marginal variance of every entry, the shape of ``mean``.
 
         Raises:
             TypeError: where the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
         """
-        if any(isinstance(part, AffineMap) for part in self.parts):
-            raise TypeError(
-                f"The variance of {_named(self.sites)} is known once the data are, and here the "
-                "site is integrated out. Terms of it, such as numpyro.factor, are for InducingGuide with fit."
-            )
+        self._refuse_integrated_out("variance")
         if self.loading is None:
             return self.source_variance
         return self.source_variance @ jnp.square(self.loading)
@@ -286,7 +292,14 @@ class GaussianMarginals(Fields):
         deviation = standard_deviation(self.source_variance) * self.noise(num_draws)
         if self.loading is not None:
             deviation = deviation @ self.loading
-        return self.mean + deviation
+        return self.loc + deviation
+
+    def _refuse_integrated_out(self, moment: str) -> None:
+        if any(isinstance(part, AffineMap) for part in self.parts):
+            raise TypeError(
+                f"The {moment} of {_named(self.sites)} is known once the data are, and here the "
+                "site is integrated out. Terms of it, such as numpyro.factor, are for InducingGuide with fit."
+            )
 
     # -- no arrays by themselves -------------------------------------------------------------------------------------
 
@@ -333,9 +346,7 @@ class GaussianMarginals(Fields):
     ) -> GaussianMarginals:
         parts = tuple(map(change, self.parts))
         shared = None if self.shared is None else change(self.shared)
-        return self._with_fields(
-            mean=mean, source_variance=source_variance, loading=loading, parts=parts, shared=shared
-        )
+        return self._with_fields(loc=mean, source_variance=source_variance, loading=loading, parts=parts, shared=shared)
 
     def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
         """``change`` of these marginals, repeated over columns where a constant has more."""
@@ -364,14 +375,14 @@ class GaussianMarginals(Fields):
     def __add__(self, other: Any) -> Any:
         if isinstance(other, GaussianMarginals):
             return self._plus(other, 1)
-        return self._with_constant(other, lambda f: f._with_fields(mean=f.mean + other), "+")
+        return self._with_constant(other, lambda f: f._with_fields(loc=f.loc + other), "+")
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         if isinstance(other, GaussianMarginals):
             return self._plus(other, -1)
-        return self._with_constant(other, lambda f: f._with_fields(mean=f.mean - other), "-")
+        return self._with_constant(other, lambda f: f._with_fields(loc=f.loc - other), "-")
 
     def __rsub__(self, other: Any) -> Any:
         return self._with_constant(other, lambda f: -f + other, "-")
@@ -396,12 +407,12 @@ class GaussianMarginals(Fields):
         shape = (-1, 1) if self.ndim == 1 else (-1, jnp.shape(c)[-1]) if jnp.ndim(c) else ()
         scaled = lambda part: part.scaled(jnp.reshape(c, shape) if jnp.ndim(c) else c)  # noqa: E731
         if self.loading is None:
-            return self._with(self.mean * c, self.source_variance * (c * c), None, scaled)
+            return self._with(self.loc * c, self.source_variance * (c * c), None, scaled)
         if rows and columns:
             self._refuse("(f @ A) * c, with a number in c for each row and output,")
         if columns:
-            return self._with(self.mean * c, self.source_variance, self.loading * jnp.reshape(c, (1, -1)), scaled)
-        return self._with(self.mean * c, self.source_variance * (c * c), self.loading, scaled)
+            return self._with(self.loc * c, self.source_variance, self.loading * jnp.reshape(c, (1, -1)), scaled)
+        return self._with(self.loc * c, self.source_variance * (c * c), self.loading, scaled)
 
     def __matmul__(self, A: Any) -> Any:
         if not isinstance(A, GaussianMarginals | np.ndarray | Array):
@@ -413,8 +424,8 @@ class GaussianMarginals(Fields):
         loading = A if self.loading is None else self.loading @ A
         mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
         if A.ndim == 1:
-            return self._with(self.mean @ A, self.source_variance @ jnp.square(loading), None, mixed)
-        return self._with(self.mean @ A, self.source_variance, loading, mixed)
+            return self._with(self.loc @ A, self.source_variance @ jnp.square(loading), None, mixed)
+        return self._with(self.loc @ A, self.source_variance, loading, mixed)
 
     def _log_mixed(self) -> None:
         if self.log is not None:
@@ -447,17 +458,17 @@ class GaussianMarginals(Fields):
 
     def __getitem__(self, index: Any) -> Any:
         if self.ndim == 1 and isinstance(index, tuple) and len(index) == 2 and _is_full(index[0]) and index[1] is None:
-            return self._with(self.mean[:, None], self.source_variance[:, None], None)
+            return self._with(self.loc[:, None], self.source_variance[:, None], None)
         rows, columns = self._rows_and_columns(index)
         if rows is None:
             one = "(f * jax.nn.one_hot(k, f.shape[1])).sum(axis=-1)"
             way = f"Rows are a slice or a vector of numbers; one output for each row is {one}. "
             self._refuse("f[index], whose index is none of these,", way)
         if columns is None:
-            found = self._with(self.mean[rows], self.source_variance[rows], self.loading, lambda part: part.rows(rows))
+            found = self._with(self.loc[rows], self.source_variance[rows], self.loading, lambda part: part.rows(rows))
             return found if self.rows is None else found._with_fields(rows=self.rows[rows])
         self._log_mixed()
-        mean = self.mean[:, columns]
+        mean = self.loc[:, columns]
         kept = jnp.reshape(columns, (1,)) if _is_integer(columns) else columns
         chosen = lambda part: part.columns(kept)  # noqa: E731
         if self.loading is None:
@@ -503,7 +514,7 @@ class GaussianMarginals(Fields):
             self, other = (f._repeated((*f.shape[:-1], max(columns))) for f in (self, other))
         if self.log is not None:
             self.log.sums[self.sites | other.sites] = None
-        mean, shared = self.mean + sign * other.mean, None
+        mean, shared = self.loc + sign * other.loc, None
         if self.loading is None and other.loading is None:
             variance, shared = self._variance_of_sum(other, sign)
             loading = None

@@ -182,7 +182,7 @@ class Term(Fields):
                 fn.f, fn.noise_variance = f, fn.noise_variance + m._with_fields(parts=()).variance
             else:
                 parts = self._residual_parts() if sparse == "tight" else ()
-                fn.f = m._with_fields(mean=f, parts=parts)
+                fn.f = m._with_fields(loc=f, parts=parts)
             return fn
 
         return change(self.fn)
@@ -285,7 +285,7 @@ class Latents(Fields):
             outputs[name] = matmul(v, A[0]) if len(A) == 1 else jnp.einsum("jmn,jm->jn", A, v)
         for term in self.terms:
             f = term.marginals
-            means.append(_as_columns(f.mean) + sum(part(outputs[part.site]) for part in f.parts))
+            means.append(_as_columns(f.loc) + sum(part(outputs[part.site]) for part in f.parts))
         return means
 
     def log_density(self, fs: list[Float[Array, "N K"]]) -> Float[Array, ""]:
@@ -537,7 +537,7 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
 
 def _residual(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
     """Data less their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
-    likelihood, mean = term.likelihood, _as_columns(term.marginals.mean)
+    likelihood, mean = term.likelihood, _as_columns(term.marginals.loc)
     y, seen = term.value, term.seen()
     if seen is not None:  # what a mask leaves out may be NaN
         y = jnp.where(seen if jnp.ndim(y) == 2 else seen[:, 0], y, jnp.zeros_like(y))

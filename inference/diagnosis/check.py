@@ -17,7 +17,8 @@ from gpzoo.inference.diagnosis.measure import without_data
 from gpzoo.inference.guides.coupling import added_sites
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.program import Look, look
+from gpzoo.inference.programs.check_rows import dependence_on_rows
+from gpzoo.inference.programs.program import Look, look, sites_of
 from gpzoo.inference.programs.runs import Trace, data_of, terms_per_datum, unmasked
 from gpzoo.inference.training.sources import checked_number_of_rows
 from gpzoo.kernels import Constant, Kernel, Linear
@@ -48,7 +49,8 @@ REPEATED = 0.1
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """What will hurt: data that the program refuses, unscaled columns, repeated rows, outliers; GP sites it draws.
 
-    The program is not computed, only traced; arrays are sorted, and their quantiles taken.
+    The program is traced, and computed a few times where it draws GP sites, to see which rows its terms depend on;
+    arrays are sorted, and their quantiles taken.
 
     Example:
         >>> import numpy as np
@@ -77,16 +79,20 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         checked_number_of_rows(args)  # for its refusals
         looked = look(program, args, kwargs, first=True)
         seen = looked.trace
+        if absent := without_data(seen):
+            return Findings([finding("refused", None, "data", site=absent[0])])
+        sites = sites_of(looked, program, args, kwargs, frozenset())
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return Findings([finding("refused", None, "program", reason=error)])
-    if absent := without_data(seen):
-        return Findings([finding("refused", None, "data", site=absent[0])])
     findings = []
     for warning in caught:
         if issubclass(warning.category, PrecisionWarning):
             findings.append(finding("lost in float32", None, reason=warning.message))
     findings += of_arguments(program, args, seen)
-    findings += [finding("drawn", site) for site in seen if site in looked.arrays]
+    findings += [finding("drawn", site) for site in seen if site in sites.drawn]
+    if sites.drawn:
+        across = dependence_on_rows(program, args, kwargs, sites, frozenset()).across
+        findings += [finding("rows together", site, name=site, term=across[site]) for site in sorted(across)]
     findings += of_sums(looked.sums, added_sites(looked))
     return Findings(findings + _shared(looked))
 

@@ -186,22 +186,27 @@ class InducingGuide(AutoGuideMixin):
         return self.sites
 
     def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse a program with sites that the one of a file has not: what they are to be, nothing tells.
+        """Refuse a program with sites that the one of a file has not, or without a trained parameter of it.
 
         Of other kernels and likelihoods it warns, since a class of one's own may have another name now, and of latent
-        sites and parameters that it misses, since these arguments may leave them out.
+        sites that it misses, since these arguments may leave them out.
         """
         found = look(self.model, args, kwargs, arrays=True).trace
-        if new := sorted(names_of(found) - self.sites.names):
+        names, params = names_of(found), self.sites.names & self.sites.parameters.keys()
+        if new := sorted(names - self.sites.names):
             raise ValueError(
                 f"The file is that of another program: {named(self.model)} has the site(s) {new}, and the trained one "
                 f"had {sorted(self.sites.names)}. Load it with the program that was trained."
             )
-        params = self.sites.names & self.sites.parameters.keys()
-        gone = dict.fromkeys(sorted((self.sites.latents | params) - names_of(found)), "missing")
-        known = dict.fromkeys(params & gone.keys(), "a parameter with a trained value") | dict(self.sites.descriptions)
+        if unused := sorted(params - names):
+            raise ValueError(
+                f"The file is that of another program: it has trained parameters {unused}, which {named(self.model)} "
+                "does not use with these arguments. Load it with the program that was trained, and read parameters "
+                "there whether data are given or not."
+            )
+        gone = dict.fromkeys(sorted(self.sites.latents - names), "missing")
         for name, now in (descriptions_of(found) | gone).items():
-            if (before := known.get(name, now)) != now:
+            if (before := self.sites.descriptions.get(name, now)) != now:
                 warnings.warn(
                     f"The file may be that of another program: in {named(self.model)}, site {name!r} is {now}, and in "
                     f"the trained one it was {plain(before)}. If that is not the same, predictions are wrong.",

@@ -45,7 +45,7 @@ def _asked(fn: Any) -> bool:
 def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
     law, value = _law(fn), jnp.asarray(value)
     if isinstance(unmasked(fn), Expected):
-        value = _of_entries(fn).checked(_of_rows(fn, value, law))  # without what is missing
+        value, _ = _of_entries(fn).typed(_of_rows(fn, value, law))  # without what is missing
     with relaxed_promotion():
         terms, inside = law.log_prob(value), law.support(value)
         possible = jnp.isfinite(terms)
@@ -85,7 +85,7 @@ def _law(fn: Any) -> Any:
     if not isinstance(law, Expected):
         return law
     # Parameters out of range are told here with their rows, and not by the likelihood.
-    return law.fn(law.f.mean if isinstance(law.f, GaussianMarginals) else law.f, *law.params)
+    return law.fn(law.f.loc if isinstance(law.f, GaussianMarginals) else law.f, *law.params)
 
 
 def _plain(law: Any) -> Any:

@@ -196,6 +196,22 @@ def find_sites(
     Raises:
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
     """
+    sites = sites_of(seen, model, args, kwargs, joint, where)
+    if not seen.arrays - joint:
+        return sites
+    dependence = dependence_on_rows(model, args, kwargs, sites, joint, values)
+    _refuse_across(dependence)
+    return replace(sites, within=dependence.within)
+
+
+def sites_of(
+    seen: Look, model: Callable, args: tuple, kwargs: dict, joint: frozenset[str], where: str = "training"
+) -> Sites:
+    """:func:`find_sites` before the check of rows, which computes the program.
+
+    Raises:
+        ValueError: see :class:`~gpzoo.inference.InducingGuide`.
+    """
     found = seen.trace
     latents, enumerated = _latent_sites(model, found, where)
     processes = {name for name in latents if isinstance(unmasked(found[name]["fn"]), GaussianProcess)}
@@ -218,12 +234,7 @@ def find_sites(
     }
     inner = frozenset().union(*(seen.needs.get(name, ()) for name in processes)) & processes
     known = frozenset(latents), frozenset(processes), drawn, inner, names_of(found), seen.parameters, limits
-    sites = Sites(*known, frozenset(enumerated), depth, descriptions=descriptions_of(found))
-    if not shapes:
-        return sites
-    dependence = dependence_on_rows(model, args, kwargs, sites, joint, values)
-    _refuse_across(dependence)
-    return replace(sites, within=dependence.within)
+    return Sites(*known, frozenset(enumerated), depth, descriptions=descriptions_of(found))
 
 
 def refuse_enumerated_priors(seen: Look, enumerated: Collection[str]) -> None:

@@ -72,7 +72,7 @@ def arrays_of(trace: Trace) -> dict[str, Array | np.ndarray]:
     """The arrays that sites have for values, by name; of marginals their means."""
     found = {}
     for name, site in trace.items():
-        value = site["value"].mean if isinstance(site["value"], GaussianMarginals) else site["value"]
+        value = site["value"].loc if isinstance(site["value"], GaussianMarginals) else site["value"]
         if site["type"] in ("sample", "deterministic") and isinstance(value, Array | np.ndarray):
             found[name] = value
     return found

@@ -14,7 +14,7 @@ from numpyro.infer import SVI
 from gpzoo import GaussianProcess, draws, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, check, fit
 from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Expected, Gaussian
+from gpzoo.likelihoods import Expected, Gaussian, Ordinal
 from gpzoo.models import log_gaussian_cox
 from tests.programs import KEY, bound
 
@@ -123,6 +123,23 @@ def test_rows_that_training_can_reach_pass(name):
         args = RNG.uniform(size=(6, 1)), np.full(6, y), np.full(6, extra)
         found = {each.name: each.text for each in check(of(law, drawn=drawn), *args)}
         assert "refused" not in found, found
+
+
+@pytest.mark.parametrize("dtype", [int, np.uint8, float, np.float32])
+@pytest.mark.parametrize("missing", [False, True])
+def test_labels_of_any_dtype_are_looked_at(dtype, missing):
+    y, cuts, X = (np.arange(6) % 3).astype(dtype), np.array([-0.5, 0.5]), RNG.uniform(size=(6, 1))
+    if missing and np.issubdtype(dtype, np.floating):
+        y[2] = np.nan
+
+    def program(X, y):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Ordinal(f, cuts, missing="mask" if missing else None), obs=y)
+
+    assert "refused" not in {each.name for each in check(program, X, y)}
+    y[4] = 3
+    (found,) = check(program, X, y)
+    assert re.search("Ordinal.* 3", found.text)
 
 
 def test_masked_and_missing_rows_have_no_domain():

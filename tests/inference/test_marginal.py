@@ -950,14 +950,15 @@ def test_draws_work_with_numpyro(of_chains):
 
 @pytest.mark.slow_but(inducing=[None])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(np.linspace(-1, 1, 4)[:, None])])
+@pytest.mark.parametrize("moment", ["mean", "variance"])
 @pytest.mark.parametrize("of", [lambda f: f, lambda f: 2.0 * f + 1.0, lambda f: f[:3]], ids=["f", "scaled", "rows"])
-def test_terms_of_variances_of_sites_that_are_integrated_out_are_refused(of, inducing):
+def test_moments_of_sites_that_are_integrated_out_are_refused(of, inducing, moment):
     X = np.linspace(-1, 1, 6)[:, None]
 
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
-        numpyro.factor("z", -jnp.sum(of(f).variance))
+        numpyro.factor("z", -jnp.sum(getattr(of(f), moment)))
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
-    with pytest.raises(TypeError, match=r"variance.*'f'"):
+    with pytest.raises(TypeError, match=rf"{moment}.*'f'"):
         log_density(marginal(program, inducing), (X, X[:, 0]), {}, {})

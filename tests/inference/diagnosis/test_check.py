@@ -9,9 +9,10 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
+from gpzoo import draws
 from gpzoo.inference.diagnosis.check import check
 from gpzoo.kernels import RBF
-from gpzoo.likelihoods import Expected
+from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import (
     convolutional_gp,
     deep_gp,
@@ -146,3 +147,16 @@ def test_images_that_are_not_scaled_are_found(images):
     found = {finding.name: finding for finding in check(program, images, RNG.integers(0, 2, 20))}
     assert found["unscaled inputs"].site == "X"
     assert f"values from 0 to {images.max():.3g}" in found["unscaled inputs"].text
+
+
+@pytest.mark.parametrize("lag, size", [(1, 5), (12, 40), (3, 31)])
+def test_rows_that_depend_on_each_other_are_told_before_fit_refuses_them(lag, size):
+    def program(lag, X, y=None):
+        h = draws(numpyro.sample("h", GaussianProcess(RBF(1.0, 1.0), X)))
+        h = jnp.concatenate([h[:lag], h[lag:] - h[:-lag]]) if lag else jnp.exp(h)
+        numpyro.sample("y", Gaussian(h, 0.1), obs=y)
+
+    X = np.linspace(-2, 2, size)[:, None]
+    found = {each.name: each for each in check(partial(program, lag), X, X[:, 0])}
+    assert found["rows together"].site == "h" and "joint={'h'}" in found["rows together"].text
+    assert "rows together" not in {each.name for each in check(partial(program, 0), X, X[:, 0])}
