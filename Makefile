@@ -25,12 +25,12 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, fitted/test_functions.py fitted/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test test-all part lowest stress planted lint size demo browser docs bench clean
+.PHONY: test test-all part lowest stress planted lint types size demo browser docs bench clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --junitxml build/tests.xml
 
-test-all: test
+test-all: test types
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow
 
 part: $(STAMP)
@@ -56,11 +56,13 @@ planted: $(STAMP)
 
 TYPING := build/typing/gpzoo
 
-# pyright, and an editor that reads its settings, find four of the package's folders through the links. It would ask
-# PyPI at every run whether it is the newest.
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+# pyright, and an editor that reads its settings, find four of the package's folders through the links. It would ask
+# PyPI at every run whether it is the newest.
+types: $(STAMP)
 	mkdir -p $(TYPING)
 	for folder in inference models reproductions gpzoo/adapters; do ln -sfn ../../../$$folder $(TYPING)/$${folder##*/}; done
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(VENV)/bin/pyright --pythonpath $(VENV)/bin/python

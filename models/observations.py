@@ -149,6 +149,6 @@ class Poisson(dist.Poisson):
 
     def log_prob(self, value: Any) -> Any:
         """The log probability of counts."""
-        some = self.rate > 0
+        some = jnp.asarray(self.rate) > 0
         known = dist.Poisson(jnp.where(some, self.rate, 1)).log_prob(value)
         return jnp.where(some, known, jnp.where(value == 0, 0.0, -jnp.inf))

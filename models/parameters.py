@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jax import Array
 from numpyro.distributions import constraints
@@ -105,8 +106,8 @@ def gaussian(
         shared_noise: whether the parameter is as ``noise_variance`` is given, so that one number is the noise of every
             column. A handler that gives it one number, such as ``lift`` with the prior of one, has it shared as well.
     """
-    if jnp.ndim(noise_variance) == 0 and not shared_noise:
-        noise_variance = jnp.full(f.shape[1:], noise_variance)
+    if np.ndim(noise_variance) == 0 and not shared_noise:
+        noise_variance = jnp.full(f.shape[1:], jnp.asarray(noise_variance))
     # Models that earlier versions trained have one noise.
     noise = positive("noise_variance", noise_variance, f, one_for_all=True)
     return Gaussian(f, noise, missing=missing)

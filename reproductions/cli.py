@@ -47,7 +47,7 @@ class Stopped(click.ClickException):
         how = "interrupted" if number == signal.SIGINT else "terminated"
         # A training says whether its checkpoint is written.
         super().__init__(f"{how}: resume by running the same command. {training}")
-        self.exit_code = 128 + number
+        vars(self)["exit_code"] = 128 + number  # click's is of the class
 
 
 class Command(click.Command):

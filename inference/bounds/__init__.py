@@ -1,1 +1,1 @@
-"""Objectives."""
+"""Objectives, and densities of data from which GP sites are integrated out."""

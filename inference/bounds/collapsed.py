@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, in_mode
 from gpzoo.inference.programs.runs import parts_of_plates, run
 from gpzoo.linalg.operators import matmul
-from gpzoo.posteriors.conditional import Projection
 from gpzoo.posteriors.coupled import Coupled, rows_of_root
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -379,7 +378,7 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
     # B = U U^T with an upper U: B^-1 then has the lower root U^-T. It is the Cholesky factor of B in reverse order.
     B = jnp.flip(precision + jnp.eye(precision.shape[-1], dtype=precision.dtype), (-2, -1))
     named = f"the precision of q(u) of site {' + '.join(posteriors)!r}"
-    L, L_inverse = linalg.cholesky_and_inverse(B, named, 0.0)
+    L, L_inverse = cast(Any, linalg.cholesky_and_inverse(B, named, 0.0))
     solved = matmul(L_inverse, jnp.flip(linear, -1)[..., None])
     bound = data.value + (jnp.sum(jnp.square(solved)) - residual) / 2 - jnp.sum(jnp.log(linalg.diagonal(L)))
     columns = jnp.concatenate([jnp.flip(matmul(L_inverse.mT, solved), -2), jnp.flip(L_inverse.mT, (-2, -1))], axis=-1)
@@ -388,7 +387,7 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
     rows = [x if q.whiten else matmul(q.conditional.L, x) for q, x in zip(each, rows, strict=True)]
     rows = [x[0] if D is None else x for x in rows]
     means = {name: x[..., 0] if D is None else x[..., 0].T for name, x in zip(posteriors, rows, strict=True)}
-    forms = [q.form for q in each]
+    forms: list[Any] = [q.form for q in each]
     root = jnp.concatenate([x[..., 1:] for x in rows], axis=-2)
     after = rows_of_root(root, forms) if isinstance(forms[0], Coupled) else [Full(root)]
     lost = float(jnp.finfo(B.dtype).eps) * jnp.max(linalg.diagonal(B))
@@ -396,9 +395,9 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
 
 
 def _sums(
-    conditionals: Mapping[str, Projection],
-    b: Mapping[str, Float[Array, "D N"]],
-    beta: Mapping[tuple[str, str], Float[Array, "D N"]],
+    conditionals: Mapping[str, Any],
+    b: dict[str, Float[Array, "D N"]],
+    beta: dict[tuple[str, str], Float[Array, "D N"]],
 ) -> tuple[Float[Array, "D T T"], Float[Array, "D T"], Float[Array, ""]]:
     """``A diag(beta) A^T`` ``[D, T, T]``, ``A b`` ``[D, T]`` and ``sum beta d``, a chunk of rows at a time.
 

@@ -20,7 +20,7 @@ from gpzoo._numpyro import Handler, Messenger
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.enumeration import is_enumerated, scored
 from gpzoo.inference.programs.gp_sites import Bound, in_mode
-from gpzoo.inference.programs.runs import ParameterNames, observed, unmasked
+from gpzoo.inference.programs.runs import SeenNames, observed, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import total
@@ -108,7 +108,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     ) -> Any:
         """Negative ELBO, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, guide)
-        record: dict[str, dict[str, Any]] = {}
+        record: dict[str, dict[str, Any]] = {}  # of the guide's run, which comes before the model's
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:
             nonlocal record
@@ -116,13 +116,14 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:
-            with _ModelChecks(record, self.tight, _sites_of(guide)):
+            with _ModelSide(record, self.tight, _sites_of(guide)):
                 return model(*args, **kwargs)
 
+        # Outside the checks: it runs the checked program, and sums over the values of discrete sites.
         def scored_model(*args: Any, **kwargs: Any) -> Any:
             return scored(checked_model, _sites_of(guide))(*args, **kwargs)
 
-        with ParameterNames() as seen:
+        with SeenNames() as seen:
             estimate = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
         # NumPyro's evaluate leaves mutable state out.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
@@ -136,10 +137,10 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         return super().loss_with_mutable_state(*args, **kwargs)
 
 
-class _ModelChecks(Handler):
-    """Compares each GP site of the model's run with the guide's, and freezes mutable state.
+class _ModelSide(Handler):
+    """The handler of the model's run: it compares each GP site with the guide's, and freezes mutable state.
 
-    For the tighter bound it also checks that data sites use the residual variances.
+    For the tighter bound it takes the divergence of ``q(f | u)`` off the terms of data sites.
     """
 
     def __init__(self, record: dict[str, dict[str, Any]], tight: bool, sites: Sites | None) -> None:

@@ -498,7 +498,7 @@ def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str, bloc
     return Latents.of(sites, terms, sparse, block).log_evidence()
 
 
-def connected(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
+def connected_to(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
     """The sites that data connect with those of these names, and these data."""
     while True:
         own = [term for term in terms if term.marginals.sites & names]

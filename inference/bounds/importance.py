@@ -286,7 +286,7 @@ def _rows_of(seen: Look, guide: Any) -> _Rows:
     for name, site in sites.items():
         own = _plates(site)
         after = [other for other in data if name in seen.needs.get(other, ())]
-        if own and after and not site["is_observed"] and set(map(_plates, map(sites.get, after))) == {own}:
+        if own and after and not site["is_observed"] and {_plates(sites[other]) for other in after} == {own}:
             latents.add(name)
             plates.add(own)
     _check_latents(sites, latents, plates, guide)

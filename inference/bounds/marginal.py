@@ -18,12 +18,12 @@ from gpzoo._numpyro import given_outside
 from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected, log_evidence
+from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected_to, log_evidence
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
-from gpzoo.inference.programs.runs import ParameterNames, check_value, refuse_mapped, sampled, unmasked
+from gpzoo.inference.programs.runs import SeenNames, check_value, refuse_mapped, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
@@ -123,7 +123,7 @@ class marginal(whitened):
         if isinstance(likelihood, Likelihood) and likelihood.is_marginal and _maps(likelihood.f):
             self._check_data(msg, likelihood)
             msg["fn"] = Evidence(
-                *connected(self._sites, self._terms, likelihood.f.sites), msg["fn"], self._sparse, self._block
+                *connected_to(self._sites, self._terms, likelihood.f.sites), msg["fn"], self._sparse, self._block
             )
         return None
 
@@ -160,7 +160,7 @@ class marginal(whitened):
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
         site = Site.of(prior, conditional, name)
         self._sites.append(site)
-        msg["value"], msg["stop"] = site.marginals(_NO_DRAWS), True
+        msg["value"], msg["stop"] = site.marginals(_REFUSES_DRAWS), True
 
     def _check_data(self, msg: Any, likelihood: Any) -> None:
         name, kind = msg["name"], type(likelihood).__name__
@@ -275,7 +275,7 @@ class marginal(whitened):
             self._run(key, values | params, args, arrays | static)
             key, rest = random.fold_in(key, 1), {site.name for site in self._sites}
             while rest:
-                sites, terms = connected(self._sites, self._terms, frozenset({min(rest)}))
+                sites, terms = connected_to(self._sites, self._terms, frozenset({min(rest)}))
                 values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
                 drawn, good, rest = drawn | values, good & known, rest - {site.name for site in sites}
             self._sites, self._terms = [], []
@@ -289,7 +289,7 @@ class marginal(whitened):
 
     def _run(self, key: PRNGKeyArray, values: dict[str, Any], args: tuple, kwargs: dict[str, Any]) -> None:
         """Run the program with all its values, for the GP sites and the data in it."""
-        seen, self._asking = ParameterNames(), True
+        seen, self._asking = SeenNames(), True
         try:
             with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
                 handlers.substitute(self, data=values)(*args, **kwargs)
@@ -390,7 +390,7 @@ def _maps(f: GaussianMarginals) -> bool:
 _NOT_HERE = "which marginal(program) does not integrate out. Use whitened(program) for NUTS, or InducingGuide with fit."
 
 
-class _NoDraws(DrawLog):
+class _RefusesDraws(DrawLog):
     """Refuses draws of sites that are integrated out."""
 
     def asked(self, sites: frozenset[str]) -> None:
@@ -402,4 +402,4 @@ class _NoDraws(DrawLog):
         )
 
 
-_NO_DRAWS = _NoDraws()
+_REFUSES_DRAWS = _RefusesDraws()

@@ -77,7 +77,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
         checked_number_of_rows(args)  # for its refusals
-        looked = look(program, args, kwargs, first=True)
+        looked = look(program, args, kwargs, refuse_data=True)
         seen = looked.trace
         if absent := without_data(seen):
             return Findings([finding("refused", None, "data", site=absent[0])])

@@ -201,9 +201,10 @@ def _more_steps(rng_key: Array, subject: BoundModel, data: tuple | None) -> np.n
     if data is None or isinstance(subject.guide, DrawsGuide) or number_of_rows(data) > _MOST_ROWS:
         return None
     svi = SVI(subject.model, subject.guide, Adam(approximation.RATE), GaussianProcessELBO())
-    key, steps, how = named_key(rng_key, "more steps"), approximation.MORE_STEPS, {"model_kwargs": subject.kwargs}
+    key, steps = named_key(rng_key, "more steps"), approximation.MORE_STEPS
+    options: dict[str, Any] = {"model_kwargs": subject.kwargs, "init_params": subject.params, "progress": False}
     try:
-        return fit(key, svi, steps, *data, init_params=subject.params, progress=False, **how).losses
+        return fit(key, svi, steps, *data, **options).losses
     except GPZooError:  # steps that are too long say nothing of the parameters that they began at
         return None
 

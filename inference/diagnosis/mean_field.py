@@ -56,8 +56,9 @@ def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
 
 def _after_steps(rng_key: Array, subject: BoundModel, coupled: bool) -> tuple[float, dict[str, Any]]:
     """The bound, and predictions at the rows, after natural steps."""
-    options = {name: getattr(subject.guide, name) for name in OPTIONS}
-    guide = InducingGuide(subject.model, **options | {"coupled": coupled})
+    options: dict[str, Any] = {name: getattr(subject.guide, name) for name in OPTIONS}
+    options["coupled"] = coupled
+    guide = InducingGuide(subject.model, **options)
     params, sites = dict(subject.params), guide.setup(*subject.args, model_kwargs=subject.kwargs)
     for group in sites.coupled:
         sizes = np.cumsum([len(params[f"{name}_mean"]) for name in group])

@@ -197,7 +197,7 @@ def pathwise(
         misfits[posterior.site] = draw - at_inducing.reshape(draw.shape)
     given = posterior.given(misfits[posterior.site])
     update = given.mean
-    if posterior.site in (parts or {}):
+    if parts is not None and posterior.site in parts:
         for i, (value, part) in enumerate(zip(each, given.parts(), strict=True)):
             moved = part.mean
             parts[posterior.site][i] = moved + value.reshape(moved.shape)

@@ -206,11 +206,11 @@ class Paths(GivenProgram):
         if rows is None or not self.sites.enumerated:
             return self.model
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def drawing(*args: Any, **kwargs: Any) -> Any:
             with DrawnByRow(self.sites.enumerated, rows, key):
                 return self.model(*args, **kwargs)
 
-        return run
+        return drawing
 
     def _check_sites(self, trace: Trace, known: set[str], is_training_run: bool) -> None:
         """Refuse a site that would stay at a draw of its prior without a word."""

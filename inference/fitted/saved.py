@@ -41,7 +41,6 @@ from gpzoo.posteriors.forms import Form
 
 _FORMAT, _VERSION = "gpzoo trained model", 1
 
-#: Options of a guide, as attributes and as arguments.
 #: Names of a guide's options.
 OPTIONS = tuple(name for name in inspect.signature(InducingGuide).parameters if name != "model")
 

@@ -29,7 +29,7 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
         for name in sorted(group & sites.processes):
             if reasons[name]:
                 raise ValueError(f"InducingGuide(coupled=...) names GP site {name!r}, which {reasons[name]}.")
-    groups = [_alike(group, seen) for group in connected(group & sites.processes for group in options.coupled)]
+    groups = [_alike(group, seen) for group in merged(group & sites.processes for group in options.coupled)]
     if any(len(parts) != 1 for parts in groups):
         names = sorted(frozenset().union(*options.coupled))
         raise ValueError(f"InducingGuide(coupled=...) names {names}, which have different numbers of outputs.")
@@ -43,7 +43,7 @@ def added_sites(seen: Look) -> tuple[tuple[str, ...], ...]:
 
 
 def _added(seen: Look, able: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(part for group in connected(names & able for names in seen.added) for part in _alike(group, seen))
+    return tuple(part for group in merged(names & able for names in seen.added) for part in _alike(group, seen))
 
 
 def _with_a_reason(reasons: Mapping[str, str | None]) -> frozenset[str]:
@@ -73,7 +73,7 @@ def _of_options(name: str, options: Options) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def connected(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+def merged(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
     """Groups of names, those with a name in common put together, without groups of one."""
     found: list[frozenset[str]] = []
     for group in groups:

@@ -170,7 +170,7 @@ class InducingGuide(AutoGuideMixin):
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
         """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
         if self.sites is None:
-            seen = look(self.model, args, kwargs, first=True) if seen is None else seen
+            seen = look(self.model, args, kwargs, refuse_data=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
             sites = replace(sites, coupled=coupled_sites(self, sites, seen))
             self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))

@@ -308,9 +308,9 @@ def of_runs(
         of = {"guide": guide, "model": model, "values": at.params, "mode": mode(views=at.views)}
         return of_run(run(key, at.args, at.kwargs, **of))
 
-    program = subject.compiled_for(BatchFunction(name, of_draw, once=True))
+    compiled = subject.compiled_for(BatchFunction(name, of_draw, once=True))
     keys, views = random.split(named_key(key, "draws"), num_draws), named_key(key, "views")
-    return jax.tree.map(np.asarray, program(keys, subject.batch(views=views)))
+    return jax.tree.map(np.asarray, compiled(keys, subject.batch(views=views)))
 
 
 def _mean(fn: Any) -> Array | None:

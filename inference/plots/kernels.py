@@ -85,7 +85,7 @@ def lengthscales(
         places = list(map(columns.index, shown))
         if shown:
             draw.curve(ax, spread[0][shown], places, "spread of the column (s.d.)", "|", **beside)
-    ax.set_yticks(range(len(columns)), list(map(words.get, columns)))
+    ax.set_yticks(range(len(columns)), [words[c] for c in columns])
     ax.set_ylim(len(columns) - 0.5, -0.5)
     _plain_logarithm(ax)
     ax.grid(axis="y", color="0.92", linewidth=0.6)

@@ -123,7 +123,8 @@ def refuse_absent(
             if site["is_observed"]:
                 data[name] = jnp.asarray(site["value"])
                 # That of a marginal program has the distribution of its data inside.
-                wrong[name] = _counts_nan(fn.fn if hasattr(fn, "likelihood") else site["fn"], data[name])
+                law = getattr(fn, "fn", None) if hasattr(fn, "likelihood") else site["fn"]
+                wrong[name] = _counts_nan(law, data[name])
         return data, inputs, wrong
 
     held = [given[i] for i in errors]

@@ -2,8 +2,9 @@
 
 In training and prediction a drawn site is independent between rows, so that what depends on two of them sees a wrong
 law. The check replaces the drawn values at some rows, and at all others. A term that changes both times depends on
-several rows. The replaced rows are told by a bit of their places in a random order, one bit after the other, so that
-every two rows are apart at one bit at least: about ``log2(N)`` times three runs of one compiled program miss no pair.
+several rows. Rows are numbered in a random order; for each bit of the numbers, the rows whose bit is one are replaced.
+Two rows differ in at least one bit, so that some run replaces one of them and not the other: ``3 log2(N)`` runs of one
+compiled program miss no pair.
 """
 
 from __future__ import annotations

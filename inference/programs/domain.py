@@ -20,6 +20,7 @@ from gpzoo import _checks as checks
 from gpzoo._numpyro import mask_of
 from gpzoo.inference.programs.runs import Trace, data_of, observed, relaxed_promotion, unmasked
 from gpzoo.likelihoods import Expected, Likelihood
+from gpzoo.likelihoods.base import MaskedLikelihood
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
@@ -73,7 +74,7 @@ def _of_rows(fn: Any, value: Array, law: Any) -> Array:
 def _of_entries(fn: Any) -> Any:
     """The likelihood of the entries that a mask leaves in."""
     while isinstance(fn, MaskedDistribution):
-        if getattr(fn, "entries", None) is not None:
+        if isinstance(fn, MaskedLikelihood) and fn.entries is not None:
             return fn.of_entries()
         fn = fn.base_dist
     return fn

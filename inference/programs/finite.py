@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
+from numpyro.distributions.distribution import validation_enabled
 
 from gpzoo._checks import OutOfRange, is_concrete
 from gpzoo.errors import FactorisationError, NonFiniteError
@@ -58,7 +58,7 @@ def refuse_not_finite(
     cause = None
     try:
         if run is not None:
-            with numpyro.validation_enabled(False):  # NumPyro's own refusals name neither site nor value
+            with validation_enabled(False):  # NumPyro's own refusals name neither site nor value
                 run()
             run()
     except FactorisationError:

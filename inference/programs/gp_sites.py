@@ -7,16 +7,19 @@ mode                     used for             value of a GP site                
 :class:`Marginals`       prediction           marginals, or a draw per input (*)       drawn once for all rows
 :class:`Bound`           training             as Marginals, or estimated moments       drawn by the estimates
 :class:`GivenMoments`    the collapsed bound  marginals around the prior's mean        not drawn
-:class:`AtPriorMean`     starting values      the prior's mean, where ``q(u)`` starts  not drawn
+:class:`AtPriorMean`     starting values (+)  the prior's mean, where ``q(u)`` starts  not drawn
 :class:`JointDraw`       export               a joint draw given a recorded ``u``      drawn once for all rows
-:class:`Pathwise`        draws of functions   a function of the posterior and a key    drawn once for all rows
+:class:`Pathwise`        functions (+)        a function of the posterior and a key    drawn once for all rows
 =======================  ===================  =======================================  =======================
 
 :func:`~gpzoo.inference.programs.runs.run` takes the mode as an argument. In training an objective of NumPyro's kind
 calls the guide, by itself or in functions and handlers of the user's, so that its loss sets it by :func:`in_mode`. The
 guide's handler samples the site from ``mode.posterior(q, use)``, whose ``value(q, key)`` is the site's value. Two
-more stand beside their only use, importance weights and k-hat. A site that no guide has, such as one whose draws MCMC
+more modes stand beside their only use: ``Weighted`` (``bounds/importance.py``) and that of k-hat
+(``diagnosis/khat.py``). A site that no guide has, such as one whose draws MCMC
 gave, has ``p(f | u)`` in place of ``q``: ``fitted/given.py``.
+
+(+) And wherever else such a value is wanted, such as in ``add_inducing`` and ``OnlineELBO``.
 
 (*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
 ``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where

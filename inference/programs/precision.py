@@ -22,7 +22,7 @@ def warn_of_rounding(
 ) -> None:
     """Warn of float32 at the values that a training starts from: compiled steps cannot.
 
-    Asked about are sums of kernels, and exact GPs, whose jitter the user leaves to us.
+    It looks at sums of kernels, and at exact GPs with the default jitter.
 
     Args:
         model: the program.

@@ -61,7 +61,7 @@ def look(
     values: Mapping[str, Any] | None = None,
     *,
     arrays: bool = False,
-    first: bool = False,
+    refuse_data: bool = False,
 ) -> Look:
     """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
 
@@ -71,11 +71,11 @@ def look(
         kwargs: its keyword arguments.
         values: known values of parameters and of latent sites that are not GPs, by name.
         arrays: whether GP sites are arrays, as under MCMC and guides that are no InducingGuide.
-        first: whether it is the look before a training, which refuses data that have no density.
+        refuse_data: whether to refuse data that have no density, as before a training.
 
     Raises:
         TypeError: naming a GP site whose marginals the program uses as an array without drawing them.
-        ValueError: if a likelihood refuses its data; at the first look for data that have no density.
+        ValueError: if a likelihood refuses its data, or these have no density and ``refuse_data`` is true.
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
@@ -90,7 +90,7 @@ def look(
         runs = run_with(value_of, model, args, kwargs, values, key)
         latent = {n: s["value"] for n, s in sampled(runs.model).items() if not s["is_observed"]}
         means = {n: v.mean if isinstance(v, GaussianMarginals) else v for n, v in latent.items()}
-        return means, _terms(runs.model), _laws(runs.model), impossible_rows(runs.model) if first else {}
+        return means, _terms(runs.model), _laws(runs.model), impossible_rows(runs.model) if refuse_data else {}
 
     program, (latent, terms, laws, bad) = jax.make_jaxpr(once, return_shape=True)(0.0)
     # Dictionaries are flattened in the order of their names.
@@ -108,10 +108,10 @@ def look(
     for site in filter(needs.__contains__, runs.model):  # in the order of the program
         needs[site] = needs[site].union(*(needs[name] for name in needs[site] if name in needs))
     processes = {name for name in latent if isinstance(unmasked(runs.model[name]["fn"]), GaussianProcess)}
-    values = [(value, name) for value, name in zip(sources, sorted(latent), strict=True) if name in processes]
+    of_sites = [(value, name) for value, name in zip(sources, sorted(latent), strict=True) if name in processes]
     sums: dict[str, frozenset[str]] = {}
     for (site, _), end in zip(sorted(laws), of_laws, strict=True):
-        if added := summed(program.jaxpr.replace(outvars=[end]), values):
+        if added := summed(program.jaxpr.replace(outvars=[end]), of_sites):
             sums[site] = sums.get(site, frozenset()) | added
     drawn = frozenset(log.sites), needs, sums
     return Look(runs.model, _parameters(runs), *drawn, tuple(log.sums), frozenset(log.mixed))

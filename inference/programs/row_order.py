@@ -8,9 +8,10 @@ it tells of a program's sites: neither knows of batches.
 Shapes at two numbers of rows tell which sites have rows. They do not tell ``X - X.mean(0)``, ``jnp.arange(len(X))``, a
 sorted column or a draw of the shape of ``X`` by a key of the program's own, which in batches are others than for all
 rows at once. So the program runs on all rows, or on many of them, and on as many of these as a batch has in another
-order. The value of a GP site is a function of its inputs and its mean there, so that it follows the rows. What differs,
-and not for another random key too, goes by place. Rounding is measured: another run has the smallest change in each of
-its numbers, and what differs by no more than some of that is rounding.
+order. The value of a GP site is a function of its inputs and its mean there, so that it follows the rows. A number that
+differs between the two runs depends on the place of its row, unless another random key changes it too. Rounding is
+measured: a third run changes each number by the smallest amount, and a difference of no more than a few times what that
+makes is rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ def rows_of_sites(
         given = concrete((args, dict(kwargs), dict(values or {})))
         count = number_of_rows(args)
         if count:
-            return _compared(model, *given, min(batch_size or count, count)).rows()
+            return _compared(model, given[0], given[1], given[2], min(batch_size or count, count)).rows()
         found = _shapes(partial(_numbers, model, given[1]), given[0], given[2], np.arange(0)).values
         return SiteRows(sizes={site: len(x) for site, x in found.items() if x.ndim})
 
@@ -87,7 +88,7 @@ def refuse_in_minibatches(
     try:
         with jax.ensure_compile_time_eval():
             given = concrete((args, dict(kwargs), dict(values)))
-            reasons = _compared(model, *given, count - (not order_alone)).reasons()
+            reasons = _compared(model, given[0], given[1], given[2], count - (not order_alone)).reasons()
     except (TypeError, ValueError):  # a program of one number of rows, such as a plate of a fixed size
         return
     for name, reason in reasons.items():
@@ -229,8 +230,9 @@ def _numbers(
     # A copy: networks write their state into the dictionary that they are handed.
     given = jax.tree.map(lambda x: x, given)
     trace = run(key, args, kwargs, model=model, values=lambda site: _value(given, rows, site), complete=False).model
-    laws = OrderedDict((name, OrderedDict(_laws_of(site))) for name, site in trace.items())  # as they stand
-    return _Numbers(laws, arrays_of(trace))
+    # Ordered, since JAX would sort the names of a dict.
+    laws = OrderedDict((name, OrderedDict(_laws_of(site))) for name, site in trace.items())
+    return _Numbers(cast(Any, laws), cast(Any, arrays_of(trace)))
 
 
 def _without(size: int, x: Array) -> jax.ShapeDtypeStruct:

@@ -89,7 +89,7 @@ def run(
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
-    with handlers.block(), ParameterNames() as seen, in_mode(mode or SiteMode()):
+    with handlers.block(), SeenNames() as seen, in_mode(mode or SiteMode()):
         if guide is not None:
             guide_trace = trace(guide, guide_key)
         if model is not None:
@@ -238,7 +238,7 @@ def plates_of(site: Mapping[str, Any]) -> set[str]:
     return {frame.name for frame in site.get("cond_indep_stack") or ()}
 
 
-class ParameterNames(Handler):
+class SeenNames(Handler):
     """An outermost handler that records the names of a run's parameters, and those without a given value.
 
     The latter would silently stay at their initial values.

@@ -403,7 +403,11 @@ def _folders(checkpoint: str | Path, names: Iterable[Any]) -> dict[Any, Path]:
 
 
 def _data_of(
-    programs: list[Callable], names: tuple[str, str], arrays: tuple, kwargs: Mapping[str, Any] | None, **options: Any
+    programs: Sequence[Callable],
+    names: tuple[str, str],
+    arrays: tuple,
+    kwargs: Mapping[str, Any] | None,
+    **options: Any,
 ) -> tuple[tuple, dict[str, Any]]:
     """Data of all programs, checked, by the names of the arguments in messages."""
     absent: checks.Absent = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from gpzoo.inference.programs.enumeration import scored
 from gpzoo.inference.programs.runs import run
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.state import TrainState
-from gpzoo.inference.training.step import Steps, all_finite
+from gpzoo.inference.training.step import Steps, finite_numbers
 
 
 def keep_finite(steps: Steps, state: TrainState, count: int, taken: tuple) -> TrainState:
@@ -191,7 +191,7 @@ class FailedStep(NamedTuple):
 
     def values(self, params: dict[str, Any]) -> dict[str, Any]:
         """Constrained parameters, and mutable state."""
-        return self.svi.constrain_fn(params) | (self.before.mutable_state or {})
+        return cast(Any, self.svi).constrain_fn(params) | (self.before.mutable_state or {})
 
     def objective(self, loss: Any, params: dict[str, Any]) -> Any:
         """An objective's value in this step, at unconstrained parameters."""
@@ -247,7 +247,7 @@ def _of_update(step: FailedStep) -> str:
     """Which gradients are not finite, or else that the update is not."""
     bound = f"the ELBO is {-step.loss:.6g}"
     gradients = jax.jit(jax.grad(partial(step.objective, step.svi.loss)))(step.params)
-    bad = [name for name, gradient in gradients.items() if not bool(all_finite(gradient, 0))]
+    bad = [name for name, gradient in gradients.items() if not bool(finite_numbers(gradient, 0))]
     if bad:
         return (
             f"{bound} but the gradient of {', '.join(bad)} is not finite. Where a function of the program has no "

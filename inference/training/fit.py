@@ -1,8 +1,8 @@
 """``fit``: a program is trained by NumPyro's SVI, whose update is compiled once and looped over minibatches.
 
 In order: the call is checked and its rows get a source (``sources.py``); ``start.py`` gives every replicate an initial
-state and compiles the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``); the loop takes chunks
-of steps, keeps those that are finite (``failures.py``), saves and calls back.
+state and traces the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``), and the step compiled;
+the loop takes chunks of steps, keeps those that are finite (``failures.py``), saves and calls back.
 
 What stays the same is a :class:`Setup` (``setup.py``), what changes a :class:`TrainState` (``state.py``). Of a batch:
 ``source.make_feed`` says which rows the next steps take, ``Steps.take`` hands that to the compiled loop, where

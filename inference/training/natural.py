@@ -22,7 +22,7 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.options import for_site
 from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.runs import unmasked
-from gpzoo.inference.training.step import all_finite
+from gpzoo.inference.training.step import finite_numbers
 from gpzoo.inference.training.step_trace import StepTrace
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.coupled import Coupled, joint_root, rows_of_root
@@ -184,7 +184,7 @@ class NaturalGradients(Optimizer):
     ) -> tuple[tuple[Any, Any], Any]:
         """:meth:`eval_and_update`, without a step, and with a loss of NaN, where anything is not finite."""
         (loss, aux), after = self.eval_and_update(fn, state, forward_mode_differentiation)
-        fine = all_finite((loss, after), 0)
+        fine = finite_numbers((loss, after), 0)
         return (jnp.where(fine, loss, jnp.nan), aux), jax.tree.map(partial(jnp.where, fine), after, state)
 
     def update(self, g: dict[str, Any], state: Any, value: Any = None) -> Any:
@@ -297,6 +297,7 @@ def natural_step(
         mean, form, shortened = forms[0].natural_step(means[0], mean_slopes[0], slopes[0], rate, step)
         return [mean], [form], shortened
     joint, slope = Full(joint_root(forms)), Full(joint_root(slopes))
+    after: Any
     mean, after, shortened = joint.natural_step(jnp.concatenate(means), jnp.concatenate(mean_slopes), slope, rate, step)
     ends = np.cumsum([len(m) for m in means])[:-1]
     return jnp.split(mean, ends), rows_of_root(after.scale, forms), shortened

@@ -35,7 +35,7 @@ from gpzoo.inference.training.step_trace import expectations, refuse_scales
 
 
 def start(setup: Setup, init_params: Mapping[str, Any] | None) -> tuple[Steps, TrainState]:
-    """The compiled steps of a training and its state before them.
+    """The steps of a training, traced and not yet compiled, and its state before them.
 
     Args:
         setup: of the training.
@@ -83,9 +83,9 @@ class _OfInducingGuide:
         svi, source, guide = self.setup.svi, self.setup.source, self.setup.svi.guide
         first, whole, kwargs = source.batch(k, 0), source.all_rows(k), self.setup.kwargs_of(k)
         options, known = kwargs | svi.static_kwargs, k > 0 and self.alike
-        # The data are constants here, so that likelihoods check their numbers. The look holds the data, which are many
-        # rows of a table: nothing else of it is kept.
-        looked = None if known else look(guide.model, whole, options, first=True)
+        # The data are constants here, so that likelihoods check their numbers. Only `needs` is kept of the look, which
+        # holds the data themselves.
+        looked = None if known else look(guide.model, whole, options, refuse_data=True)
         if looked is not None:
             self.needs = looked.needs
         # On all rows at once the program may not fit in memory, such as a network on images.
@@ -117,7 +117,7 @@ class _OfOtherGuide:
         svi, source = self.setup.svi, self.setup.source
         state = self.init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
         options, values = self.setup.kwargs_of(k) | svi.static_kwargs, svi.get_params(state)
-        seen = look(svi.model, source.all_rows(k), options, values, arrays=True, first=True)
+        seen = look(svi.model, source.all_rows(k), options, values, arrays=True, refuse_data=True)
         self.needs = seen.needs
         warn_of_rounding(svi.model, svi.guide, source.all_rows(k), options, values, seen)
         return state

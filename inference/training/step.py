@@ -177,11 +177,11 @@ class Steps:
             return transform_fn(transforms, params, invert=True)
 
         params = self.replicates.each(back)(state)
-        return all_finite((state.optim_state, state.mutable_state, params), len(self.replicates.shape))
+        return finite_numbers((state.optim_state, state.mutable_state, params), len(self.replicates.shape))
 
 
 @partial(jax.jit, static_argnums=1)
-def all_finite(tree: Any, leading: int) -> Bool[Array, "*K"]:
+def finite_numbers(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     # Together, because a sum over each array takes longer to compile than all of them to run.

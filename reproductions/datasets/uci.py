@@ -124,7 +124,8 @@ def _features(X: np.ndarray, columns: list[str], facts: Mapping[str, Any], categ
 
     coded, parts = {*categories, *facts.get("codes", ())}, []
     # The last column stands for all rare categories.
-    encoder: Any = OneHotEncoder(min_frequency=facts.get("rare"), sparse_output=False, dtype=np.float32)
+    options: dict[str, Any] = {"sparse_output": False, "dtype": np.float32}
+    encoder: Any = OneHotEncoder(min_frequency=facts.get("rare"), **options)
     for column, values in zip(columns, X.T[:, :, None], strict=True):
         if column not in facts.get("dropped", ()):
             parts.append(encoder.fit_transform(values) if column in coded else values.astype(np.float32))
