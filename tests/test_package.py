@@ -454,7 +454,7 @@ UNSEEN = {
     "pytest-xdist": "pytest -n",
     "pytest-timeout": "timeout in pyproject.toml",
     "ruff": "make lint",
-    "pyright": "make lint",
+    "pyright": "make types",
     "build": "the wheel of these tests",
     "setuptools": "the same",
     "equinox": "one of its networks is tested where it is installed",
