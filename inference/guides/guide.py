@@ -127,6 +127,8 @@ class InducingGuide(AutoGuideMixin):
             field: standard deviations of the addends are then too small, often by a factor of several, the bound is
             low, and noise that is trained with it too large. Names of sites, or groups of names, are those that must
             have one. Its covariance is that of all their inducing variables; no prior is factorised but each site's.
+        fixed: whether inducing variables stay where they start; for all GP sites, or for those named. Their gradients
+            are zero under every objective and optimiser, so that only a weight decay could move them.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:

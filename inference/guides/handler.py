@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax import Array, random
+from jax import Array, lax, random
 from jaxtyping import PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import constraints
@@ -183,6 +183,8 @@ class PosteriorHandler(Handler):
         if structure(initialiser).num_leaves == 0:
             return variable_of(initialiser, ())  # a grid or waves: nothing of them is trained
         value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
+        if self.options.is_fixed(name):
+            value = jax.tree.map(lax.stop_gradient, value)
         return variable_of(initialiser, value)
 
     def _before(self) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Options:
         joint: Iterable[str] = (),
         residual: Iterable[str] = (),
         coupled: bool | Iterable[str] | Iterable[Iterable[str]] = True,
+        fixed: bool | Iterable[str] = False,
         init_loc_fn: Callable = init_to_median,
     ) -> None:
         for form in _values_of(covariance):
@@ -79,6 +80,7 @@ class Options:
         self.joint = frozenset([joint] if isinstance(joint, str) else joint)
         self.residual = frozenset([residual] if isinstance(residual, str) else residual)
         self.coupled = _groups(coupled)
+        self.fixed = _names("fixed", fixed)
         self.init_loc_fn = init_loc_fn
 
     def form_at(self, site: str, sites: Sites | None = None) -> Form:
@@ -88,6 +90,10 @@ class Options:
         if group:
             return (Coupled if site == group[0] else CoupledAfter)(group=group)
         return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
+
+    def is_fixed(self, site: str) -> bool:
+        """Whether the inducing variables of a GP site stay where they start."""
+        return self.fixed if isinstance(self.fixed, bool) else site in self.fixed
 
     def parameters(
         self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None
@@ -129,6 +135,7 @@ class Options:
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
         arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}
         arguments |= {"coupled": frozenset().union(*self.coupled) if isinstance(self.coupled, tuple) else ()}
+        arguments |= {"fixed": self.fixed}
         for argument, value in arguments.items():
             names = value if isinstance(value, Mapping | frozenset) else ()
             refuse_unknown(f"InducingGuide({argument}=...)", names, sites.processes, "model's latent GP sites")
@@ -146,6 +153,17 @@ class Options:
             taken, f"The guide's parameters would be named {sorted(taken)}, like sites of the model: rename these."
         )
         checks.refuse(missing, f"InducingGuide(inducing=...) has no entry for the GP site(s) {sorted(missing)}.")
+
+
+def _names(option: str, names: Any) -> bool | frozenset[str]:
+    """An option that is true for all GP sites, for none, or for those that it names."""
+    if isinstance(names, bool):
+        return names
+    message = f"{option} must be True, False or names of GP sites, got {names!r}."
+    checks.refuse(not isinstance(names, Iterable), message, TypeError)
+    found = frozenset([names] if isinstance(names, str) else names)
+    checks.refuse(not all(isinstance(name, str) for name in found), message, TypeError)
+    return found
 
 
 def _groups(coupled: Any) -> bool | tuple[frozenset[str], ...]:

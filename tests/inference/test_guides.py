@@ -7,17 +7,27 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 import scipy.special
 from jax import random
 from numpyro import handlers
-from numpyro.infer import Predictive, Trace_ELBO
+from numpyro.infer import SVI, Predictive, Trace_ELBO
 from scipy.stats import norm
 
 from gpzoo import draws
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, Trained
+from gpzoo.inference import (
+    CollapsedELBO,
+    GaussianProcessELBO,
+    InducingGuide,
+    NaturalGradients,
+    Trained,
+    fit,
+    lbfgs,
+    load,
+)
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import run
 from gpzoo.kernels import RBF
@@ -399,3 +409,44 @@ def test_starts_of_one_program_are_those_of_single_operations(whiten, monkeypatc
     assert list(at_once) == list(one_by_one)
     for name, value in one_by_one.items():
         np.testing.assert_allclose(at_once[name]["value"], value, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+# -- inducing variables that stay ------------------------------------------------------------------------------------
+
+OPTIMISERS = {
+    "adam": lambda guide: (optax.adam(0.05), GaussianProcessELBO()),
+    "lbfgs": lambda guide: (lbfgs(), GaussianProcessELBO()),
+    "collapsed": lambda guide: (lbfgs(), CollapsedELBO()),
+    "natural": lambda guide: (NaturalGradients(optax.adam(0.05), guide, 0.5), GaussianProcessELBO()),
+    "momentum": lambda guide: (optax.sgd(1e-4, 0.9), GaussianProcessELBO(tight=True)),
+}
+
+
+@pytest.mark.slow_but(name=["lbfgs", "natural"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fixed_inducing_variables_stay(name, dtype, standard_promotion):
+    X, y = sine(30, dtype=dtype)
+    Z = np.linspace(-1, 1, 4, dtype=dtype)[:, None]
+    for fixed in (True, False):
+        guide = InducingGuide(regression, InducingPoints(Z), fixed=fixed)
+        optimiser, objective = OPTIMISERS[name](guide)
+        found = fit(KEY, SVI(regression, guide, optimiser, objective), 5, X, y, progress=False)
+        assert np.array_equal(found.params["f_inducing"], Z) == fixed
+        assert found.losses[-1] < found.losses[0]
+
+
+def test_fixed_inducing_variables_by_name_and_in_files(tmp_path, standard_promotion):
+    X, y = sine(30)
+    guide = InducingGuide(deep, kmeans(5), fixed={"h"})
+    svi = SVI(deep, guide, optax.adam(0.05), GaussianProcessELBO())
+    before, found = (fit(KEY, svi, steps, X, y, progress=False) for steps in (1, 3))
+    assert np.array_equal(found.params["h_inducing"], before.params["h_inducing"])
+    assert not np.allclose(found.params["f_inducing"], before.params["f_inducing"])
+    found.save(tmp_path / "model")
+    assert load(tmp_path / "model", deep).guide.fixed == {"h"}
+    with pytest.raises(ValueError, match=r"fixed=.*'g'"):
+        InducingGuide(deep, kmeans(5), fixed="g").setup(X, y)
+    for wrong in (1, None, [2]):
+        with pytest.raises(TypeError, match="fixed must be True, False or names"):
+            InducingGuide(deep, kmeans(5), fixed=wrong)
