@@ -65,8 +65,8 @@ def marginals(
     """The posterior's marginals at the site's inputs, which refuse to be drawn."""
     if not isinstance(posterior.form, Coupled):
         return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
-    mean, shared = posterior.with_shared_noise()
-    return _refusing_draws(posterior, mean, shared.variance().reshape(mean.shape), key, rows=rows, shared=shared)
+    mean, residual, shared = posterior.with_shared_noise()
+    return _refusing_draws(posterior, mean, residual, key, rows=rows, shared=shared)
 
 
 def predicted_marginals(
@@ -80,8 +80,9 @@ def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
-    shared = posterior.with_shared_noise()[1] if isinstance(posterior.form, Coupled) else None
-    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows, shared=shared)
+    if not isinstance(posterior.form, Coupled):
+        return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
+    return marginals(posterior, key, rows)._with_fields(mean=posterior.mean)
 
 
 def marginals_in_parts(
