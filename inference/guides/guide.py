@@ -127,8 +127,9 @@ class InducingGuide(AutoGuideMixin):
             of several, the bound is low, and noise that is trained with it too large. Names of sites, or groups of
             names, are those that must have one. Its covariance is that of all their inducing variables, for each output
             by itself; where the program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with
-            different numbers of them, it is that of all outputs too, and a step costs more with the square of their
-            number. A name alone gives the outputs of one site one ``q``. No prior is factorised but each site's.
+            different numbers of them, it is that of all outputs too. A step then costs more with the square of their
+            number, and ``True`` does so for up to ten of them. A name alone gives the outputs of one site one ``q``. No
+            prior is factorised but each site's.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
