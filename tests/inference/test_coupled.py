@@ -27,7 +27,9 @@ from gpzoo.inference import (
 )
 from gpzoo.inference.diagnosis.mean_field import of_mean_field
 from gpzoo.kernels import RBF, Constant, Convolutional, Flattened, Linear, Matern12, Matern32, Matern52, White
-from gpzoo.likelihoods import Bernoulli, Expected, Gaussian
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax
+from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.shared import SharedNoise
 
 KEY = random.key(0)
 KINDS = (RBF, Matern12, Matern32, Matern52)
@@ -241,6 +243,69 @@ def test_posteriors_have_covariances_with_each_other(two):
     np.testing.assert_allclose(q["f0"].moments()[1], joint[0, 0], atol=1e-5)
     np.testing.assert_allclose(q["f0"].covariance_with(q["f1"]), joint[0, 1], atol=1e-5)
     np.testing.assert_allclose(q["f1"].covariance_with(other["f0"]), joint[1, 0][:, :3], atol=1e-5)
+
+
+def mixture(X, y=None, *, law=lambda f: Gaussian(f, 0.1)):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X, num_outputs=2))
+    g = numpyro.sample("g", GaussianProcess(Matern32(0.5, 1.0), X))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", law(f @ MIXED + g[:, None]), obs=y)
+
+
+MIXED = np.random.default_rng(2).standard_normal((2, 3))
+
+
+def test_mixed_outputs_have_the_joint_law_of_numpy():
+    """Predictions, densities of rows, covariances, draws and exports of ``f @ A + g`` and of its sites."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(0, 3, (15, 1)), axis=0)
+    y, new = rng.standard_normal((15, 3)), np.linspace(-0.5, 3, 4)[:, None]
+    guide = InducingGuide(mixture, InducingPoints(X))
+    trained = fit(KEY, SVI(mixture, guide, optax.sgd(0.0), CollapsedELBO()), 1, X, y, progress=False)
+    loadings = np.concatenate([MIXED, np.ones((1, 3))])
+    kernels = [RBF(1.0, 0.5), RBF(1.0, 0.5), Matern32(0.5, 1.0)]
+    each = [np.einsum("k,l,nm->nkml", a, a, np.asarray(k(X))) for a, k in zip(loadings, kernels, strict=True)]
+    C = sum(each).reshape(45, 45) + 0.1 * np.eye(45)
+    cross = [np.kron(np.asarray(k(new, X)), a) for a, k in zip(loadings, kernels, strict=True)]
+    mean = np.stack([x @ np.linalg.solve(C, y.ravel()) for x in cross])
+    joint = np.array([[-a @ np.linalg.solve(C, b.T) for b in cross] for a in cross])
+    for i in range(3):
+        joint[i, i] += np.asarray(kernels[i](new))
+    outputs = np.einsum("ik,ijnn,jl->nkl", loadings, joint, loadings) + 0.1 * np.eye(3)
+    found = trained.predict(KEY, new, test_data={"y": y[:4]})
+    np.testing.assert_allclose(found["f"].variance, np.stack([np.diag(joint[i, i]) for i in range(2)], 1), atol=1e-6)
+    np.testing.assert_allclose(found["y"].variance, np.einsum("nkk->nk", outputs), atol=1e-6)
+    away = y[:4] - mean.T @ loadings
+    square = np.einsum("nk,nk->n", away, np.linalg.solve(outputs, away[..., None])[..., 0])
+    expected = -(square + np.linalg.slogdet(2 * np.pi * outputs)[1]) / 2
+    np.testing.assert_allclose(found["y"].log_density, expected, atol=1e-3)
+    q = trained.posterior(KEY, new)
+    np.testing.assert_allclose(q["f"].covariance_with(q["g"]), joint[:2, 2], atol=1e-6)
+    exported = trained.to_arviz(KEY, X, y, num_draws=1500, new_args=(new,))
+    for draws in (trained.functions(KEY, new, num_draws=1500), exported["predictions"]):
+        f, g = np.asarray(draws["f"]).reshape(-1, 4, 2), np.asarray(draws["g"]).reshape(-1, 4)
+        own = np.stack([f[..., 0], f[..., 1], g]) - mean[:, None]
+        np.testing.assert_allclose(np.einsum("isn,jsm->ijnm", own, own) / 1500, joint, atol=0.12)
+    stats = exported["sample_stats"]
+    np.testing.assert_allclose(stats["log_p"] - stats["log_q"], -trained.losses[-1], atol=0.05)
+
+
+@pytest.mark.parametrize("columns", [3, 1])
+def test_draws_of_marginals_have_the_covariances_of_noise_that_outputs_share(columns):
+    rng = np.random.default_rng(0)
+    loads, variance = rng.standard_normal((4, 2, columns)), rng.uniform(0.1, 1, (2, columns))
+    shared = SharedNoise((jnp.asarray(loads),), ("a",))
+    f = GaussianMarginals(jnp.zeros((2, columns)), jnp.asarray(variance), KEY, shared=shared)
+    covariance = np.einsum("mnk,mnl->nkl", loads, loads) + np.einsum("nk,kl->nkl", variance, np.eye(columns))
+    np.testing.assert_allclose(f.covariance, covariance, rtol=1e-9)
+    np.testing.assert_allclose(f.variance, np.einsum("nkk->nk", covariance), rtol=1e-9)
+    draws = np.asarray(f.draws(20_000))
+    np.testing.assert_allclose(np.einsum("snk,snl->nkl", draws, draws) / 20_000, covariance, atol=0.2)
+    assert f.independent == (columns == 1)
+    if columns == 3:
+        probs = RobustMax(f, num_predictive_draws=4000).probs
+        share = np.mean(np.argmax(draws, -1)[..., None] == np.arange(3), axis=0)
+        np.testing.assert_allclose(probs, share, atol=0.03)
 
 
 def moments(draws):
