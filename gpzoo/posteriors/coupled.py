@@ -206,8 +206,8 @@ def rows_of_root(root: Float[Array, "*D T T"], forms: list[Coupled]) -> list[Cou
 
 
 def covariance(
-    a: Mapping[str, Float[Array, "D _ N"]], b: Mapping[str, Float[Array, "D _ L"]]
-) -> Float[Array, "D N L"] | None:
+    a: Mapping[str, Float[Array, "_ _ N"]], b: Mapping[str, Float[Array, "_ _ L"]]
+) -> Float[Array, "_ N L"] | None:
     """The covariance of two sites whose :meth:`Coupled.factors` are given; ``None`` where they share nothing.
 
     It is that of outputs of one number; a site with one output has its covariance with each of the other's.

@@ -223,6 +223,21 @@ class InducingPosterior(ProcessAtInputs):
             found.append(self._replace(conditional=conditional))
         return found
 
+    def draws_of_parts(self, key: Array) -> tuple[Float[Array, "*event"], list[Float[Array, "*event"]]]:
+        """A draw of ``f`` and of its addends over all inputs together, for ``q`` that is concentrated on a ``u``.
+
+        ``f`` is their sum, the prior's mean and white noise.
+
+        Raises:
+            ValueError: see :meth:`parts`.
+        """
+        of_parts, of_noise = random.split(key)
+        known = [cast(Projection, part.conditional) for part in self.parts()]
+        drawn = cast(Projection, self.conditional).draws_of_parts(self._q()[0], known, of_parts)
+        noise = jnp.sqrt(self.prior.kernel.noise_diag(self.prior.X))
+        f = sum(drawn) + noise * random.normal(of_noise, drawn[0].shape, drawn[0].dtype)
+        return self._with_loc(f), [self._in_shape(x) for x in drawn]
+
     def estimates(self, key: Array) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
 

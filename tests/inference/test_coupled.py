@@ -379,6 +379,35 @@ def test_addends_of_a_kernel_are_those_of_sites(at):
         assert joint.losses[-1] == pytest.approx(whole.losses[-1], abs=1e-7)
 
 
+@pytest.mark.parametrize("outputs", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_exports_of_addends_have_their_joint_law(outputs):
+    """Draws add up to those of the site, and have the covariances of sites with one q, at the data and elsewhere."""
+    X, new = np.linspace(0, 3, 9)[:, None], np.linspace(0.1, 3.5, 3)[:, None]
+    y = np.random.default_rng(3).standard_normal((9,) if outputs is None else (9, outputs))
+    kernels = [RBF(1.0, 0.5), 2.0 * Matern12(0.5, 1.0)]
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernels[0] + kernels[1], X, mean=1.0, num_outputs=outputs))
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+
+    trained, parts = at_optimum(program, InducingPoints(X), X, y), {"f": ("a", "b")}
+    found = trained.to_arviz(KEY, X, y, num_draws=1500, new_args=(new,), parts=parts)
+    batched = trained.to_arviz(KEY, X, y, num_draws=2, batch_size=4, parts=parts)["posterior"]
+    assert batched["a"].dims[:2] == ("chain", "draw") and batched["a"].dims[2] == batched["f"].dims[2]
+    for draws in (found["posterior"], found["predictions"], batched):
+        np.testing.assert_allclose(draws["a"] + draws["b"] + 1.0, draws["f"], atol=1e-6)
+    C = sum(np.asarray(kernel(X)) for kernel in kernels) + 0.2 * np.eye(9)
+    cross = [np.asarray(kernel(new, X)) for kernel in kernels]
+    own = np.stack([np.asarray(found["predictions"][name])[0].reshape(1500, 3, -1)[..., -1] for name in "ab"])
+    residual = (y if outputs is None else y[:, -1]) - 1.0
+    for i in range(2):
+        np.testing.assert_allclose(own[i].mean(0), cross[i] @ np.linalg.solve(C, residual), atol=0.1)
+        for j in range(2):
+            prior = np.asarray(kernels[i](new)) if i == j else 0
+            covariance = np.cov(own[i].T, own[j].T)[:3, 3:]
+            np.testing.assert_allclose(covariance, prior - cross[i] @ np.linalg.solve(C, cross[j].T), atol=0.1)
+
+
 def test_addends_of_exact_regression():
     program, (X, y) = Sum(5), (np.linspace(0, 3, 20)[:, None], np.random.default_rng(3).standard_normal(20))
     kernels = [Matern52(1.0, 1.0), Linear(0.3), Constant(2.0)]
@@ -403,6 +432,7 @@ def test_addends_of_exact_regression():
         ({"f0": "ab"}, TypeError, "f0"),
         ({"f0": ("a", "a")}, ValueError, "twice"),
         ({"f0": ("f1", "y")}, ValueError, "names of sites"),
+        ({"f0": ("f0_u", "b")}, ValueError, "f0_u"),
         (["f0"], TypeError, "parts"),
     ],
 )
@@ -411,7 +441,8 @@ def test_names_of_no_addends_are_refused(parts, error, said):
     program.kernels[0] = RBF() + Matern12()
     guide = InducingGuide(program, program.inducing())
     model = Trained(program, guide, guide.init_params(KEY, program.X, program.y))
-    for ask in (model.predict, model.functions):
+    export = lambda key, X, parts: model.to_arviz(key, X, program.y, parts=parts)  # noqa: E731
+    for ask in (model.predict, model.functions, export):
         with pytest.raises(error, match=said):
             ask(KEY, program.X, parts=parts)
 
