@@ -324,7 +324,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         key_f, key_y = random.split(key)
         size = int(np.prod(sample_shape))
         if self.is_marginal:
-            f = GaussianMarginals(self.f.mean, self.f.source_variance, key_f, self.f.loading).draws(size)
+            f = self.f._with_fields(key=key_f, rows=None).draws(size)
         else:
             f = jnp.broadcast_to(self.f, (size, *self.f.shape))
         y = self.sample_given(key_y, f)

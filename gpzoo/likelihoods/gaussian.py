@@ -116,18 +116,17 @@ class Gaussian(Likelihood):
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
-        Correlated outputs are scored jointly: ``N(y_n | E[f_n], loading^T diag(v_n) loading + s I)``.
+        Correlated outputs are scored jointly: ``N(y_n | E[f_n], Cov[f_n] + s I)``.
         """
         self.refuse_estimates()
         residual = self._residual(value)
         if not self.is_marginal or self.f.independent:
             return self.counted(normal_log_density(jnp.square(residual), self.variance), value)
-        noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
-        A, v = self.f.loading, self.f.source_variance
-        covariance = jnp.einsum("jd,nj,je->nde", A, v, A) + noise[..., None] * jnp.eye(A.shape[1], dtype=A.dtype)
+        noise, eye = jnp.broadcast_to(self.noise_variance, self.f.shape), jnp.eye(self.f.shape[1], dtype=self.f.dtype)
+        covariance = self.f.covariance + noise[..., None] * eye
         seen = self.seen(value)
         if seen is not None:  # an output that was not observed is one of its own, whose residual is 0
-            covariance = jnp.where(seen[..., None] & seen[..., None, :], covariance, jnp.eye(A.shape[1], dtype=A.dtype))
+            covariance = jnp.where(seen[..., None] & seen[..., None, :], covariance, eye)
             residual = jnp.where(seen, residual, 0)
         L = jnp.linalg.cholesky(covariance)
         L = jnp.broadcast_to(L, residual.shape[:-1] + L.shape[-2:])

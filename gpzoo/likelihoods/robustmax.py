@@ -15,7 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
-from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
+from gpzoo.processes.marginals import GaussianMarginals, standard_deviation, through
 
 # A standard normal is outside these bounds with probability 4e-33: negligible beside the probabilities that are added
 # here, but large enough for a finite logarithm and gradient in float32.
@@ -111,15 +111,16 @@ class RobustMax(ClassLikelihood):
     def _largest_by_draws(self, labels: Integer[Array, "*S N"], num_draws: int) -> Float[Array, "*S N"]:
         f, K = self.f, self.num_classes
         own = _one_hot(labels, K)
-        scale = standard_deviation(f.source_variance)
+        variance, loading = f.sources()
+        scale = standard_deviation(variance)
         noise = jnp.reshape(f.noise(num_draws), (num_draws,) + (1,) * (labels.ndim - 1) + scale.shape)
         # The direction is not differentiated, because the estimate is unbiased for every direction.
-        direction = scale * (f.loading.T[labels] - f.loading.mean(1))
+        direction = scale * (through(loading.mT, own.astype(f.dtype)) - loading.mean(-1))
         norm = jnp.linalg.norm(direction, axis=-1, keepdims=True)
         direction = lax.stop_gradient(direction / jnp.where(norm > 0, norm, 1.0))
         along = (noise * direction).sum(-1, keepdims=True)
-        rest = f.mean + (scale * (noise - along * direction)) @ f.loading
-        slope = (scale * direction) @ f.loading
+        rest = f.mean + through(loading, scale * (noise - along * direction))
+        slope = through(loading, scale * direction)
         # f_y - f_k = gap + step * t with t ~ N(0, 1): positive above (step > 0) or below (step < 0) -gap / step.
         gap = _pick(rest, jnp.broadcast_to(labels, rest.shape[:-1]))[..., None] - rest
         step = _pick(slope, labels)[..., None] - slope

@@ -79,6 +79,18 @@ def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""]
     return jnp.sum(jnp.square(white)), total(log_dets)
 
 
+def weighted_product(
+    A: Float[Array, "*D M N"], weights: Float[Array, "D N"], C: Float[Array, "*D K N"]
+) -> Float[Array, "D M K"]:
+    """``A diag(weights) C^T``."""
+    weighted = A * weights[:, None, :]
+    if C.ndim == 3:
+        return matmul(weighted, C.mT)
+    # One product over all outputs: XLA is slow at many small ones.
+    D, M, N = weighted.shape
+    return matmul(weighted.reshape(D * M, N), C.T).reshape(D, M, -1)
+
+
 @jax.custom_jvp
 def lower_trace(L: Float[Array, "D M M"]) -> Float[Array, ""]:
     """The trace of ``L L^T`` for lower-triangular ``L``, summed over outputs; from copies of :func:`lower_squares`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -253,6 +253,32 @@ class Projection(Conditional):
         return draw[..., 0] if apart else jnp.moveaxis(draw, -1, 0)
 
     # -- q(u) --------------------------------------------------------------------------------------------------------
+
+    def draws_of_parts(self, m: Float[Array, "M D"], parts: Sequence[Projection], key: Array) -> list[Array]:
+        """A draw of the addends of the zero-mean part of ``f`` at all inputs together, ``[D, N]`` each.
+
+        Given ``u`` they have the covariances ``K_i - A_i^T A_i`` and, two of them, ``-A_i^T A_j``.
+
+        Args:
+            m: the value of ``u``, whitened where that is.
+            parts: the laws of the addends, see :meth:`of_part`.
+            key: random key.
+        """
+        X, each = self.prior.X, [part._projections(self.prior.X) for part in parts]
+        A = jnp.concatenate([A for A, _ in each], axis=-1)
+        K = [part.prior.kernel(X) for part in parts]
+        N = K[0].shape[-1]
+        prior = jnp.zeros((len(K) * N, len(K) * N), K[0].dtype)
+        for i, block in enumerate(K):
+            widths = [(i * N, (len(K) - 1 - i) * N)] * 2
+            prior = prior + jnp.pad(block, [(0, 0)] * (block.ndim - 2) + widths)
+        name = f"the joint posterior covariance of the addends of site {self.site!r} at {N} inputs"
+        noise = random.normal(key, (len(K) * N, m.shape[1]), m.dtype)
+        left = prior - matmul(A.mT, A)
+        apart = left.ndim == 3  # a kernel or inputs for each output
+        rest = linalg.root(left, name, out_of=linalg.diagonal(prior), times=noise.T[..., None] if apart else noise)
+        rest = rest[..., 0] if apart else rest.T
+        return [mean_at(B, m) + x for (_, B), x in zip(each, jnp.split(rest, len(K), axis=-1), strict=True)]
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Float[Array, "D M M"]]:
         """Mean and covariance, always of ``u``, never of ``v``."""

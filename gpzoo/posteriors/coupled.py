@@ -7,21 +7,28 @@ With ``u_i`` the variables of site ``i`` (whitened where the site's are) and ind
 ``C_ij`` and lower-triangular ``L_i`` are the rows of a lower-triangular root of the joint covariance, so that it can be
 any. The priors of the sites are independent: the divergence from them is a sum over sites. What a sum of sites knows
 better than each of them is in the ``e`` that they share (:class:`~gpzoo.processes.shared.SharedNoise`).
+
+Sites with as many outputs, each of which is added to its like alone, have such a root for each output. Where a program
+mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of them, the data see
+outputs together: ``u_i`` are then the variables of all outputs of a site, one output below the other, and there is one
+root (``together``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import jax.numpy as jnp
-from jax import Array
-from jaxtyping import Float
+from jax import Array, random
+from jax.scipy.linalg import block_diag
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import linalg
 from gpzoo._pytree import static
 from gpzoo.linalg.operators import matmul
-from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread, squares
+from gpzoo.linalg.quadratic import distance, lower_squares, lower_trace, spread, squares
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.forms import Full
 
@@ -30,17 +37,26 @@ class Coupled(Form):
     """The covariance of the first of several sites with one ``q``.
 
     Args:
-        scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``.
+        scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``; ``[D M, D M]`` where outputs are together.
         group: names of the sites, in the order of the root's rows.
-        sizes: numbers of inducing variables of the sites before this one.
+        sizes: numbers of the root's rows of the sites before this one.
+        together: whether all outputs of these sites have one root, or each has its own.
     """
 
     scale: Any
     group: tuple[str, ...] = static(default=())
     sizes: tuple[int, ...] = static(default=())
+    together: bool = static(default=False)
 
-    def __init__(self, scale: Any = None, *, group: tuple[str, ...] = (), sizes: tuple[int, ...] = ()) -> None:
-        self.scale, self.group, self.sizes = scale, group, sizes
+    def __init__(
+        self,
+        scale: Any = None,
+        *,
+        group: tuple[str, ...] = (),
+        sizes: tuple[int, ...] = (),
+        together: bool = False,
+    ) -> None:
+        self.scale, self.group, self.sizes, self.together = scale, group, sizes, together
 
     @property
     def said(self) -> str:
@@ -53,18 +69,35 @@ class Coupled(Form):
 
     def start(self, conditional: Conditional, scale: float | Array) -> Self:
         """The prior's factor times ``scale``, and nothing shared."""
-        return self.with_values(scale=Full().start(conditional, scale).scale)
+        return self.with_values(**self.alone(Full().start(conditional, scale).scale))
+
+    def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
+        """The values with which each output is independent of all others, and has the covariance of this root."""
+        return {"scale": block_diag(*scale) if self.together and scale.ndim == 3 else scale}
+
+    def num_rows(self, num_inducing: int, outputs: tuple[int, ...]) -> int:
+        """The number of the root's rows that a site has, where each output has not its own."""
+        return num_inducing * math.prod(outputs) if self.together else num_inducing
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
-        """See :meth:`Form.by_output`."""
-        return self.with_values(scale=jnp.tril(self.scale if num_outputs is not None else self.scale[None]))
+        """See :meth:`Form.by_output`; of outputs that are together each has its rows of the root."""
+        return self.with_values(scale=self._rows(jnp.tril(self.scale), num_inducing, num_outputs))
+
+    def _rows(
+        self, x: Float[Array, "*D _ K"], num_inducing: int, num_outputs: int | None
+    ) -> Float[Array, "D {num_inducing} K"]:
+        return x.reshape(num_outputs or 1, num_inducing, x.shape[-1])
+
+    def _stacked(self, x: Float[Array, "D M K"]) -> Float[Array, "_ _ K"]:
+        """Matrices of outputs that are together below each other."""
+        return x.reshape(1, -1, x.shape[-1]) if self.together else x
 
     def shared(self) -> list[Float[Array, "D M _"]]:
         """``C_ij`` for each site ``j`` before this one."""
         return []
 
     def root(self) -> Float[Array, "D M K"]:
-        """``C_i1 ... L_i``, whose product with itself is the covariance of this site alone."""
+        """``C_i1 ... L_i``, whose product with itself is the covariance of this site's outputs alone."""
         return jnp.concatenate([*self.shared(), self.scale], axis=-1)
 
     def factors(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> dict[str, Float[Array, "D _ N"]]:
@@ -73,18 +106,33 @@ class Coupled(Form):
 
     def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
         """See :meth:`Form.squares`."""
-        return linalg.total([lower_squares(B, self.scale), *(squares(B, C) for C in self.shared())])
+        own = squares if self.together else lower_squares
+        return linalg.total([own(B, self.scale), *(squares(B, C) for C in self.shared())])
 
     def log_det(self) -> Float[Array, ""]:
         """This site's part of the log determinant of the joint covariance."""
-        return jnp.sum(jnp.log(jnp.square(linalg.diagonal(self.scale))))
+        return jnp.sum(jnp.log(jnp.square(linalg.diagonal(self._stacked(self.scale)))))
 
     def trace(self) -> Float[Array, ""]:
         """See :meth:`Form.trace`."""
-        return linalg.total([lower_trace(self.scale), *(jnp.sum(jnp.square(C)) for C in self.shared())])
+        return linalg.total([lower_trace(self._stacked(self.scale)), *(jnp.sum(jnp.square(C)) for C in self.shared())])
+
+    def distance(self, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """See :meth:`Form.distance`."""
+        return distance(self._stacked(self.root()), self._stacked(residual[..., None])[..., 0])
+
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
+        """See :meth:`Form.draw`."""
+        R = self.root()
+        return self.spread_noise(R, random.normal(key, (R.shape[-1], 1 if self.together else len(R)), R.dtype))
+
+    def spread_noise(self, R: Float[Array, "D M K"], e: Float[Array, "_ *_"]) -> Float[Array, "M D"]:
+        """Rows of the root times noise: ``[K, D]`` of each output, or where outputs are together of all ``[M, D]``."""
+        e = e.T.reshape(-1, 1) if self.together else e.reshape(len(e), -1)
+        return jnp.einsum("dmk,kd->md", R, jnp.broadcast_to(e, (R.shape[-1], len(R))))
 
     def given(
-        self, mean: Float[Array, "M *D"], noise: Mapping[str, Float[Array, "_ *D"]]
+        self, mean: Float[Array, "M *D"], noise: Mapping[str, Float[Array, "_ *_"]]
     ) -> tuple[Float[Array, "M *D"], Coupled]:
         """Mean and covariance of this site's variables, given the noise of the sites before it.
 
@@ -94,38 +142,40 @@ class Coupled(Form):
         """
         outputs = None if mean.ndim == 1 else mean.shape[1]
         for name, C in zip(self.group, self.by_output(len(mean), outputs).shared(), strict=False):
-            e = noise[name] if outputs is not None else noise[name][:, None]
-            moved = jnp.einsum("dmk,kd->md", C, e)
-            mean = mean + (moved if outputs is not None else moved[:, 0])
-        return mean, Coupled(self.scale, group=self.group)
+            mean = mean + self.spread_noise(C, noise[name]).reshape(mean.shape)
+        return mean, Coupled(self.scale, group=self.group, together=self.together)
 
 
 class CoupledAfter(Coupled):
     """The covariance of another one of these sites.
 
     Args:
-        scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``.
-        cross: ``C`` of all sites before it, side by side: ``[M, K]`` or ``[D, M, K]``.
+        scale: see :class:`Coupled`.
+        cross: ``C`` of all sites before it, side by side: ``[M, K]`` or ``[D, M, K]``; ``[D M, K]`` where outputs are
+            together.
         group: see :class:`Coupled`.
         sizes: see :class:`Coupled`.
+        together: see :class:`Coupled`.
     """
 
     cross: Any = None
 
-    def __init__(
-        self, scale: Any = None, cross: Any = None, *, group: tuple[str, ...] = (), sizes: tuple[int, ...] = ()
-    ) -> None:
-        super().__init__(scale, group=group, sizes=sizes)
+    def __init__(self, scale: Any = None, cross: Any = None, **options: Any) -> None:
+        super().__init__(scale, **options)
         self.cross = cross
 
-    def start(self, conditional: Conditional, scale: float | Array) -> Self:
-        """See :meth:`Coupled.start`."""
-        shape = (*conditional.outputs, conditional.num_inducing, sum(self.sizes))
-        return super().start(conditional, scale).with_values(cross=jnp.zeros(shape, conditional.dtype))
+    def after(self, sizes: Iterable[int]) -> CoupledAfter:
+        """This form, whose site comes after sites with so many rows of the root."""
+        return CoupledAfter(group=self.group, sizes=tuple(sizes), together=self.together)
+
+    def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
+        """See :meth:`Coupled.alone`."""
+        scale = super().alone(scale)["scale"]
+        return {"scale": scale, "cross": jnp.zeros((*scale.shape[:-1], sum(self.sizes)), scale.dtype)}
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
-        """See :meth:`Form.by_output`."""
-        cross = self.cross if num_outputs is not None else self.cross[None]
+        """See :meth:`Coupled.by_output`."""
+        cross = self._rows(self.cross, num_inducing, num_outputs)
         return super().by_output(num_inducing, num_outputs).with_values(cross=cross)
 
     def shared(self) -> list[Float[Array, "D M _"]]:
@@ -156,7 +206,10 @@ def rows_of_root(root: Float[Array, "*D T T"], forms: list[Coupled]) -> list[Cou
 
 
 def covariance(
-    a: Mapping[str, Float[Array, "D _ N"]], b: Mapping[str, Float[Array, "D _ L"]]
-) -> Float[Array, "D N L"] | None:
-    """The covariance of two sites whose :meth:`Coupled.factors` are given; ``None`` where they share nothing."""
+    a: Mapping[str, Float[Array, "_ _ N"]], b: Mapping[str, Float[Array, "_ _ L"]]
+) -> Float[Array, "_ N L"] | None:
+    """The covariance of two sites whose :meth:`Coupled.factors` are given; ``None`` where they share nothing.
+
+    It is that of outputs of one number; a site with one output has its covariance with each of the other's.
+    """
     return linalg.total([matmul(a[name].mT, b[name]) for name in a.keys() & b.keys()]) if a.keys() & b.keys() else None

@@ -179,10 +179,11 @@ class InducingPosterior(ProcessAtInputs):
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
-    def with_shared_noise(self) -> tuple[Float[Array, "*event"], SharedNoise]:
-        """The mean of a site that has one ``q`` with others, and what it shares with them, at each input."""
+    def with_shared_noise(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], SharedNoise]:
+        """Mean of a site that has one ``q`` with others, the variance it has alone, and what it shares with them."""
         mean, residual, factors = self._factors()
-        return self._with_loc(mean), SharedNoise.of(self._in_shape(residual), factors)
+        apart = len(mean) > 1 and not cast(Coupled, self.form).together
+        return self._with_loc(mean), self._in_shape(residual), SharedNoise.of(factors, apart)
 
     def _factors(self) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
         return cast(Any, self.conditional).factors(*self._q())
@@ -193,13 +194,19 @@ class InducingPosterior(ProcessAtInputs):
         It is zero unless the guide gave both sites one ``q``.
 
         Args:
-            other: posterior of another site of the same guide, with as many outputs.
+            other: posterior of another site of the same guide. With as many outputs it is the covariance of those of
+                one number; where one of the sites has one output, that with each of the other's.
+
+        Raises:
+            ValueError: for other numbers of outputs.
         """
+        outputs = {self.num_outputs or 1, other.num_outputs or 1}
+        checks.refuse(len(outputs - {1}) > 1, f"Sites {self.site!r} and {other.site!r} have {sorted(outputs)} outputs.")
         own, theirs = ({} if not isinstance(q.form, Coupled) else q._factors()[2] for q in (self, other))
         found = covariance(own, theirs)
         if found is None:
-            found = jnp.zeros((self.num_outputs or 1, self.num_inputs, other.num_inputs), self.u_mean.dtype)
-        return found[0] if self.num_outputs is None else found
+            found = jnp.zeros((max(outputs), self.num_inputs, other.num_inputs), self.u_mean.dtype)
+        return found[0] if self.num_outputs is other.num_outputs is None else found
 
     def parts(self) -> list[InducingPosterior]:
         """The posterior of each addend of ``f``, one for each addend of the kernel, white noise left out.
@@ -215,6 +222,21 @@ class InducingPosterior(ProcessAtInputs):
             conditional = self.conditional.of_part(i, kernel if factor is None else Scaled(kernel, factor))
             found.append(self._replace(conditional=conditional))
         return found
+
+    def draws_of_parts(self, key: Array) -> tuple[Float[Array, "*event"], list[Float[Array, "*event"]]]:
+        """A draw of ``f`` and of its addends over all inputs together, for ``q`` that is concentrated on a ``u``.
+
+        ``f`` is their sum, the prior's mean and white noise.
+
+        Raises:
+            ValueError: see :meth:`parts`.
+        """
+        of_parts, of_noise = random.split(key)
+        known = [cast(Projection, part.conditional) for part in self.parts()]
+        drawn = cast(Projection, self.conditional).draws_of_parts(self._q()[0], known, of_parts)
+        noise = jnp.sqrt(self.prior.kernel.noise_diag(self.prior.X))
+        f = sum(drawn) + noise * random.normal(of_noise, drawn[0].shape, drawn[0].dtype)
+        return self._with_loc(f), [self._in_shape(x) for x in drawn]
 
     def estimates(self, key: Array) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
@@ -320,7 +342,7 @@ class InducingPosterior(ProcessAtInputs):
             covariance = jax.tree.map(lambda K: K[0], covariance)
         return mean[0] if self.num_outputs is None else mean.T, covariance
 
-    def given_noise(self, noise: dict[str, Float[Array, "M *D"]]) -> InducingPosterior:
+    def given_noise(self, noise: dict[str, Float[Array, "_ *_"]]) -> InducingPosterior:
         """This posterior given the noise of the sites before it, with a draw of ``u`` by its own noise.
 
         Args:
@@ -329,8 +351,7 @@ class InducingPosterior(ProcessAtInputs):
         mean, form = cast(Coupled, self.form).given(self.u_mean, noise)
         alone = self._replace(u_mean=mean, form=form)
         m, own = alone._q()
-        e = noise[self.site].reshape(m.shape)
-        drawn = m + jnp.einsum("dmk,kd->md", own.root(), e)
+        drawn = m + form.spread_noise(own.root(), noise[self.site])
         return alone._replace(drawn=drawn.reshape(mean.shape))
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:

@@ -81,6 +81,11 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
     return f.draws(1)[0]
 
 
+def through(loading: Float[Array, "*N J K"], sources: Float[Array, "*S N J"]) -> Float[Array, "*S N K"]:
+    """Outputs that sources make, ``loading_n^T g_n``; see :meth:`GaussianMarginals.sources`."""
+    return sources @ loading if loading.ndim == 2 else jnp.einsum("njk,...nj->...nk", loading, sources)
+
+
 def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Square root of a variance whose gradient is finite where rounding left it zero or below.
 
@@ -168,7 +173,7 @@ class GaussianMarginals(Fields):
 
     Args:
         mean: ``[N]`` or ``[N, K]``; kept as ``loc``, which is the prior's where the site is integrated out.
-        source_variance: ``[N]`` or ``[N, J]``.
+        source_variance: ``[N]`` or ``[N, J]``, without what ``shared`` adds.
         key: the site's random key, from which its draws are made; ``None`` if it is never drawn.
         loading: ``[J, K]``, or ``None`` for independent outputs (``J = K``).
         sites: names of the GP sites these marginals come from.
@@ -251,14 +256,36 @@ class GaussianMarginals(Fields):
             TypeError: where the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
         """
         self._refuse_integrated_out("variance")
-        if self.loading is None:
-            return self.source_variance
-        return self.source_variance @ jnp.square(self.loading)
+        own = self.source_variance if self.loading is None else self.source_variance @ jnp.square(self.loading)
+        return own if self.shared is None else own + self.shared.variance().reshape(own.shape)
+
+    @property
+    def covariance(self) -> Float[Array, "N K K"]:
+        """Covariance of the outputs of every row, of a site ``[N, K]``; see :attr:`variance`."""
+        loading = jnp.eye(self.shape[-1], dtype=self.dtype) if self.loading is None else self.loading
+        own = jnp.einsum("jk,nj,jl->nkl", loading, self.source_variance, loading)
+        return own if self.shared is None else own + self.shared.covariance()
 
     @property
     def independent(self) -> bool:
         """Whether the outputs of a row are independent of each other."""
-        return self.loading is None or self.shape[-1] == 1
+        apart = self.loading is None and (self.shared is None or self.shared.apart)
+        return apart or self.ndim == 1 or self.shape[-1] == 1
+
+    def sources(self) -> tuple[Float[Array, "N *J"], Float[Array, "*N J K"] | None]:
+        """Variances of independent sources, and the loading by which they make the outputs, ``[N, J, K]`` if by row.
+
+        There is no loading where the outputs are the sources.
+        """
+        if self.independent:
+            return self.variance, None
+        if self.shared is None:
+            return self.source_variance, self.loading
+        covariance = self.covariance
+        eye = jnp.eye(self.shape[-1], dtype=self.dtype)
+        # Outputs that are one function have a singular covariance.
+        jitter = 4 * jnp.finfo(self.dtype).eps * jnp.trace(covariance, axis1=-2, axis2=-1)
+        return jnp.ones_like(self.loc), jnp.linalg.cholesky(covariance + jitter[:, None, None] * eye).mT
 
     def noise(self, num_draws: int) -> Float[Array, "{num_draws} N *J"]:
         """Standard-normal noise of the independent sources, from which :meth:`draws` are made.
@@ -271,7 +298,7 @@ class GaussianMarginals(Fields):
         """
         no_key = "These marginals carry no random key and cannot be drawn: use their mean and variance."
         checks.refuse(self.key is None, no_key)
-        shape, own = jnp.shape(self.source_variance), cast(Any, self.key)
+        shape, own = jnp.shape(self.sources()[0]), cast(Any, self.key)
         if self.rows is None:
             return random.normal(own, (num_draws, *shape), self.dtype)
         keys = jax.vmap(lambda row: random.fold_in(own, row))(self.rows)
@@ -289,10 +316,9 @@ class GaussianMarginals(Fields):
         Raises:
             ValueError: if the marginals carry no key.
         """
-        deviation = standard_deviation(self.source_variance) * self.noise(num_draws)
-        if self.loading is not None:
-            deviation = deviation @ self.loading
-        return self.loc + deviation
+        variance, loading = self.sources()
+        deviation = standard_deviation(variance) * self.noise(num_draws)
+        return self.loc + (deviation if loading is None else through(loading, deviation))
 
     def _refuse_integrated_out(self, moment: str) -> None:
         if any(isinstance(part, AffineMap) for part in self.parts):
@@ -514,13 +540,10 @@ class GaussianMarginals(Fields):
             self, other = (f._repeated((*f.shape[:-1], max(columns))) for f in (self, other))
         if self.log is not None:
             self.log.sums[self.sites | other.sites] = None
-        mean, shared = self.loc + sign * other.loc, None
+        mean = self.loc + sign * other.loc
         if self.loading is None and other.loading is None:
-            variance, shared = self._variance_of_sum(other, sign)
-            loading = None
+            variance, loading = self.source_variance + other.source_variance, None
         else:
-            self._log_mixed()
-            other._log_mixed()
             eye = jnp.eye(self.shape[-1], dtype=self.dtype)
             loading = jnp.concatenate([eye if m.loading is None else m.loading for m in (self, other)])
             variance = jnp.concatenate([self.source_variance, other.source_variance], axis=-1)
@@ -537,20 +560,13 @@ class GaussianMarginals(Fields):
             other.log if self.log is None else self.log,
             other.rows if self.rows is None else self.rows,
             self.parts + tuple(part.scaled(sign) for part in other.parts),
-            shared,
+            self._shared_with(other, sign),
         )
 
-    def _variance_of_sum(self, other: GaussianMarginals, sign: int) -> tuple[Float[Array, "N *K"], SharedNoise | None]:
-        """The variance of ``f + g`` or ``f - g``, and the noise that it shares."""
-        variance = self.source_variance + other.source_variance
-        if self.shared is not None and other.shared is not None:
-            shared = self.shared.plus(other.shared.scaled(sign))
-            return shared.variance().reshape(variance.shape), shared
-        if self.shared is not None:
-            return variance, self.shared.beside(other.source_variance)
-        if other.shared is not None:
-            return variance, other.shared.scaled(sign).beside(self.source_variance)
-        return variance, None
+    def _shared_with(self, other: GaussianMarginals, sign: int) -> SharedNoise | None:
+        """The shared noise of ``f + g`` or ``f - g``."""
+        theirs = None if other.shared is None else other.shared.scaled(sign)
+        return theirs if self.shared is None else self.shared if theirs is None else self.shared.plus(theirs)
 
 
 class EstimatedMarginals(GaussianMarginals):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,63 +13,67 @@ from gpzoo._pytree import Fields, static
 
 
 class SharedNoise(Fields):
-    """The parts of a value ``f`` that depend on standard normal noise ``e_s`` of several sources.
+    """The part of a value ``f`` that depends on standard normal noise ``e_s`` of several sources.
 
-    ``f_nk = constant + rest_nk + sum_s loads_s[:, n, k]^T e_s[:, k]``, with independent rest of variance
-    ``residual_nk``. Each output has noise of its own.
+    It is ``sum_s loads_s[:, n, k]^T e_s``, with one ``e_s`` for all outputs or, where these are apart, one for each.
 
     Attributes:
-        residual: ``[N, K]``.
         loads: ``[M_s, N, K]`` for each source.
         sources: their names.
+        apart: whether each output has noise of its own.
     """
 
-    residual: Float[Array, "N K"]
     loads: tuple[Float[Array, "_ N K"], ...]
     sources: tuple[str, ...] = static()
+    apart: bool = static(default=False)
 
     @classmethod
-    def of(cls, residual: Float[Array, "N *K"], factors: Mapping[str, Float[Array, "K _ N"]]) -> Self:
-        """The parts of a site's own value, of which ``factors`` are by source."""
+    def of(cls, factors: Mapping[str, Float[Array, "K _ N"]], apart: bool) -> Self:
+        """The part of a site's own value, of which ``factors`` are by source."""
         loads = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values())
-        return cls(residual.reshape(len(residual), -1), loads, tuple(factors))
+        return cls(loads, tuple(factors), apart)
 
     def variance(self) -> Float[Array, "N K"]:
-        """Of ``f``."""
-        return self.residual + sum(jnp.sum(jnp.square(x), axis=0) for x in self.loads)
+        """Of every entry."""
+        return sum(jnp.sum(jnp.square(x), axis=0) for x in self.loads)
+
+    def covariance(self) -> Float[Array, "N K K"]:
+        """Of the outputs of every row."""
+        if self.apart:
+            return self.variance()[..., None] * jnp.eye(self.loads[0].shape[-1], dtype=self.loads[0].dtype)
+        return sum(jnp.einsum("mnk,mnl->nkl", x, x) for x in self.loads)
 
     def plus(self, other: SharedNoise) -> SharedNoise:
-        """The parts of ``f + g``."""
+        """The part of ``f + g``."""
         found = dict(zip(self.sources, self.loads, strict=True))
         for source, x in zip(other.sources, other.loads, strict=True):
             found[source] = found[source] + x if source in found else x
-        return SharedNoise(self.residual + other.residual, tuple(found.values()), tuple(found))
-
-    def beside(self, variance: Float[Array, "N *K"]) -> Self:
-        """The parts of ``f + g`` for an independent ``g``."""
-        return self._with_fields(residual=self.residual + variance.reshape(self.residual.shape))
+        return SharedNoise(tuple(found.values()), tuple(found), self.apart or other.apart)
 
     # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
 
     def scaled(self, c: Any) -> Self:
-        """The parts of ``f * c``, of a number or rank two."""
-        loads = tuple(x * c for x in self.loads)
-        return self._with_fields(residual=self.residual * jnp.square(c), loads=loads)
+        """The part of ``f * c``, of a number or rank two."""
+        return self._with_fields(loads=tuple(x * c for x in self.loads))
 
     def rows(self, index: Any) -> Self:
-        """The parts of ``f[index]``."""
-        return self._with_fields(residual=self.residual[index], loads=tuple(x[:, index] for x in self.loads))
+        """The part of ``f[index]``."""
+        return self._with_fields(loads=tuple(x[:, index] for x in self.loads))
 
-    def mixed(self, A: Any) -> NoReturn:
-        """Refused, since outputs of ``f @ A`` would share noise."""
-        self._refuse("f @ A")
+    def mixed(self, A: Any) -> Self:
+        """The part of ``f @ A``."""
+        self._refuse_apart("f @ A")
+        return self._with_fields(loads=tuple(x @ A for x in self.loads))
 
-    def columns(self, index: Any) -> NoReturn:
-        """Refused likewise."""
-        self._refuse("f[:, k]")
+    def columns(self, index: Any) -> Self:
+        """The part of ``f[:, index]``, with an index that keeps the axis."""
+        self._refuse_apart("f[:, k]")
+        return self._with_fields(loads=tuple(x[:, :, index] for x in self.loads))
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise ValueError(
-            f"GP sites {', '.join(self.sources)} have one joint q here, by which their outputs are not mixed or chosen "
-            f"({what}), as they were not when the guide was set up: InducingGuide(coupled=False) gives each its own."
-        )
+    def _refuse_apart(self, what: str) -> None:
+        if self.apart:
+            raise ValueError(
+                f"GP sites {', '.join(self.sources)} have one joint q for each output, and their outputs are mixed or "
+                f"chosen here ({what}), as they were not when the guide was set up: build a new guide for this call, "
+                "or give each site its own q, InducingGuide(coupled=False)."
+            )

@@ -27,6 +27,7 @@ from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, in_mode
 from gpzoo.inference.programs.runs import parts_of_plates, run
 from gpzoo.linalg.operators import matmul
+from gpzoo.linalg.quadratic import weighted_product
 from gpzoo.posteriors.coupled import Coupled, rows_of_root
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -60,11 +61,12 @@ class CollapsedELBO(GaussianProcessELBO):
     ``l0 + (b^T A^T B^-1 A b - log |B| - sum_n beta_n d_n) / 2``
 
     and ``q(v) = N(B^-1 A b, B^-1)`` its ``q``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Several sites that the
-    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other. Other latent sites
-    are points, whose priors are part of the bound. What is left to train are hyperparameters and inducing variables, by
-    :func:`~gpzoo.inference.lbfgs` or any optax optimiser, on all rows in every step. Rows are summed over in chunks:
-    memory grows with their number like the data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in
-    ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``); after ``svi.run`` it is :meth:`optimal` that gives it.
+    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other, and where it mixes
+    their outputs, ``f @ A + g``, with those of all outputs. Other latent sites are points, whose priors are part of the
+    bound. What is left to train are hyperparameters and inducing variables, by :func:`~gpzoo.inference.lbfgs` or any
+    optax optimiser, on all rows in every step. Rows are summed over in chunks: memory grows with their number like the
+    data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in ``<site>_mean`` and ``<site>_scale`` (and
+    ``<site>_cross``); after ``svi.run`` it is :meth:`optimal` that gives it.
 
     The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. Whether the terms
     are quadratic is told from their numbers: where not, the bound is NaN inside ``jit``, and :func:`fit`, before its
@@ -187,22 +189,45 @@ def _warn_if_lost(site: str, lost: Float[Array, ""]) -> None:
     )
 
 
+class _Source(NamedTuple):
+    """The outputs of a site, each of which has a ``q`` by itself, or one output of a site whose outputs have one ``q``.
+
+    Attributes:
+        site: its name.
+        column: number of the output; ``None`` for all.
+    """
+
+    site: str
+    column: int | None
+
+    def of(self, x: Float[Array, "N *D"]) -> Float[Array, "_ N"]:
+        """Its entries of means or variances."""
+        return x[None] if x.ndim == 1 else x.T if self.column is None else x[:, self.column][None]
+
+    def by_output(self, x: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
+        """Its entries of what has an axis of outputs, or ``ndim`` others alone."""
+        return x if x.ndim == ndim or self.column is None else x[self.column]
+
+    def ones(self, like: Float[Array, "N *D"]) -> Float[Array, "N *D"]:
+        """Means that are one there, and zero elsewhere."""
+        return jnp.ones_like(like) if like.ndim == 1 or self.column is None else like.at[:, self.column].set(1)
+
+
 class _Expansion(NamedTuple):
     """The terms of a program as a function of the means and variances of its GP sites.
 
     Attributes:
         value: ``l0``, their sum at the prior's means and no variance, with the terms that do not depend on the sites.
-        b: derivatives with respect to the means there, ``[N]`` or ``[N, D]``, by site.
-        beta: negative second derivatives with respect to the means of each two sites in the same row and output,
-            likewise.
+        b: derivatives with respect to the means there, ``[D, N]`` or ``[1, N]``, by source.
+        beta: negative second derivatives with respect to the means of each two sources in the same row, likewise.
         quadratic: whether they are quadratic in means, and linear in variances.
-        separate: whether they are sums over the rows and outputs of the sites; only where they are quadratic.
+        separate: whether they are sums over the rows and outputs of the sources; only where they are quadratic.
         mutable_state: of the program.
     """
 
     value: Float[Array, ""]
-    b: dict[str, Float[Array, "N *D"]]
-    beta: dict[tuple[str, str], Float[Array, "N *D"]]
+    b: dict[_Source, Float[Array, "_ N"]]
+    beta: dict[tuple[_Source, _Source], Float[Array, "_ N"]]
     quadratic: Bool[Array, ""]
     separate: Bool[Array, ""]
     mutable_state: Any
@@ -233,7 +258,9 @@ class _Terms:
             if trace[site]["scale"] is not None:
                 reason = f"GP site {site!r} stands inside handlers.scale, so that its KL is weighted"
                 raise _refusal(reason, "Take it out.")
-        if len(shapes := {posterior.event_shape for posterior in self.posteriors.values()}) > 1:
+        self.together = bool(guide.sites.together.intersection(sites))
+        shapes = {q.event_shape[:1] if self.together else q.event_shape for q in self.posteriors.values()}
+        if len(shapes) > 1:
             raise _refusal(f"its GP sites have shapes {sorted(shapes)}", "Give all of them the same rows.")
         for name, (size, taken) in parts_of_plates(trace).items():
             reason = f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all"
@@ -258,33 +285,43 @@ class _Terms:
             return -sum(losses, jnp.zeros((), dtype)), bound["mutable_state"]
 
         both = jax.value_and_grad(total, (0, 1), has_aux=True)
-        names, (first, *_) = list(self.posteriors), self.posteriors.values()
-        dtype, zero = first.prior.X.dtype, jnp.zeros(first.event_shape, first.prior.X.dtype)
-        zeros = dict.fromkeys(names, zero)
+        sources, dtype = self._sources(), next(iter(self.posteriors.values())).prior.X.dtype
+        zeros, shift, first = {}, {}, 1
+        for name, posterior in self.posteriors.items():
+            zeros[name] = jnp.zeros(posterior.event_shape, dtype)
+            # Sines of whole numbers have no relation to data, and random numbers take a second to compile.
+            numbers = jnp.arange(first, first + zeros[name].size, dtype=dtype)
+            shift[name], first = jnp.sin(numbers).reshape(zeros[name].shape), first + zeros[name].size
         (value, mutable_state), (b, slope) = both(zeros, zeros)
         # The same at other means and variances: its value and slopes at the prior's mean tell a quadratic function.
-        # Sines of whole numbers have no relation to data, and random numbers take a second to compile.
-        numbers = jnp.arange(len(names) * zero.size, dtype=dtype).reshape(len(names), *zero.shape)
-        shift = dict(zip(names, jnp.sin(1 + numbers), strict=True))
         variance = jax.tree.map(jnp.square, shift)
         (other, _), (b_there, slope_there) = both(shift, variance)
-        beta = {(name, name): -2 * slope[name] for name in names}
-        for name in names[1:]:
-            moved = both(zeros | {name: jnp.ones_like(zero)}, zeros)[1][0]
-            beta |= {(name, before): b[before] - moved[before] for before in names[: names.index(name)]}
+        beta = {(source, source): -2 * source.of(slope[source.site]) for source in sources}
+        for i, source in enumerate(sources[1:], 1):
+            moved = both(zeros | {source.site: source.ones(zeros[source.site])}, zeros)[1][0]
+            for before in sources[:i]:
+                beta[source, before] = before.of(b[before.site] - moved[before.site])
         parts = [value]
-        for name in names:
+        for name in zeros:
             parts += [jnp.sum((b[name] + b_there[name]) * shift[name]) / 2, jnp.sum(slope[name] * variance[name])]
         quadratic, separate = [_agree(other, *parts)], []
-        for name in names:
-            quadratic.append(_agree(slope_there[name], slope[name]))
-            of_sites = [-_of_pair(beta, name, of) * shift[of] for of in names]
-            separate.append(_agree(b_there[name], b[name], *of_sites))
+        quadratic += [_agree(slope_there[name], slope[name]) for name in zeros]
+        for source in sources:
+            of_others = [-_of_pair(beta, source, of) * of.of(shift[of.site]) for of in sources]
+            separate.append(_agree(source.of(b_there[source.site]), source.of(b[source.site]), *of_others))
         known = jnp.all(jnp.stack(quadratic)), jnp.all(jnp.stack(separate))
-        return _Expansion(value, b, beta, *known, mutable_state=mutable_state)
+        by_source = {source: source.of(b[source.site]) for source in sources}
+        return _Expansion(value, by_source, beta, *known, mutable_state=mutable_state)
+
+    def _sources(self) -> list[_Source]:
+        found = []
+        for name, posterior in self.posteriors.items():
+            columns = range(posterior.num_outputs or 1) if self.together else [None]
+            found += [_Source(name, column) for column in columns]
+        return found
 
 
-def _of_pair(beta: Mapping[tuple[str, str], Array], a: str, b: str) -> Array:
+def _of_pair(beta: Mapping[tuple[_Source, _Source], Array], a: _Source, b: _Source) -> Array:
     return beta[a, b] if (a, b) in beta else beta[b, a]
 
 
@@ -370,11 +407,7 @@ class _Best(NamedTuple):
 
 def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Best:
     """See :class:`CollapsedELBO`."""
-    each = list(posteriors.values())
-    D = each[0].num_outputs
-    by_output = (lambda x: x[None]) if D is None else (lambda x: x.T)
-    b, beta = jax.tree.map(by_output, data.b), {pair: by_output(x) for pair, x in data.beta.items()}
-    precision, linear, residual = _sums({name: q.conditional for name, q in posteriors.items()}, b, beta)
+    precision, linear, residual = _sums({name: q.conditional for name, q in posteriors.items()}, data.b, data.beta)
     # B = U U^T with an upper U: B^-1 then has the lower root U^-T. It is the Cholesky factor of B in reverse order.
     B = jnp.flip(precision + jnp.eye(precision.shape[-1], dtype=precision.dtype), (-2, -1))
     named = f"the precision of q(u) of site {' + '.join(posteriors)!r}"
@@ -382,13 +415,16 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
     solved = matmul(L_inverse, jnp.flip(linear, -1)[..., None])
     bound = data.value + (jnp.sum(jnp.square(solved)) - residual) / 2 - jnp.sum(jnp.log(linalg.diagonal(L)))
     columns = jnp.concatenate([jnp.flip(matmul(L_inverse.mT, solved), -2), jnp.flip(L_inverse.mT, (-2, -1))], axis=-1)
-    ends = np.cumsum([q.conditional.num_inducing for q in each])[:-1]
-    rows = jnp.split(columns, ends, axis=-2)
-    rows = [x if q.whiten else matmul(q.conditional.L, x) for q, x in zip(each, rows, strict=True)]
-    rows = [x[0] if D is None else x for x in rows]
-    means = {name: x[..., 0] if D is None else x[..., 0].T for name, x in zip(posteriors, rows, strict=True)}
-    forms: list[Any] = [q.form for q in each]
-    root = jnp.concatenate([x[..., 1:] for x in rows], axis=-2)
+    means, roots, first = {}, [], 0
+    for name, q in posteriors.items():
+        wide = columns.shape[-1]
+        end = first + q.conditional.num_inducing * sum(source.site == name for source in data.b)
+        own = columns[..., first:end, :].reshape(q.num_outputs or 1, -1, wide)
+        own, first = own if q.whiten else matmul(q.conditional.L, own), end
+        means[name] = own[..., 0].T.reshape(q.u_mean.shape)
+        roots.append(own[..., 1:].reshape(*q.form.scale.shape[:-1], wide - 1))
+    forms: list[Any] = [q.form for q in posteriors.values()]
+    root = jnp.concatenate(roots, axis=-2)
     after = rows_of_root(root, forms) if isinstance(forms[0], Coupled) else [Full(root)]
     lost = float(jnp.finfo(B.dtype).eps) * jnp.max(linalg.diagonal(B))
     return _Best(bound, means, dict(zip(posteriors, after, strict=True)), lost)
@@ -396,36 +432,38 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
 
 def _sums(
     conditionals: Mapping[str, Any],
-    b: dict[str, Float[Array, "D N"]],
-    beta: dict[tuple[str, str], Float[Array, "D N"]],
+    b: dict[_Source, Float[Array, "D N"]],
+    beta: dict[tuple[_Source, _Source], Float[Array, "D N"]],
 ) -> tuple[Float[Array, "D T T"], Float[Array, "D T"], Float[Array, ""]]:
     """``A diag(beta) A^T`` ``[D, T, T]``, ``A b`` ``[D, T]`` and ``sum beta d``, a chunk of rows at a time.
 
     Args:
-        conditionals: of each site; ``A`` are their matrices below each other.
-        b: ``[D, N]`` of each site.
-        beta: ``[D, N]`` of each two sites.
+        conditionals: of each site; ``A`` are the matrices of sources below each other.
+        b: ``[D, N]`` of each source.
+        beta: ``[D, N]`` of each two sources.
     """
-    N, names = next(iter(b.values())).shape[1], list(conditionals)
+    N, sources = next(iter(b.values())).shape[1], list(b)
     inputs = {name: conditional.prior.X for name, conditional in conditionals.items()}
     axes = {name: 1 if q.prior.kernel.has_outputs(q.prior.X) else 0 for name, q in conditionals.items()}
 
     def of_rows(inputs: dict, b: dict, beta: dict) -> tuple[Array, Array, Array]:
-        projections, residuals, linear = {}, [], []
+        solved, left = {}, {}
         for name, conditional in conditionals.items():
             A = conditional.solved(Kuf(conditional.inducing, conditional.prior.kernel, inputs[name]))
             # Rounded to less than zero, with inducing points at all rows, they would lift the bound above the evidence.
-            left = jnp.maximum(conditional.residual(inputs[name], A)[0], 0.0)
-            residuals.append(jnp.sum(beta[name, name] * left))
-            linear.append(matmul(b[name], A.T) if A.ndim == 2 else matmul(A, b[name][..., None])[..., 0])
-            projections[name] = A
+            solved[name], left[name] = A, jnp.maximum(conditional.residual(inputs[name], A)[0], 0.0)
+        projections, residuals, linear = {}, [], []
+        for source in sources:
+            A = projections[source] = source.by_output(solved[source.site], 2)
+            residuals.append(jnp.sum(beta[source, source] * source.by_output(left[source.site], 1)))
+            linear.append(matmul(b[source], A.T) if A.ndim == 2 else matmul(A, b[source][..., None])[..., 0])
         rows = []
-        for i, name in enumerate(names):
-            row = [_weighted_product(projections[name], beta[name, of], projections[of]) for of in names[: i + 1]]
-            width = sum(projections[of].shape[-2] for of in names[i + 1 :])
+        for i, source in enumerate(sources):
+            row = [weighted_product(projections[source], beta[source, of], projections[of]) for of in sources[: i + 1]]
+            width = sum(projections[of].shape[-2] for of in sources[i + 1 :])
             rows.append(jnp.pad(jnp.concatenate(row, axis=-1), [(0, 0), (0, 0), (0, width)]))
         lower = jnp.concatenate(rows, axis=-2)
-        if len(names) > 1:  # the blocks above the diagonal are those below
+        if len(sources) > 1:  # the blocks above the diagonal are those below
             lower = jnp.tril(lower) + jnp.tril(lower, -1).mT
         return lower, jnp.concatenate(linear, axis=-1), linalg.total(residuals)
 
@@ -442,18 +480,6 @@ def _sums(
     # Covariances of a chunk are computed again for the derivative: kept, they would be those of all rows.
     again = jax.checkpoint(of_rows)
     return lax.scan(lambda total, chunk: (jax.tree.map(jnp.add, total, again(*chunk)), None), start, rows)[0]
-
-
-def _weighted_product(
-    A: Float[Array, "*D M N"], beta: Float[Array, "D N"], C: Float[Array, "*D K N"]
-) -> Float[Array, "D M K"]:
-    """``A diag(beta) C^T``."""
-    weighted = A * beta[:, None, :]
-    if C.ndim == 3:
-        return matmul(weighted, C.mT)
-    # One product over all outputs: XLA is slow at many small ones.
-    D, M, N = weighted.shape
-    return matmul(weighted.reshape(D * M, N), C.T).reshape(D, M, -1)
 
 
 def _chunks(x: Array, count: int, axis: int, mode: str) -> Array:

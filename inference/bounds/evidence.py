@@ -33,6 +33,7 @@ from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.base import MaskedLikelihood
 from gpzoo.linalg.gaussian import log_normal
 from gpzoo.linalg.operators import LOG_2PI, matmul
+from gpzoo.linalg.quadratic import weighted_product
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.affine import AffineMap
@@ -322,7 +323,8 @@ class Latents(Fields):
     def _apart(self, term: Term, curvature: Float[Array, "N D"]) -> Float[Array, "D M M"]:
         (part,) = term.marginals.parts
         A, weights = part.taken(self.roots[part.site]), (jnp.square(part.weights) * curvature).T
-        return matmul(A * weights[:, None, :], A.mT)
+        A = A if len(A) > 1 else A[0]
+        return weighted_product(A, weights, A)
 
     def _together(self, term: Term, curvature: Float[Array, "N K K"]) -> Float[Array, "1 R R"]:
         parts, blocks = {part.site: part for part in term.marginals.parts}, []
@@ -340,8 +342,7 @@ class Latents(Fields):
         A, B = a.taken(self.roots[of_a]), b.taken(self.roots[of_b])
 
         def row(of_output: tuple[Array, Array]) -> Array:
-            A, between = of_output
-            return matmul(between[:, None, :] * A, B.mT)  # [K, M, L]
+            return weighted_product(*of_output, B if len(B) > 1 else B[0])  # [K, M, L]
 
         each = jnp.broadcast_to(A, (J, *A.shape[1:])), between
         rows = row((each[0][0], between[0]))[None] if J == 1 else lax.map(row, each)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -59,14 +58,24 @@ def _after_steps(rng_key: Array, subject: BoundModel, coupled: bool) -> tuple[fl
     options: dict[str, Any] = {name: getattr(subject.guide, name) for name in OPTIONS}
     options["coupled"] = coupled
     guide = InducingGuide(subject.model, **options)
-    params, sites = dict(subject.params), guide.setup(*subject.args, model_kwargs=subject.kwargs)
-    for group in sites.coupled:
-        sizes = np.cumsum([len(params[f"{name}_mean"]) for name in group])
-        for name, before in zip(group[1:], sizes, strict=False):
-            scale = params[f"{name}_scale"]
-            params[f"{name}_cross"] = jnp.zeros((*scale.shape[:-1], int(before)), scale.dtype)
+    guide.setup(*subject.args, model_kwargs=subject.kwargs)
+    params = of_mean_field(subject.params, guide)
     optimiser = NaturalGradients(optax.set_to_zero(), guide, _RATE)
     svi = SVI(subject.model, guide, optimiser, GaussianProcessELBO())
     options = {"init_params": params, "progress": False, "model_kwargs": subject.kwargs}
     trained: Trained = fit(rng_key, svi, _STEPS, *subject.args, **options)
     return -float(trained.losses[-1]), trained.predict(rng_key, *subject.args, model_kwargs=subject.kwargs)
+
+
+def of_mean_field(params: Mapping[str, Any], guide: InducingGuide) -> dict[str, Any]:
+    """The parameters of a guide that couples sites at which each has the ``q`` that it has in those of a mean field."""
+    found = dict(params)
+    for group in guide.sites.coupled:
+        sizes: list[int] = []
+        for name in group:
+            M, *outputs = found[f"{name}_mean"].shape
+            form = guide.form_at(name)
+            values = (form.after(sizes) if sizes else form).alone(found[f"{name}_scale"])
+            found |= {f"{name}_{field}": value for field, value in values.items()}
+            sizes.append(form.num_rows(M, tuple(outputs)))
+    return found

@@ -27,6 +27,7 @@ from gpzoo.inference.fitted.map_batches import (
     BoundModel,
     map_batches,
 )
+from gpzoo.inference.fitted.parts import checked_parts, refuse_other_parts
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.guides.handler import parameter_of
 from gpzoo.inference.guides.reparam import as_they_stand, inducing_variables
@@ -79,6 +80,7 @@ class Exporting:
     dims: Mapping[str, Sequence[str]] | None = None
     sample_stats: Mapping[str, ArrayLike] | None = None
     params: bool = False
+    parts: Mapping[str, Sequence[str]] | None = None
     described: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[str, list[str]] = ("", [])
     of_rows: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
@@ -156,7 +158,11 @@ def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray
     if options.params:
         for name in guide.sites.parameters.keys() & params.keys():
             points |= _leaves(name, params[name])
-    return Posterior(model, _draws_of(model, math.prod(shape)), numbers, shape, constants, stats, points)
+    parts = checked_parts(options.parts)
+    if parts:
+        refuse_other_parts(parts, model.look.trace, guide.sites.processes)
+    source = replace(_draws_of(model, math.prod(shape)), parts=tuple(parts.items()))
+    return Posterior(model, source, numbers, shape, constants, stats, points)
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
@@ -366,7 +372,7 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
     new = _at_new_inputs(model, options)
     found, few = _computed(posterior, new, rng_key, options.batch_size)
     notes = found["notes"].value
-    axes, one_per_row = _axes_of_rows(model, notes)
+    axes, one_per_row = _axes_of_rows(model, notes, source.parts)
     rows = {"row", *(axes[name][0] for name in one_per_row if axes[name])} - {None}
     of_sites, unmasked = dict(axes), dict(axes)
     constants = _constants(posterior.constants, notes.processes, unmasked) | _arguments(model, unmasked, rows)
@@ -407,7 +413,9 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
     return Exported(groups, counting, labels)
 
 
-def _axes_of_rows(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str | None]], set[str]]:
+def _axes_of_rows(
+    model: BoundModel, notes: Notes, parts: Sequence[tuple[str, tuple[str, ...]]]
+) -> tuple[dict[str, list[str | None]], set[str]]:
     """Names of axes, and the names of the sites with an entry for each row.
 
     Of sites that have as many entries as there are rows, and are no argument, the program is asked.
@@ -420,6 +428,9 @@ def _axes_of_rows(model: BoundModel, notes: Notes) -> tuple[dict[str, list[str |
             axes[name] = [f"{name}_row", *axes[name][1:]]
         elif notes.like_rows[name] is None:
             axes[name] = [None, *axes[name][1:]]
+    for site, names in parts:
+        axes |= dict.fromkeys(names, axes[site])
+        one_per_row |= set(names) if site in one_per_row else set()
     return axes, one_per_row
 
 
@@ -443,13 +454,15 @@ def _computed(
     """
     model, source, draws = posterior.model, posterior.source, (rng_key, posterior.samples)
     if batch_size is None:
-        largest, inputs = max(model.num_rows, 0 if new is None else new.num_rows), _inputs_of_a_row(model, _MOST)
+        largest = max(model.num_rows, 0 if new is None else new.num_rows)
+        # Addends are drawn together.
+        inputs = _inputs_of_a_row(model, _MOST) * max((len(names) for _, names in source.parts), default=1)
         each = source.guide is None or source.guide.draws_anything
         batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
     most = max(model.num_rows, 1) if source.guide is None else batch_size
     draws_together = _draws_together(model)
     fn = BatchFunction("export", source.at_data, source.count, draws_together, prepare=source.prepare)
-    found = _at_data(fn, model, draws, most).arrays
+    found = _at_data(fn, model, draws, most, source.sites_of_parts).arrays
     few = min(model.num_rows, most)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
     prior = model.compiled_for(_of_prior(source, posterior.shape[1], draws_together))
@@ -459,7 +472,7 @@ def _computed(
     if new is not None:
         fn = BatchFunction("predictions", source.at_new, source.count, draws_together, prepare=source.prepare)
         size, others = _even(new.num_rows, batch_size), (model.batch(), found["notes"])
-        result = map_batches(fn, new, draws, size, whole=new.site_rows, others=others)
+        result = map_batches(fn, new, draws, size, whole=new.site_rows, others=others, addends=source.sites_of_parts)
         result.refuse_not_finite(dict.fromkeys(("predictions", "means"), "predictions"), others[1].value.processes)
         found["predictions"] = result.arrays["predictions"]
     return found, few
@@ -474,8 +487,12 @@ def _of_prior(source: Draws, count: int, draws_together: int | None) -> BatchFun
     return BatchFunction("prior", source.of_prior, count, draws_together, prepare=prepare)
 
 
-def _at_data(fn: BatchFunction, model: BoundModel, draws: Draw, most: int) -> BatchResult:
+def _at_data(
+    fn: BatchFunction, model: BoundModel, draws: Draw, most: int, addends: Mapping[str, str] | None = None
+) -> BatchResult:
     """A function of draws at the data, in even batches; what all draws share is that of the first.
+
+    ``addends`` are the sites of parts, by the names of these.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
@@ -487,7 +504,7 @@ def _at_data(fn: BatchFunction, model: BoundModel, draws: Draw, most: int) -> Ba
         return found
 
     fn = replace(fn, summary=summary, row_axis=dict.fromkeys(_SHARED, 0))
-    result = map_batches(fn, model, draws, _even(model.num_rows, most))
+    result = map_batches(fn, model, draws, _even(model.num_rows, most), addends=addends)
     found, processes = result.arrays, result.arrays["notes"].value.processes
     _refuse_batches(model, found, most)
     for group in ("log_prior", "log_q"):  # latents of rows have a term for each

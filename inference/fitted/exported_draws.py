@@ -67,11 +67,18 @@ class Draws(GivenProgram):
         latents: names of the latent sites, without discrete ones, which have no draws.
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
         count: number of draws.
+        parts: names of the addends of GP sites, by site, whose draws are wanted too.
     """
 
     latents: frozenset[str]
     count: int
+    parts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     plate_depth: int | None = None
+
+    @property
+    def sites_of_parts(self) -> dict[str, str]:
+        """The site of each addend, by its name."""
+        return {name: site for site, names in self.parts for name in names}
 
     def prepare(self, given: Draw, batch: Batch) -> tuple[Draw, Batch]:
         """Keys of all draws, and of sampled views, of one key."""
@@ -107,7 +114,7 @@ class Draws(GivenProgram):
         by_datum = {n for n, x in terms.items() if n in masks and x.shape == masks[n].shape}
         posterior = {n: s["value"] for n, s in (found.guide | found.model).items() if self._is_kept(n, s)}
         return {
-            "posterior": posterior | {f"{name}_u": given.u for name, given in self.given_u(draw[1]).items()},
+            "posterior": posterior | mode.addends | {f"{name}_u": u.u for name, u in self.given_u(draw[1]).items()},
             "posterior_predictive": replicates,
             "log_likelihood": {n: x for n, x in terms.items() if n in by_datum},
             "left_out": {n: _left_out(s["fn"], jnp.asarray(s["value"])) for n, s in processes.items()},
@@ -133,7 +140,7 @@ class Draws(GivenProgram):
                 if name in trace and isinstance(trace[name]["fn"], GaussianProcess):
                     given[name] = given_at(name, trace[name])
         batch = batch._replace(number=batch.number + _NEW)
-        found, _ = self._run(draw, batch, given)
+        found, mode = self._run(draw, batch, given)
         sites = sampled(found.model | found.guide)
         processes = {n: s["value"] for n, s in sites.items() if isinstance(s["fn"], ProcessAtInputs)}
         data = {n: s for n, s in sites.items() if n in notes.axes and n not in self.latents and n not in processes}
@@ -145,7 +152,7 @@ class Draws(GivenProgram):
             fn = as_predictive(unmasked(site["fn"]))
             if jnp.issubdtype(drawn[name].dtype, jnp.integer) and fn.num_classes is None:
                 means[name] = fn.mean
-        return {"predictions": processes | of_rows | drawn, "means": means}
+        return {"predictions": processes | mode.addends | of_rows | drawn, "means": means}
 
     def of_prior(self, key: Array, batch: Batch) -> Arrays:
         """Values and data that the program draws."""
@@ -160,7 +167,8 @@ class Draws(GivenProgram):
         self, draw: Draw, batch: Batch, given: Mapping[str, Given], model: Callable | None = None
     ) -> tuple[Runs, JointDraw]:
         key, sample = draw
-        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=frozenset(batch.layouts.value))
+        of_rows, parts = frozenset(batch.layouts.value), dict(self.parts)
+        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=of_rows, parts=parts)
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, batch.number)
         return self.run(key, batch, batch.params | sample, given, guide_mode=mode, model=model), mode
@@ -218,7 +226,7 @@ class Draws(GivenProgram):
                 axes[f"{name}_u"] = [f"{name}_inducing_row", *outputs]
             elif isinstance(fn, Likelihood) and name in data:
                 of = [n for n in axes.keys() & traces.keys() if traces[n]["value"] is fn.f]
-                own = own + axes[of[0]][1:] if of else own
+                own = (own or axes[of[0]][:1]) + axes[of[0]][1:] if of else own  # no plate names its rows
             elif not own and name in like_rows and site["type"] == "deterministic":
                 own, like_rows[name] = [row], like_rows[name] or None
             events = (site.get("infer") or {}).get("event_dims", [])

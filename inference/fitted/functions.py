@@ -51,7 +51,7 @@ def values_of_functions(
     refuse_batches(model, batch_size)
     guide, named = model.guide, checked_parts(parts)
     if named:
-        refuse_other_parts(named, model.look.trace)
+        refuse_other_parts(named, model.look.trace, guide.sites.processes)
 
     def of_draw(draw: Draw, batch: Batch) -> Arrays:
         own, options = (batch.site_rows, batch.args, batch.kwargs), {"num_features": num_features, "parts": named}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gpzoo import _checks as checks
 from gpzoo.inference.programs.runs import Trace, sampled, unmasked
@@ -30,23 +30,31 @@ def checked_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[
     return found
 
 
-def refuse_other_parts(parts: Mapping[str, tuple[str, ...]], trace: Trace) -> None:
+def refuse_other_parts(
+    parts: Mapping[str, tuple[str, ...]], trace: Trace, processes: Collection[str] | None = None
+) -> None:
     """Refuse names of addends that a program's GP sites do not have.
+
+    Args:
+        parts: names by site.
+        trace: of the program.
+        processes: the sites that may have addends; ``None`` for all of GPs.
 
     Raises:
         ValueError: naming the site and its addends.
     """
-    sites = sampled(trace)
+    known = {name for name, own in sampled(trace).items() if isinstance(unmasked(own["fn"]), GaussianProcess)}
+    known = known if processes is None else known.intersection(processes)
     for site, names in parts.items():
-        prior = unmasked(sites[site]["fn"]) if site in sites else None
-        if not isinstance(prior, GaussianProcess):
-            known = sorted(name for name, own in sites.items() if isinstance(unmasked(own["fn"]), GaussianProcess))
-            raise ValueError(f"parts names {site!r}, but the GP sites are {known}.")
+        if site not in known:
+            latent = "" if processes is None else "latent "
+            raise ValueError(f"parts names {site!r}, but the {latent}GP sites are {sorted(known)}.")
+        prior = unmasked(trace[site]["fn"])
         each = [type(kernel).__name__ for _, kernel in addends(prior.kernel.split_noise()[0])]
         if len(each) != len(names):
             raise ValueError(
                 f"parts[{site!r}] has {len(names)} names, but the kernel of the site has {len(each)} addends without "
                 f"white noise, in this order: {', '.join(each)}."
             )
-        taken = sorted(set(names) & sites.keys())
+        taken = sorted(set(names) & (trace.keys() | {f"{name}_u" for name in known}))
         checks.refuse(taken, f"parts[{site!r}] has names of sites: {taken}.")

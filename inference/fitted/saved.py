@@ -136,7 +136,7 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 #: What a file says of a program's sites by their names.
-_NAMED = ("latents", "processes", "drawn", "inner", "names", "enumerated")
+_NAMED = ("latents", "processes", "drawn", "inner", "names", "enumerated", "together")
 
 
 def _of_sites(sites: Sites) -> dict[str, Any]:
@@ -329,7 +329,8 @@ def _decoded_all(
 
 def _sites(described: Mapping[str, Any]) -> Sites:
     # Files of earlier versions lack these.
-    absent = {"inner": (), "enumerated": (), "plate_depth": 0, "within": {}, "descriptions": {}, "coupled": ()}
+    absent: dict[str, Any] = dict.fromkeys(("inner", "enumerated", "coupled", "together"), ())
+    absent |= {"plate_depth": 0, "within": {}, "descriptions": {}}
     described = absent | dict(described)
     shapes: dict[str, Any] = {}
     for name, parts in described["parameters"].items():

@@ -538,6 +538,7 @@ class Trained:
         dims: Mapping[str, Sequence[str]] | None = None,
         sample_stats: Mapping[str, ArrayLike] | None = None,
         params: bool = False,
+        parts: Mapping[str, Sequence[str]] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots, netCDF and Zarr.
@@ -591,6 +592,9 @@ class Trained:
             dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.
             params: whether ``posterior`` also has the program's ``numpyro.param`` sites. They are points: the same in
                 all draws of a chain, and an attribute names them.
+            parts: names for the addends of GP sites, as in :meth:`predict`: ``posterior`` and ``predictions`` have
+                draws of them too, which add up to those of the site, but for the prior's mean and white noise. They are
+                drawn together, at a cost that grows with the cube of their number.
             sample_stats: of a model :meth:`of_draws`, by ArviZ's names or NumPyro's, such as
                 ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
@@ -613,7 +617,7 @@ class Trained:
             way = "export others of them, trained.member(k).to_arviz(...)."
             checks.refuse(failed, f"Trainings {failed} failed: {way}")
         each = [self.member(k) for k in range(len(self.losses))] if several else [self]
-        options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params)
+        options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params, parts)
         models = [one._bind(args, model_kwargs, seen=False) for one in each]
         options = options.labelled(self.model, args, self.data)
         return exported(models, rng_key, num_draws=num_draws, losses=self.losses, options=options)

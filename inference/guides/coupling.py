@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.programs.program import Look
 from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import Full, form_of
+
+#: Most outputs in all that have one ``q`` without being asked for. Of a hundred inducing variables each, a step of ten
+#: takes twenty times that of the mean field.
+MOST_OUTPUTS = 10
 
 
 def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str, ...], ...]:
@@ -29,11 +33,21 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
         for name in sorted(group & sites.processes):
             if reasons[name]:
                 raise ValueError(f"InducingGuide(coupled=...) names GP site {name!r}, which {reasons[name]}.")
-    groups = [_alike(group, seen) for group in merged(group & sites.processes for group in options.coupled)]
-    if any(len(parts) != 1 for parts in groups):
-        names = sorted(frozenset().union(*options.coupled))
-        raise ValueError(f"InducingGuide(coupled=...) names {names}, which have different numbers of outputs.")
-    return tuple(part for parts in groups for part in parts)
+    groups = _in_order(merged(group & sites.processes for group in options.coupled), seen)
+    for group in groups:
+        alone = len(group) == 1 and frozenset().union(*options.coupled) <= sites.processes
+        if alone and not unmasked(seen.trace[group[0]]["fn"]).num_outputs:
+            raise ValueError(f"InducingGuide(coupled=...) names GP site {group[0]!r} alone, which has one output.")
+    return groups
+
+
+def outputs_together(groups: Iterable[tuple[str, ...]], seen: Look) -> frozenset[str]:
+    """The sites of those groups of which all outputs have one ``q``: the program mixes or chooses outputs there."""
+    found: set[str] = set()
+    for group in groups:
+        if len(group) == 1 or seen.mixed & set(group) or len(_by_outputs(group, seen)) > 1:
+            found.update(group)
+    return frozenset(found)
 
 
 def added_sites(seen: Look) -> tuple[tuple[str, ...], ...]:
@@ -43,7 +57,21 @@ def added_sites(seen: Look) -> tuple[tuple[str, ...], ...]:
 
 
 def _added(seen: Look, able: frozenset[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(part for group in merged(names & able for names in seen.added) for part in _alike(group, seen))
+    found: list[frozenset[str]] = []
+    for group in merged(names & able for names in seen.added):
+        outputs, alike = _by_outputs(group, seen), _by_outputs(group - seen.mixed, seen)
+        few = sum((count or 1) * len(names) for count, names in outputs.items()) <= MOST_OUTPUTS
+        found += [group] if few else alike.values()
+    return _in_order([group for group in found if len(group) > 1], seen)
+
+
+def _by_outputs(group: Iterable[str], seen: Look) -> dict[int | None, frozenset[str]]:
+    """The sites of a group by their numbers of outputs."""
+    found: dict[int | None, frozenset[str]] = {}
+    for name in sorted(group):
+        outputs = unmasked(seen.trace[name]["fn"]).num_outputs
+        found[outputs] = found.get(outputs, frozenset()) | {name}
+    return found
 
 
 def _with_a_reason(reasons: Mapping[str, str | None]) -> frozenset[str]:
@@ -55,7 +83,6 @@ def _of_program(name: str, seen: Look) -> str | None:
     prior = unmasked(seen.trace[name]["fn"])
     reasons = {
         "is drawn": name in seen.arrays or prior.in_row is not None,
-        "has outputs that the program mixes or chooses": name in seen.mixed,
         "has a kernel that samples views": prior.samples_views,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -74,20 +101,16 @@ def _of_options(name: str, options: Options) -> str | None:
 
 
 def merged(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Groups of names, those with a name in common put together, without groups of one."""
+    """Groups of names, those with a name in common put together."""
     found: list[frozenset[str]] = []
     for group in groups:
         for other in [other for other in found if other & group]:
             found.remove(other)
             group |= other
         found.append(group)
-    return [group for group in found if len(group) > 1]
+    return [group for group in found if group]
 
 
-def _alike(group: frozenset[str], seen: Look) -> Sequence[tuple[str, ...]]:
-    """The sites of a group by their numbers of outputs, in the program's order, without those that are alone."""
-    by_outputs: dict[int | None, list[str]] = {}
-    for name in seen.trace:
-        if name in group:
-            by_outputs.setdefault(unmasked(seen.trace[name]["fn"]).num_outputs, []).append(name)
-    return [tuple(names) for names in by_outputs.values() if len(names) > 1]
+def _in_order(groups: Iterable[frozenset[str]], seen: Look) -> tuple[tuple[str, ...], ...]:
+    """Groups with their sites in the order of the program."""
+    return tuple(tuple(name for name in seen.trace if name in group) for group in groups)

@@ -23,7 +23,7 @@ from gpzoo.inducing.initialisers import start
 from gpzoo.inducing.kuu_kuf import Kuu, jitter_of
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.autoguide_mixin import AutoGuideMixin
-from gpzoo.inference.guides.coupling import coupled_sites
+from gpzoo.inference.guides.coupling import coupled_sites, outputs_together
 from gpzoo.inference.guides.handler import PosteriorHandler, parameter_of
 from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import for_site
@@ -122,11 +122,14 @@ class InducingGuide(AutoGuideMixin):
             ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
             use for it, with likelihoods that are not Gaussian.
         coupled: which GP sites have one ``q``. ``True`` finds those that the program adds, ``a + b`` or ``a - c * b``
-            with ``c`` a number or one for each row, where they can: marginals with as many outputs, which are not mixed
-            or chosen (``f @ A``, ``f[:, k]``), a full covariance and no grid. ``False`` gives each its own, the mean
-            field: standard deviations of the addends are then too small, often by a factor of several, the bound is
-            low, and noise that is trained with it too large. Names of sites, or groups of names, are those that must
-            have one. Its covariance is that of all their inducing variables; no prior is factorised but each site's.
+            with ``c`` a number or one for each row, where they can: marginals, a full covariance and no grid. ``False``
+            gives each its own, the mean field: standard deviations of the addends are then too small, often by a factor
+            of several, the bound is low, and noise that is trained with it too large. Names of sites, or groups of
+            names, are those that must have one. Its covariance is that of all their inducing variables, for each output
+            by itself; where the program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with
+            different numbers of them, it is that of all outputs too. A step then costs more with the square of their
+            number, and ``True`` does so for up to ten of them. A name alone gives the outputs of one site one ``q``. No
+            prior is factorised but each site's.
         fixed: whether inducing variables stay where they start; for all GP sites, or for those named. Their gradients
             are zero under every objective and optimiser, so that only a weight decay could move them.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
@@ -174,7 +177,8 @@ class InducingGuide(AutoGuideMixin):
         if self.sites is None:
             seen = look(self.model, args, kwargs, refuse_data=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            sites = replace(sites, coupled=coupled_sites(self, sites, seen))
+            groups = coupled_sites(self, sites, seen)
+            sites = replace(sites, coupled=groups, together=outputs_together(groups, seen))
             self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))
             self.sites, self._compared_sites = sites, True
             if sites.drawn - self.joint:

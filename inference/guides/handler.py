@@ -76,7 +76,7 @@ class PosteriorHandler(Handler):
         self.sampled: Trace | Any = None  # the sites of ``hyperparameter_guide``, once it has run
         self.taken: Trace = {}
         self.initial: Trace | None = None
-        self.sizes: dict[str, int] = {}  # numbers of inducing variables of the GP sites so far
+        self.sizes: dict[str, int] = {}  # numbers of rows in a joint root of the GP sites so far
         self.noise: dict[str, Array] = {}  # that coupled sites are drawn by
         self.own = OwnSites()
 
@@ -156,7 +156,8 @@ class PosteriorHandler(Handler):
         if type(form) not in (Coupled, CoupledAfter):
             form = form_of(for_site(options.covariance, name), inducing)
         conditional = conditional_of(self.mode.prior(name, prior), inducing, form, whiten=whiten, site=name)
-        self.sizes[name] = conditional.num_inducing
+        if isinstance(form, Coupled):
+            self.sizes[name] = form.num_rows(conditional.num_inducing, conditional.outputs)
         if isinstance(form, CoupledAfter):
             before = form.group[: form.group.index(name)]
             if missing := [site for site in before if site not in self.sizes]:
@@ -165,7 +166,7 @@ class PosteriorHandler(Handler):
                     "call, as it did when the guide was set up. Sample them in every call, or give each site its own "
                     "q, InducingGuide(coupled=False)."
                 )
-            form = CoupledAfter(group=form.group, sizes=tuple(self.sizes[site] for site in before))
+            form = form.after([self.sizes[site] for site in before])
         form.check(conditional)
         dtype = conditional.dtype
         mean = numpyro.param(f"{name}_mean", jnp.zeros((conditional.num_inducing, *conditional.outputs), dtype))

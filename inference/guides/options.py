@@ -88,7 +88,7 @@ class Options:
         sites = self.sites if sites is None else sites
         group = () if sites is None else sites.group_of(site)
         if group:
-            return (Coupled if site == group[0] else CoupledAfter)(group=group)
+            return (Coupled if site == group[0] else CoupledAfter)(group=group, together=site in sites.together)
         return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
 
     def is_fixed(self, site: str) -> bool:

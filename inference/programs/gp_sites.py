@@ -68,8 +68,8 @@ def marginals(
     """The posterior's marginals at the site's inputs, which refuse to be drawn."""
     if not isinstance(posterior.form, Coupled):
         return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
-    mean, shared = posterior.with_shared_noise()
-    return _refusing_draws(posterior, mean, shared.variance().reshape(mean.shape), key, rows=rows, shared=shared)
+    mean, residual, shared = posterior.with_shared_noise()
+    return _refusing_draws(posterior, mean, residual, key, rows=rows, shared=shared)
 
 
 def predicted_marginals(
@@ -83,8 +83,9 @@ def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
-    shared = posterior.with_shared_noise()[1] if isinstance(posterior.form, Coupled) else None
-    return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows, shared=shared)
+    if not isinstance(posterior.form, Coupled):
+        return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
+    return marginals(posterior, key, rows)._with_fields(mean=posterior.mean)
 
 
 def marginals_in_parts(
@@ -409,19 +410,29 @@ class JointDraw(SiteMode):
     Attributes:
         batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
         of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
+        parts: names of the addends of GP sites, by site, that are drawn too.
         q: the posteriors of the sites that were drawn, by name.
+        addends: the draws of addends, by name.
     """
 
     batch: Array | int = field(default=0, kw_only=True)
     of_rows: frozenset[str] = field(default=frozenset(), kw_only=True)
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
     q: dict[str, InducingPosterior] = field(default_factory=dict, kw_only=True)
+    addends: dict[str, Array] = field(default_factory=dict, kw_only=True)
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
-        return posterior.valued(Partial(_joint_in_batch, batch=self.batch if posterior.site in self.of_rows else 0))
+        value = self._with_parts if posterior.site in self.parts else _joint_in_batch
+        return posterior.valued(Partial(value, batch=self.batch if posterior.site in self.of_rows else 0))
+
+    def _with_parts(self, posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:
+        value, addends = posterior.draws_of_parts(random.fold_in(key, batch))
+        self.addends.update(zip(self.parts[posterior.site], addends, strict=True))
+        return value
 
 
 def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:

@@ -29,6 +29,7 @@ class Sites:
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
         within: which inputs are those of a row, for drawn GP sites that are needed at several of these together.
         coupled: groups of GP sites whose inducing variables have one ``q``, each in the order of the program.
+        together: names of those among them of which all outputs have one ``q``, and not each its own.
         descriptions: of sample sites, by name, see :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """
 
@@ -44,6 +45,7 @@ class Sites:
     within: Mapping[str, Layout] = field(default_factory=dict)
     descriptions: Mapping[str, str] = field(default_factory=dict)
     coupled: tuple[tuple[str, ...], ...] = ()
+    together: frozenset[str] = frozenset()
 
     def group_of(self, site: str) -> tuple[str, ...]:
         """The GP sites that share one ``q`` with this one, itself among them; none where it has its own."""

@@ -298,9 +298,16 @@ def natural_step(
         return [mean], [form], shortened
     joint, slope = Full(joint_root(forms)), Full(joint_root(slopes))
     after: Any
-    mean, after, shortened = joint.natural_step(jnp.concatenate(means), jnp.concatenate(mean_slopes), slope, rate, step)
-    ends = np.cumsum([len(m) for m in means])[:-1]
-    return jnp.split(mean, ends), rows_of_root(after.scale, forms), shortened
+    stacked, slopes_of_mean = (jnp.concatenate(list(map(_stacked, forms, x))) for x in (means, mean_slopes))
+    mean, after, shortened = joint.natural_step(stacked, slopes_of_mean, slope, rate, step)
+    each = jnp.split(mean, np.cumsum([form.scale.shape[-1] for form in forms])[:-1])
+    # Rows of outputs that are together come one output after the other.
+    found = [x.reshape(m.T.shape).T if form.together else x for x, m, form in zip(each, means, forms, strict=True)]
+    return found, rows_of_root(after.scale, forms), shortened
+
+
+def _stacked(form: Coupled, mean: Float[Array, "M *_"]) -> Float[Array, "_ *_"]:
+    return mean.T.ravel() if form.together else mean
 
 
 def _transform(form: Form, field: str) -> Any:

@@ -1,5 +1,7 @@
 """GP sites that a program adds have one q: its moments are exact where noise is Gaussian, by every way to ask."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +25,11 @@ from gpzoo.inference import (
     load,
     predict,
 )
+from gpzoo.inference.diagnosis.mean_field import of_mean_field
 from gpzoo.kernels import RBF, Constant, Convolutional, Flattened, Linear, Matern12, Matern32, Matern52, White
-from gpzoo.likelihoods import Bernoulli, Expected, Gaussian
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax
+from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.shared import SharedNoise
 
 KEY = random.key(0)
 KINDS = (RBF, Matern12, Matern32, Matern52)
@@ -90,29 +95,87 @@ class Sum:
         return total
 
 
+class Mixture(Sum):
+    """A random sum of sites with different numbers of outputs, some of which are mixed or chosen."""
+
+    def __init__(self, seed, noise="Gaussian", size=9):
+        super().__init__(seed, noise, size)
+        rng = np.random.default_rng(1000 + seed)
+        self.columns = None if noise != "Gaussian" else (None, 3)[rng.integers(2)]
+        self.sites = [self._site(rng, (2, 3) if i == 0 else (None, 2, 3)) for i in range(self.count)]
+        self.y = rng.standard_normal((size, self.columns)[: 1 if self.columns is None else 2])
+        self.y = {"Poisson": rng.poisson(1.0, size), "Bernoulli": (self.y > 0).astype(float)}.get(noise, self.y)
+
+    def _site(self, rng, outputs):
+        """A number of outputs, what becomes of a site with them, and its weights ``[N, K, D]``."""
+        size, K, D = len(self.X), self.columns or 1, outputs[rng.integers(len(outputs))]
+        column = (lambda f: f) if self.columns is None else (lambda f: f[:, None])
+        if D is None and rng.random() < 0.5:
+            rows = rng.uniform(-1.5, 1.5, size)
+            return D, lambda f: column(rows * f), np.broadcast_to(rows[:, None, None], (size, K, 1))
+        if D is None:
+            w = rng.uniform(-1.5, 1.5, K)
+            return D, lambda f: f * w[0] if self.columns is None else f[:, None] * w, np.tile(w[:, None], (size, 1, 1))
+        kind = ("chosen", "mixed", "whole", "by row")[rng.integers(4)]
+        if kind == "whole" and D == K:
+            return D, lambda f: f, np.tile(np.eye(D), (size, 1, 1))
+        if kind == "chosen":
+            k = rng.integers(D)
+            return D, lambda f: column(f[:, k]), np.tile(np.eye(D)[k], (size, K, 1))
+        if kind == "by row":
+            rows = rng.uniform(-1.5, 1.5, (size, D))
+            return D, lambda f: column((f * rows).sum(-1)), np.tile(rows[:, None], (1, K, 1))
+        A = rng.uniform(-1.5, 1.5, (D, K))
+        return D, lambda f: f @ (A[:, 0] if self.columns is None else A), np.tile(A.T, (size, 1, 1))
+
+    def __call__(self, X, y=None):
+        total = np.full(self.columns or (), 0.3)
+        for i, (kernel, (D, of, _)) in enumerate(zip(self.kernels, self.sites, strict=True)):
+            total = total + of(numpyro.sample(f"f{i}", GaussianProcess(kernel, X, num_outputs=D)))
+        with numpyro.plate("rows", len(X)), handlers.mask(mask=self.mask):
+            numpyro.sample("y", self.noise(total), obs=y)
+
+    def evidence(self):
+        K, size = self.columns or 1, len(self.X)
+        each = [
+            np.einsum("nkd,mld,nm->nkml", w, w, self._gram(k))
+            for k, (*_, w) in zip(self.kernels, self.sites, strict=True)
+        ]
+        seen, y = np.repeat(self.mask, K), np.ravel(self.y) - 0.3
+        C = sum(each).reshape(size * K, size * K)[np.ix_(seen, seen)] + 0.3 * np.eye(seen.sum())
+        return -(y[seen] @ np.linalg.solve(C, y[seen]) + np.linalg.slogdet(2 * np.pi * C)[1]) / 2
+
+
+KINDS_OF_SUMS = {"added": Sum, "mixed": Mixture}
+
+
 def started(program, guide, objective, optimiser=None):
     svi = SVI(program, guide, optax.sgd(0.0) if optimiser is None else optimiser, objective)
     return svi, svi.init(KEY, program.X, program.y)
 
 
-@pytest.mark.slow_but(seed=range(4))
+@pytest.mark.slow_but(seed=range(2))
 @pytest.mark.parametrize("seed", range(100))
-def test_the_collapsed_bound_of_a_sum_is_its_evidence(seed):
-    program = Sum(seed)
+@pytest.mark.parametrize("kind", KINDS_OF_SUMS)
+def test_the_collapsed_bound_of_a_sum_is_its_evidence(kind, seed):
+    program = KINDS_OF_SUMS[kind](seed)
     svi, state = started(program, InducingGuide(program, program.inducing()), CollapsedELBO())
     assert -float(svi.evaluate(state, program.X, program.y)) == pytest.approx(program.evidence(), abs=1e-5)
 
 
-@pytest.mark.slow_but(seed=[1], noise=["Gaussian", "Poisson"])
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.slow_but(seed=[1], of=[("added", "Poisson"), ("mixed", "Gaussian")])
+@pytest.mark.parametrize("of", list(itertools.product(KINDS_OF_SUMS, NOISES)))
 @pytest.mark.parametrize("seed", range(25))
-def test_the_joint_bound_is_that_of_the_mean_field_and_more(seed, noise):
+def test_the_joint_bound_is_that_of_the_mean_field_and_more(seed, of):
     """At equal numbers they are equal; steps from there raise the joint one, whose slopes are those of numbers."""
-    program, params, bounds = Sum(seed, noise), None, []
+    (kind, noise), params, bounds = of, None, []
+    program = KINDS_OF_SUMS[kind](seed, noise)
     for coupled in (False, True):
         guide = InducingGuide(program, program.inducing(whole=False), coupled=coupled, initial_scale=0.4)
         optimiser = NaturalGradients(optax.sgd(0.0), guide, 0.5)
         svi = SVI(program, guide, optimiser, GaussianProcessELBO())
+        guide.setup(program.X, program.y)
+        params = None if params is None else of_mean_field(params, guide)
         state = svi.init(KEY, program.X, program.y, init_params=params)
         bounds.append(-float(svi.evaluate(state, program.X, program.y)))
         step = jax.jit(lambda state, svi=svi: svi.update(state, program.X, program.y)[0])
@@ -180,6 +243,69 @@ def test_posteriors_have_covariances_with_each_other(two):
     np.testing.assert_allclose(q["f0"].moments()[1], joint[0, 0], atol=1e-5)
     np.testing.assert_allclose(q["f0"].covariance_with(q["f1"]), joint[0, 1], atol=1e-5)
     np.testing.assert_allclose(q["f1"].covariance_with(other["f0"]), joint[1, 0][:, :3], atol=1e-5)
+
+
+def mixture(X, y=None, *, law=lambda f: Gaussian(f, 0.1)):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 0.5), X, num_outputs=2))
+    g = numpyro.sample("g", GaussianProcess(Matern32(0.5, 1.0), X))
+    with numpyro.plate("rows", len(X)):
+        numpyro.sample("y", law(f @ MIXED + g[:, None]), obs=y)
+
+
+MIXED = np.random.default_rng(2).standard_normal((2, 3))
+
+
+def test_mixed_outputs_have_the_joint_law_of_numpy():
+    """Predictions, densities of rows, covariances, draws and exports of ``f @ A + g`` and of its sites."""
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(0, 3, (15, 1)), axis=0)
+    y, new = rng.standard_normal((15, 3)), np.linspace(-0.5, 3, 4)[:, None]
+    guide = InducingGuide(mixture, InducingPoints(X))
+    trained = fit(KEY, SVI(mixture, guide, optax.sgd(0.0), CollapsedELBO()), 1, X, y, progress=False)
+    loadings = np.concatenate([MIXED, np.ones((1, 3))])
+    kernels = [RBF(1.0, 0.5), RBF(1.0, 0.5), Matern32(0.5, 1.0)]
+    each = [np.einsum("k,l,nm->nkml", a, a, np.asarray(k(X))) for a, k in zip(loadings, kernels, strict=True)]
+    C = sum(each).reshape(45, 45) + 0.1 * np.eye(45)
+    cross = [np.kron(np.asarray(k(new, X)), a) for a, k in zip(loadings, kernels, strict=True)]
+    mean = np.stack([x @ np.linalg.solve(C, y.ravel()) for x in cross])
+    joint = np.array([[-a @ np.linalg.solve(C, b.T) for b in cross] for a in cross])
+    for i in range(3):
+        joint[i, i] += np.asarray(kernels[i](new))
+    outputs = np.einsum("ik,ijnn,jl->nkl", loadings, joint, loadings) + 0.1 * np.eye(3)
+    found = trained.predict(KEY, new, test_data={"y": y[:4]})
+    np.testing.assert_allclose(found["f"].variance, np.stack([np.diag(joint[i, i]) for i in range(2)], 1), atol=1e-6)
+    np.testing.assert_allclose(found["y"].variance, np.einsum("nkk->nk", outputs), atol=1e-6)
+    away = y[:4] - mean.T @ loadings
+    square = np.einsum("nk,nk->n", away, np.linalg.solve(outputs, away[..., None])[..., 0])
+    expected = -(square + np.linalg.slogdet(2 * np.pi * outputs)[1]) / 2
+    np.testing.assert_allclose(found["y"].log_density, expected, atol=1e-3)
+    q = trained.posterior(KEY, new)
+    np.testing.assert_allclose(q["f"].covariance_with(q["g"]), joint[:2, 2], atol=1e-6)
+    exported = trained.to_arviz(KEY, X, y, num_draws=1500, new_args=(new,))
+    for draws in (trained.functions(KEY, new, num_draws=1500), exported["predictions"]):
+        f, g = np.asarray(draws["f"]).reshape(-1, 4, 2), np.asarray(draws["g"]).reshape(-1, 4)
+        own = np.stack([f[..., 0], f[..., 1], g]) - mean[:, None]
+        np.testing.assert_allclose(np.einsum("isn,jsm->ijnm", own, own) / 1500, joint, atol=0.12)
+    stats = exported["sample_stats"]
+    np.testing.assert_allclose(stats["log_p"] - stats["log_q"], -trained.losses[-1], atol=0.05)
+
+
+@pytest.mark.parametrize("columns", [3, 1])
+def test_draws_of_marginals_have_the_covariances_of_noise_that_outputs_share(columns):
+    rng = np.random.default_rng(0)
+    loads, variance = rng.standard_normal((4, 2, columns)), rng.uniform(0.1, 1, (2, columns))
+    shared = SharedNoise((jnp.asarray(loads),), ("a",))
+    f = GaussianMarginals(jnp.zeros((2, columns)), jnp.asarray(variance), KEY, shared=shared)
+    covariance = np.einsum("mnk,mnl->nkl", loads, loads) + np.einsum("nk,kl->nkl", variance, np.eye(columns))
+    np.testing.assert_allclose(f.covariance, covariance, rtol=1e-9)
+    np.testing.assert_allclose(f.variance, np.einsum("nkk->nk", covariance), rtol=1e-9)
+    draws = np.asarray(f.draws(20_000))
+    np.testing.assert_allclose(np.einsum("snk,snl->nkl", draws, draws) / 20_000, covariance, atol=0.2)
+    assert f.independent == (columns == 1)
+    if columns == 3:
+        probs = RobustMax(f, num_predictive_draws=4000).probs
+        share = np.mean(np.argmax(draws, -1)[..., None] == np.arange(3), axis=0)
+        np.testing.assert_allclose(probs, share, atol=0.03)
 
 
 def moments(draws):
@@ -253,6 +379,35 @@ def test_addends_of_a_kernel_are_those_of_sites(at):
         assert joint.losses[-1] == pytest.approx(whole.losses[-1], abs=1e-7)
 
 
+@pytest.mark.parametrize("outputs", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_exports_of_addends_have_their_joint_law(outputs):
+    """Draws add up to those of the site, and have the covariances of sites with one q, at the data and elsewhere."""
+    X, new = np.linspace(0, 3, 9)[:, None], np.linspace(0.1, 3.5, 3)[:, None]
+    y = np.random.default_rng(3).standard_normal((9,) if outputs is None else (9, outputs))
+    kernels = [RBF(1.0, 0.5), 2.0 * Matern12(0.5, 1.0)]
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernels[0] + kernels[1], X, mean=1.0, num_outputs=outputs))
+        numpyro.sample("y", Gaussian(f, 0.2), obs=y)
+
+    trained, parts = at_optimum(program, InducingPoints(X), X, y), {"f": ("a", "b")}
+    found = trained.to_arviz(KEY, X, y, num_draws=1500, new_args=(new,), parts=parts)
+    batched = trained.to_arviz(KEY, X, y, num_draws=2, batch_size=4, parts=parts)["posterior"]
+    assert batched["a"].dims[:2] == ("chain", "draw") and batched["a"].dims[2] == batched["f"].dims[2]
+    for draws in (found["posterior"], found["predictions"], batched):
+        np.testing.assert_allclose(draws["a"] + draws["b"] + 1.0, draws["f"], atol=1e-6)
+    C = sum(np.asarray(kernel(X)) for kernel in kernels) + 0.2 * np.eye(9)
+    cross = [np.asarray(kernel(new, X)) for kernel in kernels]
+    own = np.stack([np.asarray(found["predictions"][name])[0].reshape(1500, 3, -1)[..., -1] for name in "ab"])
+    residual = (y if outputs is None else y[:, -1]) - 1.0
+    for i in range(2):
+        np.testing.assert_allclose(own[i].mean(0), cross[i] @ np.linalg.solve(C, residual), atol=0.1)
+        for j in range(2):
+            prior = np.asarray(kernels[i](new)) if i == j else 0
+            covariance = np.cov(own[i].T, own[j].T)[:3, 3:]
+            np.testing.assert_allclose(covariance, prior - cross[i] @ np.linalg.solve(C, cross[j].T), atol=0.1)
+
+
 def test_addends_of_exact_regression():
     program, (X, y) = Sum(5), (np.linspace(0, 3, 20)[:, None], np.random.default_rng(3).standard_normal(20))
     kernels = [Matern52(1.0, 1.0), Linear(0.3), Constant(2.0)]
@@ -277,6 +432,7 @@ def test_addends_of_exact_regression():
         ({"f0": "ab"}, TypeError, "f0"),
         ({"f0": ("a", "a")}, ValueError, "twice"),
         ({"f0": ("f1", "y")}, ValueError, "names of sites"),
+        ({"f0": ("f0_u", "b")}, ValueError, "f0_u"),
         (["f0"], TypeError, "parts"),
     ],
 )
@@ -285,14 +441,14 @@ def test_names_of_no_addends_are_refused(parts, error, said):
     program.kernels[0] = RBF() + Matern12()
     guide = InducingGuide(program, program.inducing())
     model = Trained(program, guide, guide.init_params(KEY, program.X, program.y))
-    for ask in (model.predict, model.functions):
+    export = lambda key, X, parts: model.to_arviz(key, X, program.y, parts=parts)  # noqa: E731
+    for ask in (model.predict, model.functions, export):
         with pytest.raises(error, match=said):
             ask(KEY, program.X, parts=parts)
 
 
 REFUSED = {
-    "another number of outputs": (("a", "c"), "numbers of outputs"),
-    "mixed": (("a", "d"), "mixes"),
+    "one output alone": ((["a"],), "'a' alone"),
     "a residual": (("a", "b"), "residual"),
     "unknown": (("a", "nobody"), "nobody"),
 }
@@ -311,7 +467,7 @@ def test_sites_that_cannot_be_coupled_are_refused_by_name(case):
     X, options = np.linspace(0, 1, 5)[:, None], {"residual": {"b"}} if case == "a residual" else {}
     with pytest.raises(ValueError, match=said):
         InducingGuide(program, kmeans(3), coupled=names, **options).setup(X, X[:, 0])
-    assert InducingGuide(program, kmeans(3)).setup(X, X[:, 0]).coupled == (("a", "b"),)
+    assert InducingGuide(program, kmeans(3)).setup(X, X[:, 0]).coupled == (("a", "b", "d"),)
     for wrong in (3, "a", [1], [["a"], "b"]):
         with pytest.raises(TypeError, match="coupled"):
             InducingGuide(program, kmeans(3), coupled=wrong)

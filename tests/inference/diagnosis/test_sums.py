@@ -41,7 +41,7 @@ def of_draws(f):
 
 
 #: Those that a guide gives one q.
-COUPLED = ("two", "three", "scaled", "by index", "quadrature")
+COUPLED = ("two", "three", "scaled", "by index", "quadrature", "mixed")
 
 SUMS = {
     "two": (data(lambda: site("a") + site("b")), "a + b"),
@@ -49,6 +49,7 @@ SUMS = {
     "scaled": (data(lambda: 2.0 * site("a") + X[:, 0] * site("b") + 1.0), "a + b"),
     "by index": (data(lambda: site("a") + site("b", PLACES)[GROUP]), "a + b"),
     "mixed": (data(lambda: site("a") + site("b", num_outputs=2) @ jnp.array([1.0, 2.0])), "a + b"),
+    "of many": (data(lambda: site("a") + site("b", num_outputs=10).sum(-1)), "a + b"),
     "quadrature": (lambda y: numpyro.sample("y", Expected(poisson, site("a") + site("b")), obs=y), "a + b"),
     "drawn": (of_draws(lambda: jnp.tanh(draws(site("a")) + 3 * draws(site("b")))), "a + b"),
     "drawn together": (of_draws(lambda: draws(site("a") + site("b"))), "a + b"),
