@@ -12,7 +12,7 @@ better than each of them is in the ``e`` that they share (:class:`~gpzoo.process
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jax import Array
@@ -38,6 +38,8 @@ class Coupled(Form):
     scale: Any
     group: tuple[str, ...] = static(default=())
     sizes: tuple[int, ...] = static(default=())
+    #: Whether what sites share is taken from their variances; see :class:`~gpzoo.processes.shared.SharedNoise`.
+    taken: ClassVar[bool] = False
 
     def __init__(self, scale: Any = None, *, group: tuple[str, ...] = (), sizes: tuple[int, ...] = ()) -> None:
         self.scale, self.group, self.sizes = scale, group, sizes

@@ -179,10 +179,15 @@ class InducingPosterior(ProcessAtInputs):
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
+    @property
+    def shares(self) -> bool:
+        """Whether ``u`` has noise in common with that of other sites."""
+        return isinstance(self.form, Coupled) and bool(self.form.group)
+
     def with_shared_noise(self) -> tuple[Float[Array, "*event"], SharedNoise]:
         """The mean of a site that has one ``q`` with others, and what it shares with them, at each input."""
         mean, residual, factors = self._factors()
-        return self._with_loc(mean), SharedNoise.of(self._in_shape(residual), factors)
+        return self._with_loc(mean), SharedNoise.of(self._in_shape(residual), factors, cast(Coupled, self.form).taken)
 
     def _factors(self) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
         return cast(Any, self.conditional).factors(*self._q())

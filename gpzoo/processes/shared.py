@@ -16,34 +16,45 @@ class SharedNoise(Fields):
     """The parts of a value ``f`` that depend on standard normal noise ``e_s`` of several sources.
 
     ``f_nk = constant + rest_nk + sum_s loads_s[:, n, k]^T e_s[:, k]``, with independent rest of variance
-    ``residual_nk``. Each output has noise of its own.
+    ``residual_nk``. Each output has noise of its own. What data have taken from prior variances are sources as well,
+    whose products count less than nothing.
 
     Attributes:
         residual: ``[N, K]``.
         loads: ``[M_s, N, K]`` for each source.
         sources: their names.
+        taken: the names of those whose variances and covariances are taken away.
     """
 
     residual: Float[Array, "N K"]
     loads: tuple[Float[Array, "_ N K"], ...]
     sources: tuple[str, ...] = static()
+    taken: frozenset[str] = static()
 
     @classmethod
-    def of(cls, residual: Float[Array, "N *K"], factors: Mapping[str, Float[Array, "K _ N"]]) -> Self:
+    def of(
+        cls, residual: Float[Array, "N *K"], factors: Mapping[str, Float[Array, "K _ N"]], taken: bool = False
+    ) -> Self:
         """The parts of a site's own value, of which ``factors`` are by source."""
         loads = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values())
-        return cls(residual.reshape(len(residual), -1), loads, tuple(factors))
+        sources = tuple(factors)
+        return cls(residual.reshape(len(residual), -1), loads, sources, frozenset(sources if taken else ()))
 
     def variance(self) -> Float[Array, "N K"]:
-        """Of ``f``."""
-        return self.residual + sum(jnp.sum(jnp.square(x), axis=0) for x in self.loads)
+        """Of ``f``; rounding may leave less than nothing of what data take from."""
+        total = self.residual
+        for source, x in zip(self.sources, self.loads, strict=True):
+            square = jnp.sum(jnp.square(x), axis=0)
+            total = total - square if source in self.taken else total + square
+        return jnp.maximum(total, jnp.finfo(total.dtype).eps * self.residual) if self.taken else total
 
     def plus(self, other: SharedNoise) -> SharedNoise:
         """The parts of ``f + g``."""
         found = dict(zip(self.sources, self.loads, strict=True))
         for source, x in zip(other.sources, other.loads, strict=True):
             found[source] = found[source] + x if source in found else x
-        return SharedNoise(self.residual + other.residual, tuple(found.values()), tuple(found))
+        taken = self.taken | other.taken
+        return SharedNoise(self.residual + other.residual, tuple(found.values()), tuple(found), taken)
 
     def beside(self, variance: Float[Array, "N *K"]) -> Self:
         """The parts of ``f + g`` for an independent ``g``."""

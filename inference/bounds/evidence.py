@@ -378,14 +378,6 @@ class Latents(Fields):
 
         return jnp.where(solved, lax.map(one, noise), jnp.nan)
 
-    def values(self, sites: Sequence[Site], key: PRNGKeyArray) -> tuple[dict[str, Array], Bool[Array, ""]]:
-        """A draw of every site given data, and whether their law was found; see :meth:`Site.values`."""
-        law, solved = self.law()
-        own, values = self.split(law.draw(key)), {}
-        for site in sites:
-            values |= site.values(own[site.name], self.roots[site.name])
-        return values, solved
-
 
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     """The least point of the objective, with the derivatives of the implicit function; and 1 where it was found."""
@@ -513,8 +505,24 @@ def are_apart(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
     return len(sites) == 1 and all(term.apart for term in terms)
 
 
-def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
-    """The density of data with Gaussian noise, all of them together or output by output."""
+class DataCovariance(NamedTuple):
+    """Data with Gaussian noise and their covariance, of all entries together or output by output.
+
+    Attributes:
+        y: data less their mean; 0 where they were not observed.
+        noise: variances of their noise; 1 where they were not observed.
+        covariance: with the noise.
+        count: how many were observed.
+    """
+
+    y: Float[Array, "K E"]
+    noise: Float[Array, "_ E"]
+    covariance: Float[Array, "_ E E"]
+    count: Float[Array, ""] | float
+
+
+def covariance_of_data(sites: Sequence[Site], terms: Sequence[Term]) -> DataCovariance:
+    """The covariance of data with Gaussian noise, of sites without inducing variables."""
     residuals, noises, seens, count = [], [], [], 0.0
     for term in terms:
         residual, noise, seen = _residual(term)
@@ -525,14 +533,18 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
     if are_apart(sites, terms):
         covariance = _apart(sites[0], terms, seens)
         y, s = _joined(residuals), _joined(noises)
-        y, s = (y.T[None], s) if len(s) == len(covariance) == 1 else (y[..., None], s)
     else:
         covariance = _together(sites, terms, seens)
         noises = list(map(jnp.broadcast_to, noises, map(jnp.shape, residuals)))
-        y, s = jnp.concatenate(list(map(jnp.ravel, residuals))), jnp.concatenate(list(map(jnp.ravel, noises)))
-        y, s = y[None, :, None], s[None]
-    covariance = covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)
-    return jnp.sum(log_normal(y, covariance)) - LOG_2PI / 2 * count
+        y, s = (jnp.concatenate(list(map(jnp.ravel, x)))[None] for x in (residuals, noises))
+    return DataCovariance(y, s, covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype), count)
+
+
+def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
+    """The density of data with Gaussian noise."""
+    data = covariance_of_data(sites, terms)
+    y = data.y.T[None] if len(data.covariance) == 1 else data.y[..., None]
+    return jnp.sum(log_normal(y, data.covariance)) - LOG_2PI / 2 * data.count
 
 
 def _residual(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
@@ -19,6 +20,7 @@ from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected, log_evidence
+from gpzoo.inference.bounds.laws import sites_given_data
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
@@ -28,6 +30,9 @@ from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
+
+#: Most bytes that are kept of the laws of GP sites that data see together, for all draws.
+MOST_KEPT = 2**30
 
 
 class marginal(whitened):
@@ -192,8 +197,8 @@ class marginal(whitened):
         num_draws: int,
         params: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Array]:
-        """A draw of every GP site given each draw of hyperparameters and the data.
+    ) -> tuple[dict[str, Array], dict[str, Any]]:
+        """A draw of every GP site given each draw of hyperparameters and the data, and the law that it is drawn from.
 
         Args:
             rng_key: key of the draws.
@@ -205,20 +210,36 @@ class marginal(whitened):
 
         Returns:
             Of each site ``<site>_mean``, the value of ``u`` without the prior's mean, and ``<site>_inducing``; see
-            :meth:`Site.values`.
+            :meth:`Site.values`. And the laws of :class:`~gpzoo.inference.bounds.laws.SitesGivenData`.
 
         Raises:
             FactorisationError: if the law of a site is not found at some draw.
         """
-        draw = lambda sites, latents, key: latents.values(sites, key)  # noqa: E731
-        values, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
+
+        large: dict[str, int] = {}
+
+        def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
+            found = sites_given_data(sites, latents, key)
+            laws = found.laws
+            if (size := count * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(laws))) > MOST_KEPT:
+                large["+".join(laws)], laws = size, {}
+            return {"values": found.values, "laws": laws}, found.good
+
+        found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
             raise FactorisationError(
                 f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, the first of "
                 f"which is {bad[0]}: a covariance has no factor, or Newton's steps no end. Look at the hyperparameters "
                 "there; a larger jitter or float64 helps with the former."
             )
-        return values
+        for name, size in large.items():
+            warnings.warn(
+                f"The laws of GP sites {name} given the data take {size / 2**30:.1f} GiB for {len(good)} draws, more "
+                f"than {MOST_KEPT / 2**30:.0f}: predictions mix one draw of the functions for each draw of "
+                "hyperparameters, and are noisy. Take fewer draws, such as every fourth of mcmc.get_samples().",
+                stacklevel=checks.outside(),
+            )
+        return found.get("values", {}), found.get("laws", {})
 
     def variables_of(self, draws: Mapping[str, Any]) -> dict[str, InducingVariable]:
         """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has values of."""
@@ -244,11 +265,14 @@ class marginal(whitened):
 
         Their mean is the density of the data over that of Laplace's approximation; see :meth:`draws_of_sites`.
         """
-        weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
-        weights, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
-        if not weights:
+
+        def weigh(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
+            return {"weights": {"+".join(latents.shapes): latents.log_weights(key, num_draws)}}, True
+
+        found, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
+        if not found:
             raise ValueError("The program has no latent GP sites: nothing is integrated out.")
-        return jax.tree.reduce(jnp.add, weights)
+        return jax.tree.reduce(jnp.add, found["weights"])
 
     def _at_draws(
         self,
@@ -258,9 +282,9 @@ class marginal(whitened):
         params: Mapping[str, Any] | None,
         model_kwargs: Mapping[str, Any] | None,
         num_draws: int,
-        ask: Callable[[list[Site], Latents, PRNGKeyArray], tuple[dict[str, Array], Any]],
-    ) -> tuple[dict[str, Array], Array]:
-        """What is asked of each group of connected sites, at each draw, and whether it was found."""
+        ask: Callable[[list[Site], Latents, PRNGKeyArray, int], tuple[dict[str, dict[str, Any]], Any]],
+    ) -> tuple[dict[str, dict[str, Any]], Array]:
+        """What is asked of each group of connected sites, by kind and name, at each draw, and whether it was found."""
         samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
         params = checks.parameters("params", {} if params is None else params)
         args, kwargs = arguments(self, args, model_kwargs)
@@ -270,14 +294,16 @@ class marginal(whitened):
         if len(counts) > 1:
             raise ValueError(f"posterior_samples must have one number of draws, got {sorted(counts)}.")
 
-        def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Array], Array]:
+        def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Any], Array]:
             (key, values), drawn, good = draw, {}, jnp.asarray(True)
             self._run(key, values | params, args, arrays | static)
             key, rest = random.fold_in(key, 1), {site.name for site in self._sites}
             while rest:
                 sites, terms = connected(self._sites, self._terms, frozenset({min(rest)}))
-                values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
-                drawn, good, rest = drawn | values, good & known, rest - {site.name for site in sites}
+                latents = Latents.of(sites, terms, self._sparse)
+                values, known = ask(sites, latents, random.fold_in(key, len(rest)), *counts)
+                drawn = {kind: drawn.get(kind, {}) | own for kind, own in values.items()}
+                good, rest = good & known, rest - {site.name for site in sites}
             self._sites, self._terms = [], []
             return drawn, good
 

@@ -27,7 +27,7 @@ from gpzoo.inference.fitted.nuts import nuts
 from gpzoo.inference.fitted.predict import Predicting, predictions
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.updating import updated
-from gpzoo.inference.guides.draws import DrawsGuide
+from gpzoo.inference.guides.draws import LAWS, DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
 from gpzoo.inference.guides.more_inducing import extended
@@ -132,11 +132,17 @@ class Trained:
         params: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """The model whose posterior is draws of hyperparameters, each with a draw of the functions given it.
+        """The model whose posterior is draws of hyperparameters, each with the functions' law given it and the data.
 
         ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
-        any other; draws keep their chains in :meth:`to_arviz`. Values of GP sites are kept at their inducing variables,
-        or without any at their inputs. Predictions factorise the covariance of these for each draw.
+        any other; draws keep their chains in :meth:`to_arviz`.
+
+        :meth:`predict` mixes the conditional moments of all draws: exactly for Gaussian noise, by the mode and the
+        covariance of Laplace's approximation for any other, both given the inducing variables where there are some. The
+        data's covariance is factorised here, once for each draw. :meth:`functions` and exports are of joint draws, one
+        for each draw of hyperparameters, which are kept at inducing variables, or without any at the inputs. Of them
+        predictions are mixed too, noisily, for outputs that data see mixed (``f @ A``, Softmax) and where the factors
+        take more than 1 GiB, of which a warning tells.
 
         Args:
             rng_key: key of the draws of functions.
@@ -164,12 +170,12 @@ class Trained:
         own = checks.named("draws", drawn_alone(own, look(fn, args, kwargs, given, arrays=True)))
         if own:
             shape, own = chains_of("draws", own)
-        found = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs)
+        found, laws = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs)
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
         guide = DrawsGuide(fn, of.variables_of(found))
         sites = guide.sites_for(args, kwargs)
         refuse_unknown("draws", own, sites.latents - sites.processes, "program's latent sites that are no GPs")
-        found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
+        found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes} | {LAWS: laws}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
         data = described_arguments(fn, args, split_arrays(kwargs)[0]) | columns
         return cls(fn, guide, given | stacked, data=data)
@@ -180,7 +186,7 @@ class Trained:
         rng_key: Array,
         *new: Argument,
         test_data: Mapping[str, ArrayLike] | None = None,
-        num_draws: int = 100,
+        num_draws: int | None = None,
         quantiles: Sequence[float] | None = None,
         keep_draws: bool = False,
         mean_only: bool = False,
@@ -194,7 +200,8 @@ class Trained:
 
         Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner
         layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
-        by the law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its
+        by the law of total variance, densities averaged (deep GPs, eq. 18). Of a model :meth:`of_draws` each draw of
+        hyperparameters has the moments of ``f`` given it and the data. A row's draws depend on ``rng_key`` and its
         position in the whole input; those of latent variables of rows depend on the batch too. Sampled views are drawn
         once, by ``rng_key``, and the same for all inputs.
 
@@ -216,7 +223,8 @@ class Trained:
                 coordinates the result then has in place of rows. Columns go by their names where they have any.
             test_data: observed values by site name, one for each row of the site, for ``log_density``; by their labels
                 where they and the inputs have any.
-            num_draws: draws of the sites that must be drawn; programs without any need one pass.
+            num_draws: draws of the sites that must be drawn; programs without any need one pass. ``None``: 100, or all
+                of a model :meth:`of_draws`.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
                 of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
                 sites.

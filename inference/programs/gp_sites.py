@@ -63,7 +63,7 @@ def marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """The posterior's marginals at the site's inputs, which refuse to be drawn."""
-    if not isinstance(posterior.form, Coupled):
+    if not posterior.shares:
         return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
     mean, shared = posterior.with_shared_noise()
     return _refusing_draws(posterior, mean, shared.variance().reshape(mean.shape), key, rows=rows, shared=shared)
@@ -80,7 +80,7 @@ def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
-    shared = posterior.with_shared_noise()[1] if isinstance(posterior.form, Coupled) else None
+    shared = posterior.with_shared_noise()[1] if posterior.shares else None
     return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows, shared=shared)
 
 
@@ -248,6 +248,8 @@ class SiteMode:
     fixes_views: ClassVar[bool] = True
     #: Whether values follow from draws of ``u``, which sites with one ``q`` draw together.
     draws: ClassVar[bool] = True
+    #: See :class:`Marginals`.
+    given_data = False
 
     def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
         """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
@@ -299,9 +301,12 @@ class Marginals(SiteMode):
 
     Attributes:
         value: makes the marginals of a site; :func:`means` where a run asks for their means alone.
+        given_data: whether sites whose law given data is known, at draws of hyperparameters, have it and no draw of
+            ``u``.
     """
 
     value: Callable[..., GaussianMarginals] = predicted_marginals
+    given_data: bool = False
     draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
