@@ -128,10 +128,17 @@ class Term(Fields):
     Attributes:
         fn: their likelihood, of marginals with a map from GP sites; in a mask or not.
         value: the data.
+        name: of the site.
     """
 
     fn: Any
     value: Any
+    name: str = static(default="")
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of what the likelihood sees."""
+        return 1 if self.marginals.ndim == 1 else self.marginals.shape[1]
 
     @property
     def likelihood(self) -> Likelihood:
@@ -288,7 +295,7 @@ class Latents(Fields):
             means.append(_as_columns(f.mean) + sum(part(outputs[part.site]) for part in f.parts))
         return means
 
-    def log_density(self, fs: list[Float[Array, "N K"]]) -> Float[Array, ""]:
+    def log_density(self, fs: list[Float[Array, "_ _"]]) -> Float[Array, ""]:
         """``log p(y | v)``, of the means of the marginals."""
         total = jnp.zeros((), self.zero.dtype)
         for term, f in zip(self.terms, fs, strict=True):
@@ -305,19 +312,37 @@ class Latents(Fields):
 
     def hessian(self, v: Float[Array, "B R"]) -> Float[Array, "B R R"]:
         """Of :meth:`objective`."""
-        slope, fs = jax.grad(self.log_density), self.at(v)
-        eye = jnp.eye(self.zero.shape[1], dtype=v.dtype)
+        fs, eye = self.at(v), jnp.eye(self.zero.shape[1], dtype=v.dtype)
         H = jnp.broadcast_to(eye, (*self.zero.shape, self.zero.shape[1]))
         for i, term in enumerate(self.terms):
-            own = lambda f, i=i: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
-            if self.apart:
-                ones = jnp.ones_like(fs[i])
-                H = H - self._apart(term, jax.jvp(own, (fs[i],), (ones,))[1])
-                continue
-            columns = jnp.eye(fs[i].shape[1], dtype=v.dtype)
-            along = lambda e, f=fs[i], own=own: jax.jvp(own, (f,), (jnp.broadcast_to(e, f.shape),))[1]  # noqa: E731
-            H = H - self._together(term, jax.vmap(along, out_axes=2)(columns))
+            H = H - (self._apart if self.apart else self._together)(term, self.curvature(fs, i))
         return H
+
+    def curvature(self, fs: list[Float[Array, "_ _"]], i: int) -> Float[Array, "N K *L"]:
+        """The second derivatives of a term by what it sees, row by row; of each output alone where they are apart."""
+        slope = jax.grad(self.log_density)
+        own = lambda f: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
+        if self.apart:
+            return jax.jvp(own, (fs[i],), (jnp.ones_like(fs[i]),))[1]
+        along = lambda e: jax.jvp(own, (fs[i],), (jnp.broadcast_to(e, fs[i].shape),))[1]  # noqa: E731
+        return jax.vmap(along, out_axes=2)(jnp.eye(fs[i].shape[1], dtype=fs[i].dtype))
+
+    def design(self, term: Term) -> Float[Array, "B R E"]:
+        """The derivatives by ``v`` of all that a term sees: its rows, output by output, or all its entries."""
+        if self.apart:
+            (part,) = term.marginals.parts
+            A = part.taken(self.roots[part.site])
+            return jnp.broadcast_to(A * part.weights.T[:, None], (len(self.zero), *A.shape[1:]))
+        parts, columns = {part.site: part for part in term.marginals.parts}, []
+        for name, (J, M) in self.shapes.items():
+            if name in parts:
+                A = parts[name].taken(self.roots[name])
+                each = jnp.broadcast_to(A, (J, *A.shape[1:]))
+                weights = jnp.broadcast_to(parts[name].dense(), (A.shape[-1], term.columns, J))
+                columns.append(jnp.einsum("jmn,nkj->jmnk", each, weights).reshape(J * M, -1))
+            else:
+                columns.append(jnp.zeros((J * M, len(term.marginals) * term.columns), self.zero.dtype))
+        return jnp.concatenate(columns)[None]
 
     def _apart(self, term: Term, curvature: Float[Array, "N D"]) -> Float[Array, "D M M"]:
         (part,) = term.marginals.parts
@@ -525,7 +550,7 @@ def covariance_of_data(sites: Sequence[Site], terms: Sequence[Term]) -> DataCova
     """The covariance of data with Gaussian noise, of sites without inducing variables."""
     residuals, noises, seens, count = [], [], [], 0.0
     for term in terms:
-        residual, noise, seen = _residual(term)
+        residual, noise, seen = residual_of(term)
         count += residual.size if seen is None else jnp.sum(jnp.broadcast_to(seen, residual.shape), dtype=noise.dtype)
         residuals.append(residual)
         noises.append(noise)
@@ -547,7 +572,7 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
     return jnp.sum(log_normal(y, data.covariance)) - LOG_2PI / 2 * data.count
 
 
-def _residual(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
+def residual_of(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
     """Data less their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
     likelihood, mean = term.likelihood, _as_columns(term.marginals.mean)
     y, seen = term.value, term.seen()

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from gpzoo import linalg
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, are_apart, covariance_of_data
+from gpzoo.inference.bounds.left_out import Blocks, left_out
 from gpzoo.processes.affine import AffineMap
 
 
@@ -25,19 +26,24 @@ class SitesGivenData(NamedTuple):
     Attributes:
         values: a draw, see :meth:`Site.values`.
         laws: by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
+        left_out: densities of data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
         good: whether they were found.
     """
 
     values: dict[str, Array]
     laws: dict[str, dict[str, Any]]
+    left_out: dict[str, Float[Array, " G"]]
     good: Bool[Array, ""]
 
 
-def sites_given_data(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -> SitesGivenData:
-    """A draw of sites given data, and their law."""
-    if is_one_covariance(sites, latents.terms):
-        return _by_covariance(sites, latents, key)
+def sites_given_data(
+    sites: Sequence[Site], latents: Latents, key: PRNGKeyArray, blocks: Blocks | None
+) -> SitesGivenData:
+    """A draw of sites given data, their law, and densities of the data's rows or ``blocks``, each given the others."""
     law, good = latents.law()
+    left = left_out(sites, latents, law, blocks)
+    if is_one_covariance(sites, latents.terms):
+        return _by_covariance(sites, latents, key)._replace(left_out=left)
     means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}
     for site in sites:
         values |= site.values(draws[site.name], latents.roots[site.name])
@@ -46,7 +52,7 @@ def sites_given_data(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray)
         root = linalg.solve_lower(law.L, jnp.broadcast_to(eye, law.L.shape), transpose=True)
         rows = dict.fromkeys(latents.shapes, root) if latents.apart else _rows_of_sites(latents, root)
         laws = {"+".join(rows): {"sites": {s.name: _of_site(s, means[s.name], rows[s.name], latents) for s in sites}}}
-    return SitesGivenData(values, laws, good)
+    return SitesGivenData(values, laws, left, good)
 
 
 def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
@@ -111,7 +117,7 @@ def _by_covariance(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -
         of_sites[site.name] = {"mean": a.T if several else a[0], "seen": w if len(w) > 1 else w[0]}
     good = latents.factorised & jnp.all(jnp.isfinite(L))
     law: dict[str, Any] = {"factor": L if len(L) > 1 else L[0], "sites": of_sites}
-    return SitesGivenData(values, {"+".join(of_sites): law}, good)
+    return SitesGivenData(values, {"+".join(of_sites): law}, {}, good)
 
 
 def _weights(term: Term, part: AffineMap) -> Float[Array, "_ N"]:

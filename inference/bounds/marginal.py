@@ -21,10 +21,12 @@ from gpzoo.errors import FactorisationError
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected, log_evidence
 from gpzoo.inference.bounds.laws import sites_given_data
+from gpzoo.inference.bounds.left_out import Blocks
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import ParameterNames, check_value, refuse_mapped, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
@@ -139,7 +141,7 @@ class marginal(whitened):
             return
         fn = unmasked(msg["fn"])  # Predictive masks all sites
         if isinstance(fn, Evidence):
-            self._terms.append(Term(fn.fn, msg["value"]))
+            self._terms.append(Term(fn.fn, msg["value"], msg["name"]))
         elif not msg["is_observed"]:
             if msg["infer"].get("enumerate"):  # MCMC says so by a handler outside
                 raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
@@ -197,8 +199,9 @@ class marginal(whitened):
         num_draws: int,
         params: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
-        """A draw of every GP site given each draw of hyperparameters and the data, and the law that it is drawn from.
+        leave_out: Any = None,
+    ) -> dict[str, dict[str, Any]]:
+        """A draw of every GP site given each draw of hyperparameters and the data, its law, and data given others.
 
         Args:
             rng_key: key of the draws.
@@ -207,23 +210,24 @@ class marginal(whitened):
             num_draws: number of draws where there are no hyperparameters to draw.
             params: values of the ``numpyro.param`` sites, if there are any.
             model_kwargs: keyword arguments of the program, by name.
+            leave_out: see :meth:`gpzoo.inference.Trained.of_draws`.
 
         Returns:
-            Of each site ``<site>_mean``, the value of ``u`` without the prior's mean, and ``<site>_inducing``; see
-            :meth:`Site.values`. And the laws of :class:`~gpzoo.inference.bounds.laws.SitesGivenData`.
+            The fields of :class:`~gpzoo.inference.bounds.laws.SitesGivenData`, by their names.
 
         Raises:
             FactorisationError: if the law of a site is not found at some draw.
         """
 
         large: dict[str, int] = {}
+        blocks = None if leave_out is None else Blocks.of(leave_out, number_of_rows(arguments(self, args, None)[0]))
 
         def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
-            found = sites_given_data(sites, latents, key)
+            found = sites_given_data(sites, latents, key, blocks)
             laws = found.laws
             if (size := count * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(laws))) > MOST_KEPT:
                 large["+".join(laws)], laws = size, {}
-            return {"values": found.values, "laws": laws}, found.good
+            return {"values": found.values, "laws": laws, "left_out": found.left_out}, found.good
 
         found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
@@ -239,7 +243,7 @@ class marginal(whitened):
                 "hyperparameters, and are noisy. Take fewer draws, such as every fourth of mcmc.get_samples().",
                 stacklevel=checks.outside(),
             )
-        return found.get("values", {}), found.get("laws", {})
+        return found
 
     def variables_of(self, draws: Mapping[str, Any]) -> dict[str, InducingVariable]:
         """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has values of."""
@@ -309,7 +313,8 @@ class marginal(whitened):
 
         keys = random.split(checks.rng_key(rng_key), *counts)
         first = jax.tree.map(lambda x: x[0], (keys, samples))
-        one(first, args, arrays)  # initialisers look at inputs
+        self._run(first[0], first[1] | params, args, kwargs)  # initialisers look at inputs
+        self._sites, self._terms = [], []
         each = lambda draws, *others: lax.map(lambda draw: one(draw, *others), draws)  # noqa: E731
         return jax.jit(each)((keys, samples), args, arrays)
 

@@ -27,7 +27,7 @@ from gpzoo.inference.fitted.nuts import nuts
 from gpzoo.inference.fitted.predict import Predicting, predictions
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.updating import updated
-from gpzoo.inference.guides.draws import LAWS, DrawsGuide
+from gpzoo.inference.guides.draws import LAWS, LEFT_OUT, DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
 from gpzoo.inference.guides.more_inducing import extended
@@ -130,6 +130,7 @@ class Trained:
         program: marginal | None = None,
         num_draws: int = 100,
         params: Mapping[str, Any] | None = None,
+        leave_out: Any = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
         """The model whose posterior is draws of hyperparameters, each with the functions' law given it and the data.
@@ -153,6 +154,9 @@ class Trained:
             program: the marginal program, where ``draws`` does not know it.
             num_draws: number of draws of functions where there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
+            leave_out: blocks of rows in place of single ones, of which :meth:`to_arviz` writes the density given all
+                other data: a label for each row, such as its group; or a list of arrays of numbers of rows, which may
+                overlap, such as all rows after a time.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -170,12 +174,14 @@ class Trained:
         own = checks.named("draws", drawn_alone(own, look(fn, args, kwargs, given, arrays=True)))
         if own:
             shape, own = chains_of("draws", own)
-        found, laws = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs)
+        known = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs, leave_out)
+        found = known.get("values", {})
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
         guide = DrawsGuide(fn, of.variables_of(found))
         sites = guide.sites_for(args, kwargs)
         refuse_unknown("draws", own, sites.latents - sites.processes, "program's latent sites that are no GPs")
-        found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes} | {LAWS: laws}
+        found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
+        found |= {LAWS: known["laws"], LEFT_OUT: known["left_out"]}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
         data = described_arguments(fn, args, split_arrays(kwargs)[0]) | columns
         return cls(fn, guide, given | stacked, data=data)
@@ -676,7 +682,11 @@ class Trained:
         refuse_other_program(self.model, guide)
         guide.sites_for(args, kwargs)
         params = guide.checked_params(self.params, args, kwargs)
-        return BoundModel(self.model, guide, params, args, kwargs, self._compiled)
+        at_training = False
+        if isinstance(guide, DrawsGuide) and not seen:
+            found = described_arguments(self.model, args, split_arrays(kwargs)[0])
+            at_training = all(self.data.get(name) == said for name, said in found.items())
+        return BoundModel(self.model, guide, params, args, kwargs, self._compiled, at_training=at_training)
 
 
 def _in_float32(x: Any) -> Any:

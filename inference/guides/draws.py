@@ -32,6 +32,9 @@ NUMBER = "_draw"
 #: The parameter that has the laws of GP sites given data, by groups of sites; see :func:`given_data`.
 LAWS = "_laws"
 
+#: The parameter that has log densities of data given all others, by site; see :mod:`~gpzoo.inference.bounds.left_out`.
+LEFT_OUT = "_left_out"
+
 
 class DrawsGuide(InducingGuide):
     """A guide whose posterior is draws of hyperparameters and inducing variables, as MCMC gives them.
@@ -74,7 +77,7 @@ class DrawsGuide(InducingGuide):
     ) -> dict[str, Constraint | None]:
         """See :meth:`Options.parameters`."""
         own: dict[str, Constraint | None] = {f"{site}_mean": None for site in sites.processes}
-        own |= {f"{site}_inducing": None for site in sites.processes} | {LAWS: None}
+        own |= {f"{site}_inducing": None for site in sites.processes} | {LAWS: None, LEFT_OUT: None}
         return own | {f"{site}_loc": sites.constraints.get(site) for site in sites.latents - sites.processes}
 
     def posteriors(self, *args: Any) -> dict[str, Any]:
@@ -99,6 +102,10 @@ class DrawsGuide(InducingGuide):
         """The numbers of chains and of draws of each."""
         first, *_ = self.sites.processes
         return np.shape(params[f"{first}_mean"])[:2]
+
+    def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, np.ndarray]:
+        """Log densities of data given all others at draws of these numbers, ``[S, ...]`` by data site."""
+        return {name: np.asarray(x).reshape(-1, x.shape[-1])[samples[NUMBER]] for name, x in params[LEFT_OUT].items()}
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
         """So many draws at the site of their numbers: from all parts of all chains, and none again before all were."""
