@@ -192,7 +192,9 @@ def _draws_of(model: BoundModel, count: int) -> Draws:
     """So many draws of the guide's posterior."""
     sites = model.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
-    return Draws(model=model.model, guide=model.guide, latents=sites.latents, count=count, plate_depth=depth)
+    at_inducing = model.guide.at_inputs(model.params) if model.at_training else frozenset()
+    of = {"count": count, "plate_depth": depth, "at_inducing": at_inducing}
+    return Draws(model=model.model, guide=model.guide, latents=sites.latents, **of)
 
 
 class Densities(NamedTuple):
@@ -225,7 +227,9 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
         return {group: found[group] for group in _DENSITIES}
 
     draws, most = (rng_key, guide.numbers(model.params, num_draws)), _MOST // _inputs_of_a_row(model, _MOST) or 1
-    fn = BatchFunction("densities", of_draw, num_draws, _draws_together(model), prepare=source.prepare)
+    fn = BatchFunction(
+        "densities", of_draw, (num_draws, source.at_inducing), _draws_together(model), prepare=source.prepare
+    )
     found = _at_data(fn, model, draws, most).arrays
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
@@ -487,7 +491,9 @@ def _computed(
         batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
     most = max(model.num_rows, 1) if source.guide is None else batch_size
     draws_together = _draws_together(model)
-    fn = BatchFunction("export", source.at_data, source.count, draws_together, prepare=source.prepare)
+    fn = BatchFunction(
+        "export", source.at_data, (source.count, source.at_inducing), draws_together, prepare=source.prepare
+    )
     found = _at_data(fn, model, draws, most).arrays
     few = min(model.num_rows, most)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args

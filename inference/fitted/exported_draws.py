@@ -67,11 +67,13 @@ class Draws(GivenProgram):
         latents: names of the latent sites, without discrete ones, which have no draws.
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
         count: number of draws.
+        at_inducing: see :class:`~gpzoo.inference.programs.gp_sites.JointDraw`, at all rows of the data.
     """
 
     latents: frozenset[str]
     count: int
     plate_depth: int | None = None
+    at_inducing: frozenset[str] = frozenset()
 
     def prepare(self, given: Draw, batch: Batch) -> tuple[Draw, Batch]:
         """Keys of all draws, and of sampled views, of one key."""
@@ -92,7 +94,7 @@ class Draws(GivenProgram):
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, mode = self._run(draw, batch, self.given_u(draw[1]))
+        found, mode = self._run(draw, batch, self.given_u(draw[1]), at_inducing=self.at_inducing)
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         replicates = _replicates(data, random.fold_in(draw[0], batch.number))
         if processes:  # drawn again given their data
@@ -157,10 +159,15 @@ class Draws(GivenProgram):
         }
 
     def _run(
-        self, draw: Draw, batch: Batch, given: Mapping[str, Given], model: Callable | None = None
+        self,
+        draw: Draw,
+        batch: Batch,
+        given: Mapping[str, Given],
+        model: Callable | None = None,
+        at_inducing: frozenset[str] = frozenset(),
     ) -> tuple[Runs, JointDraw]:
-        key, sample = draw
-        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=frozenset(batch.layouts.value))
+        (key, sample), of_rows = draw, frozenset(batch.layouts.value)
+        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=of_rows, at_inducing=at_inducing)
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, batch.number)
         return self.run(key, batch, batch.params | sample, given, guide_mode=mode, model=model), mode

@@ -103,6 +103,13 @@ class DrawsGuide(InducingGuide):
         first, *_ = self.sites.processes
         return np.shape(params[f"{first}_mean"])[:2]
 
+    def at_inputs(self, params: Mapping[str, Any]) -> frozenset[str]:
+        """Names of the GP sites whose inducing points are known to be their inputs at the data."""
+        found = set()
+        for group in params[LAWS].values():
+            found |= {site for site, law in group["sites"].items() if "factor" in law or "factor" in group}
+        return frozenset(found)
+
     def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, np.ndarray]:
         """Log densities of data given all others at draws of these numbers, ``[S, ...]`` by data site."""
         return {name: np.asarray(x).reshape(-1, x.shape[-1])[samples[NUMBER]] for name, x in params[LEFT_OUT].items()}

@@ -412,18 +412,26 @@ class JointDraw(SiteMode):
         batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
         of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
         q: the posteriors of the sites that were drawn, by name.
+        at_inducing: names of the sites whose inputs here are their inducing points, so that ``f`` is ``u``.
     """
 
     batch: Array | int = field(default=0, kw_only=True)
     of_rows: frozenset[str] = field(default=frozenset(), kw_only=True)
     q: dict[str, InducingPosterior] = field(default_factory=dict, kw_only=True)
+    at_inducing: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
+        if posterior.site in self.at_inducing and posterior.num_inputs == len(posterior.u_mean):  # all of them
+            return posterior.valued(Partial(_at_inducing))
         return posterior.valued(Partial(_joint_in_batch, batch=self.batch if posterior.site in self.of_rows else 0))
+
+
+def _at_inducing(posterior: InducingPosterior, key: Array) -> Array:
+    return posterior.prior.mean + posterior.u_mean.reshape(posterior.event_shape)
 
 
 def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:
