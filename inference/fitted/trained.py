@@ -433,20 +433,65 @@ class Trained:
                 :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
         """
-        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
+        guide, args = self._guide_with_sites(), unlabelled(self.model, args, self.data)
         sites = guide.sites
         others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
         checks.refuse(not sites.latents - sites.processes, others)
         checks.refuse(isinstance(guide, DrawsGuide), "These are draws of hyperparameters already, of Trained.of_draws.")
-        inducing = {}
-        for name in sites.processes:
+        counts: Any = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+        return nuts(rng_key, self._marginal(sparse), *args, **counts, progress=progress, model_kwargs=model_kwargs)
+
+    def _marginal(self, sparse: str) -> marginal:
+        """The program at its trained parameters, GP sites integrated out at their inducing variables."""
+        guide, params, inducing = self.guide, self.params, {}
+        for name in guide.sites.processes:
             guide.form_at(name)  # a guide without inducing variables of its own refuses
             kind = for_site(guide.inducing, name)
             inducing[name] = variable_of(kind, params[f"{name}_inducing"]) if f"{name}_inducing" in params else kind
-        fixed = {name: params[name] for name in sites.parameters if name in params}
-        program = marginal(handlers.substitute(self.model, data=fixed), inducing, sparse=sparse)
-        counts: Any = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
-        return nuts(rng_key, program, *args, **counts, progress=progress, model_kwargs=model_kwargs)
+        fixed = {name: params[name] for name in guide.sites.parameters if name in params}
+        return marginal(handlers.substitute(self.model, data=fixed), inducing, sparse=sparse)
+
+    @entry_point
+    def left_out(
+        self,
+        *args: Argument,
+        leave_out: Any = None,
+        sparse: str = "vfe",
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """``log p(y_n | y_-n)``, the density of every datum given all others, at the trained hyperparameters.
+
+        It is in closed form, of one factorisation (Rasmussen and Williams 2006, eq. 5.10 to 5.12): GP sites are
+        integrated out at their inducing variables, with the best ``q(u)`` without the datum; where noise is not
+        Gaussian, by Laplace's approximation with the terms of the datum taken off (Vehtari et al. 2016). All data have
+        trained the hyperparameters and the inducing variables. For draws of hyperparameters :meth:`to_arviz` has these
+        densities for each draw, by which ``az.loo`` leaves data out of the hyperparameters' posterior, too.
+
+        Args:
+            *args: the model's positional arguments with all training data.
+            leave_out: see :meth:`of_draws`. The residuals that inducing variables leave are taken row by row.
+            sparse: see :class:`~gpzoo.inference.marginal`.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            Log densities by data site, in nats, ``[N]``, or one for each block; of a block whose noise is not Gaussian
+            the sum over its rows, one by one.
+
+        Raises:
+            ValueError: for hyperparameters with a posterior of their own; as :class:`~gpzoo.inference.marginal`.
+            TypeError: as :class:`~gpzoo.inference.marginal`.
+            FactorisationError: if the law of a GP site is not found.
+        """
+        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
+        if guide.hyperparameters != "point":
+            raise ValueError(
+                "left_out is of hyperparameters that are points, and these have a posterior: az.loo leaves out by what "
+                "to_arviz of a model Trained.of_draws exports."
+            )
+        own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
+        program = self._marginal(sparse)
+        found = program.draws_of_sites(jax.random.key(0), own, args, 1, {}, model_kwargs, leave_out)
+        return {name: np.asarray(x[0]) for name, x in found["left_out"].items()}
 
     @entry_point
     def add_inducing(

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as counts_of
 
-from gpzoo import GaussianProcess, InducingPoints
-from gpzoo.inference import Trained, marginal
+from gpzoo import GaussianProcess, InducingPoints, kmeans
+from gpzoo.inference import InducingGuide, Trained, marginal
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Expected, Gaussian, Softmax
 from tests.programs import KEY
@@ -153,6 +153,7 @@ def test_laplace_takes_the_terms_off(inducing):
     np.testing.assert_allclose(grouped, blocks, atol=0.5)
 
 
+@pytest.mark.slow
 def test_classes_are_seen_together():
     program = partial(one, outputs=3, noise=Softmax)
     left = found(program, LABELS)["y"]
@@ -196,6 +197,7 @@ def posterior_draws(count):
     return {"lengthscale": np.exp(grid[chosen, 0]), "noise": np.exp(grid[chosen, 1])}, elpd
 
 
+@pytest.mark.slow
 def test_arviz_leaves_out_as_brute_force_does(tmp_path):
     import arviz as az
 
@@ -211,6 +213,26 @@ def test_arviz_leaves_out_as_brute_force_does(tmp_path):
     grouped = Trained.of_draws(KEY, draws, MORE, OF_MORE, program=marginal(regression), leave_out=np.arange(25) // 9)
     terms = grouped.to_arviz(KEY, MORE, OF_MORE, num_draws=20)["log_likelihood"]["y"]
     assert terms.dims[-1] == "y_block" and terms.shape == (4, 5, 3)
+
+
+def test_points_are_left_out_at_the_inducing_variables_of_a_guide():
+    guide = InducingGuide(regression, kmeans(5))
+    trained = Trained(regression, guide, guide.init_params(KEY, X, Y))
+    lengthscale, noise = (float(trained.params[f"{name}_loc"]) for name in ("lengthscale", "noise"))
+    at = np.asarray(trained.params["f_inducing"])
+    Kuu, Kuf = rbf(*pairs(at, at), 1.0, lengthscale), rbf(*pairs(at, X), 1.0, lengthscale)
+    expected = []
+    for n in range(N):
+        A = np.delete(Kuf, n, axis=1)
+        precision = Kuu + A @ A.T / noise
+        mean = Kuf[:, n] @ np.linalg.solve(precision, A @ np.delete(Y, n)) / noise
+        left = 1 - Kuf[:, n] @ (np.linalg.solve(Kuu, Kuf[:, n]) - np.linalg.solve(precision, Kuf[:, n]))
+        expected.append(norm(mean, np.sqrt(left + noise)).logpdf(Y[n]))
+    np.testing.assert_allclose(trained.left_out(X, Y)["y"], expected, atol=1e-4)
+    assert trained.left_out(X, Y, leave_out=GROUPS)["y"].shape == (3,)
+    normal = InducingGuide(regression, kmeans(5), hyperparameters="normal")
+    with pytest.raises(ValueError, match="of_draws"):
+        Trained(regression, normal, normal.init_params(KEY, X, Y)).left_out(X, Y)
 
 
 @pytest.mark.parametrize("leave_out", [np.zeros(3), [np.array([N])], [np.array([1, 1])], []])
