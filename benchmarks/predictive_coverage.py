@@ -34,8 +34,9 @@ def simulated(name: str, X: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
     """A function and data of it, whose hyperparameters are drawn from the priors of the program."""
     rng = np.random.default_rng(seed)
     variance, lengthscale = np.exp(0.7 * rng.standard_normal()), np.exp(0.4 * rng.standard_normal())
-    K = variance * np.exp(-np.square((X - X.T).astype(float) / lengthscale) / 2)
-    f = np.linalg.cholesky(K + 1e-9 * np.eye(len(X))) @ rng.standard_normal(len(X))
+    X = X.astype(float)
+    K = variance * np.exp(-np.square((X - X.T) / lengthscale) / 2)
+    f = np.linalg.cholesky(K + 1e-8 * np.eye(len(X))) @ rng.standard_normal(len(X))
     if name == "exact":
         deviation = np.exp((-2 + 0.7 * rng.standard_normal()) / 2)
         return f, (f + deviation * rng.standard_normal(len(X))).astype(np.float32)
