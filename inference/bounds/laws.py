@@ -26,13 +26,13 @@ class SitesGivenData(NamedTuple):
     Attributes:
         values: a draw, see :meth:`Site.values`.
         laws: by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
-        left_out: densities of data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
+        left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
         good: whether they were found.
     """
 
     values: dict[str, Array]
     laws: dict[str, dict[str, Any]]
-    left_out: dict[str, Float[Array, " G"]]
+    left_out: dict[str, dict[str, Array]]
     good: Bool[Array, ""]
 
 
@@ -41,7 +41,7 @@ def sites_given_data(
 ) -> SitesGivenData:
     """A draw of sites given data, their law, and densities of the data's rows or ``blocks``, each given the others."""
     law, good = latents.law()
-    left = left_out(sites, latents, law, blocks)
+    left = left_out(sites, latents, law, blocks, random.fold_in(key, 1))
     if is_one_covariance(sites, latents.terms):
         return _by_covariance(sites, latents, key)._replace(left_out=left)
     means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}

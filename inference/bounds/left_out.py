@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax, random
 from jax.scipy.special import logsumexp
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
@@ -89,16 +89,25 @@ class Blocks(NamedTuple):
         return np.where(there, numbers, 0).reshape(len(numbers), -1), there.reshape(len(numbers), -1)
 
 
-def left_out(sites: Sequence[Site], latents: Latents, law: Law, blocks: Blocks | None) -> dict[str, Float[Array, " G"]]:
-    """``log p(y_b | y_-b)`` of the blocks of each data site with so many rows, or of its rows, in nats, by name."""
+def left_out(
+    sites: Sequence[Site], latents: Latents, law: Law, blocks: Blocks | None, key: PRNGKeyArray
+) -> dict[str, dict[str, Array]]:
+    """The blocks of each data site with so many rows, or its rows, given all other data, by name.
+
+    ``density`` is ``log p(y_b | y_-b)``, ``[G]``, in nats. Single rows are ``drawn`` too, each given all others.
+    """
     exact = latents.gaussian and all(site.conditional is None for site in sites)
     found, first = {}, 0
     for i, term in enumerate(latents.terms):
         rows = len(term.marginals)
         own = Blocks.each_row(rows) if blocks is None else blocks
         if rows == own.num_rows:
-            by = _by_precision(sites, latents, term, own, first) if exact else _by_cavity(latents, law, i, own)
-            found[term.name] = by
+            each = random.fold_in(key, i)
+            if exact:
+                density, drawn = _by_precision(sites, latents, term, own, first, each)
+            else:
+                density, drawn = _by_cavity(latents, law, i, own, each)
+            found[term.name] = {"density": density} | ({"drawn": drawn} if own.single else {})
         first += rows * (1 if latents.apart else term.columns)
     return found
 
@@ -107,8 +116,8 @@ def left_out(sites: Sequence[Site], latents: Latents, law: Law, blocks: Blocks |
 
 
 def _by_precision(
-    sites: Sequence[Site], latents: Latents, term: Term, blocks: Blocks, first: int
-) -> Float[Array, " G"]:
+    sites: Sequence[Site], latents: Latents, term: Term, blocks: Blocks, first: int, key: PRNGKeyArray
+) -> tuple[Float[Array, " G"], Array]:
     data = covariance_of_data(sites, latents.terms)
     L = jnp.linalg.cholesky(data.covariance, symmetrize_input=False)
     inverse = linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape))
@@ -116,21 +125,23 @@ def _by_precision(
     r = jnp.einsum("kij,kj->ki", P, data.y)
     numbers, there = blocks.entries(1 if latents.apart else term.columns, first)
 
-    def of_output(of: tuple[Array, Array]) -> Float[Array, " G"]:
-        P, r = of
+    def of_output(of: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        P, r, y, key = of
         each = there[:, :, None] & there[:, None, :]
         block = jnp.where(each, P[numbers[:, :, None], numbers[:, None, :]], jnp.eye(numbers.shape[1], dtype=P.dtype))
-        return _log_normal(block, jnp.where(there, r[numbers], 0))
+        L = jnp.linalg.cholesky(block, symmetrize_input=False)
+        white = linalg.solve_lower(L, jnp.where(there, r[numbers], 0)[..., None])
+        density = jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white[..., 0]), axis=-1) / 2
+        noise = random.normal(key, white.shape, white.dtype)
+        return density, y[numbers] - linalg.solve_lower(L, white - noise, transpose=True)[..., 0]
 
-    total = jnp.sum(jax.vmap(of_output)((P, r)), axis=0)
-    return total - LOG_2PI / 2 * _counted(term, blocks)
+    density, drawn = jax.vmap(of_output)((P, r, data.y, random.split(key, len(data.y))))
+    drawn = _by_row(drawn).reshape(-1, term.columns) + _columns(term.marginals.mean) if blocks.single else drawn
+    return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), _in_shape(term, drawn)
 
 
-def _log_normal(precision: Float[Array, "G E E"], slope: Float[Array, "G E"]) -> Float[Array, " G"]:
-    """Log densities, without the constant, of data whose distance from their mean is ``precision^-1 slope``."""
-    L = jnp.linalg.cholesky(precision, symmetrize_input=False)
-    white = linalg.solve_lower(L, slope[..., None])[..., 0]
-    return jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white), axis=-1) / 2
+def _in_shape(term: Term, drawn: Float[Array, "..."]) -> Float[Array, "..."]:
+    return drawn.reshape(term.marginals.shape) if drawn.size == term.marginals.size else drawn
 
 
 def _counted(term: Term, blocks: Blocks) -> Any:
@@ -157,7 +168,9 @@ class _Cavity(NamedTuple):
     covariance: Float[Array, "G E E"]
 
 
-def _by_cavity(latents: Latents, law: Law, i: int, blocks: Blocks) -> Float[Array, " G"]:
+def _by_cavity(
+    latents: Latents, law: Law, i: int, blocks: Blocks, key: PRNGKeyArray
+) -> tuple[Float[Array, " G"], Array]:
     term, fs = latents.terms[i], latents.at(law.mean)
     slope, curvature = jax.grad(latents.log_density)(fs)[i], -latents.curvature(fs, i)
     F = linalg.solve_lower(law.L, latents.design(term))
@@ -174,11 +187,16 @@ def _by_cavity(latents: Latents, law: Law, i: int, blocks: Blocks) -> Float[Arra
         y = residual + _columns(f.mean)
         seen = jnp.broadcast_to(True if seen is None else seen, y.shape)
         own = jax.tree.map(by_output, (y, jnp.broadcast_to(noise, y.shape) + left, seen))
-        each = jax.vmap(lambda of: _of_gaussian(*of, blocks))((cavity, *own))
-        return jnp.sum(each, axis=0) - LOG_2PI / 2 * _counted(term, blocks)
-    if blocks.single:
-        return _predicted(term, _by_row(cavity.mean), cavity.covariance, left)
-    return _row_by_row(term, fs[i], cavity, left, blocks)
+        keys = random.split(key, len(own[0]))
+        density, drawn = jax.vmap(lambda of: _of_gaussian(*of, blocks))((cavity, *own, keys))
+        drawn = _in_shape(term, _by_row(drawn)) if blocks.single else drawn
+        return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), drawn
+    if not blocks.single:
+        return _row_by_row(term, fs[i], cavity, left, blocks), key
+    mean, V = _by_row(cavity.mean), cavity.covariance
+    key_f, key_y = random.split(key)
+    f = _drawn(key_f, mean, V, left, 1)[0]
+    return _predicted(term, mean, V, left), _likelihood(term, f.reshape(term.marginals.shape)).sample(key_y)
 
 
 def _cavity(
@@ -203,8 +221,9 @@ def _of_gaussian(
     y: Float[Array, "N K"],
     noise: Float[Array, "N K"],
     seen: Bool[Array, "N K"],
+    key: PRNGKeyArray,
     blocks: Blocks,
-) -> Float[Array, " G"]:
+) -> tuple[Float[Array, " G"], Float[Array, "G E"]]:
     numbers, there = blocks.entries(y.shape[1])
     there = there & seen.ravel()[numbers]
     eye = jnp.eye(numbers.shape[1], dtype=y.dtype)
@@ -213,7 +232,8 @@ def _of_gaussian(
     L = jnp.linalg.cholesky(covariance, symmetrize_input=False)
     distance = jnp.where(there, y.ravel()[numbers] - cavity.mean, 0)
     white = linalg.solve_lower(L, distance[..., None])[..., 0]
-    return -jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white), axis=-1) / 2
+    drawn = cavity.mean + jnp.einsum("gef,gf->ge", L, random.normal(key, distance.shape, distance.dtype))
+    return -jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white), axis=-1) / 2, drawn
 
 
 def _row_by_row(
@@ -245,13 +265,21 @@ def _predicted(
         mean, variance = mean.reshape(f.shape), variance.reshape(f.shape)
         f = f._with_fields(mean=mean, source_variance=variance, parts=(), loading=None, shared=None)
         return _likelihood(term, f).predictive_log_prob(term.value)
-    key, other = random.split(random.key(0))
-    root = linalg.root(V[0], "the covariance of a row", None)
-    noise = random.normal(key, (_DRAWS, *mean.shape), mean.dtype)
-    rest = random.normal(other, (_DRAWS, *mean.shape), mean.dtype) * jnp.sqrt(left)
-    draws = mean + jnp.einsum("nkl,snl->snk", root, jnp.concatenate([noise[::2], -noise[::2]])) + rest
+    draws = _drawn(random.key(0), mean, V, left, _DRAWS)
     each = lax.map(lambda f: _likelihood(term, f).log_prob(term.value), draws)
     return logsumexp(each, axis=0) - np.log(_DRAWS)
+
+
+def _drawn(
+    key: PRNGKeyArray, mean: Float[Array, "N K"], V: Float[Array, "D N _ _"], left: Float[Array, "N K"], count: int
+) -> Float[Array, "{count} N K"]:
+    """Draws of ``f`` at each row, whose outputs are independent or have one covariance."""
+    key, other = random.split(key)
+    noise, rest = (random.normal(k, (count, *mean.shape), mean.dtype) for k in (key, other))
+    if len(V) > 1:
+        return mean + jnp.sqrt(jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left) * noise
+    root = linalg.root(V[0], "the covariance of a row", None)
+    return mean + jnp.einsum("nkl,snl->snk", root, noise) + jnp.sqrt(left) * rest
 
 
 def _likelihood(term: Term, f: Any) -> Any:

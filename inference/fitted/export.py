@@ -109,7 +109,7 @@ class Posterior(NamedTuple):
         constants: of ``constant_data``, by name.
         sample_stats: of the draws, by name, ``[chains, draws, ...]``.
         points: values that are the same in all draws, by name.
-        left_out: densities of data given all others, ``[S, ...]`` by data site, where they are known.
+        left_out: data given all others, where that is known, by data site; see :meth:`DrawsGuide.left_out`.
     """
 
     model: BoundModel
@@ -119,7 +119,7 @@ class Posterior(NamedTuple):
     constants: dict[str, Any]
     sample_stats: Mapping[str, ArrayLike]
     points: Mapping[str, np.ndarray] = {}
-    left_out: Mapping[str, np.ndarray] = {}
+    left_out: Mapping[str, dict[str, np.ndarray]] = {}
 
 
 def exported(
@@ -234,8 +234,9 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     if model.at_training:
-        left_out = guide.left_out(model.params, draws[1])
-        terms |= {name: x for name, x in left_out.items() if x.shape == terms[name].shape}
+        for name, x in guide.left_out(model.params, draws[1]).items():
+            if x["density"].shape == terms[name].shape:
+                terms[name] = x["density"].astype(np.float64)
     for name, mask in found["masks"].items():
         if name in terms:  # a chain of discrete latent variables has no term for each datum
             terms[name] = terms[name][:, mask]
@@ -397,7 +398,7 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
         for name, x in posterior.points.items():
             found["posterior"][name] = np.broadcast_to(x, (shape[0] * shape[1], *x.shape))
     # PSIS fits tails to differences of log densities, which float32 rounds to none.
-    terms, said_of_terms, of_blocks = _terms(found, posterior.left_out)
+    terms, said_of_terms, of_blocks = _terms(found, posterior.left_out, axes)
     from_prior: dict[str, Any] = {"rows": "first", "attributes": _said_of_prior(model, few)}
     groups = {
         "posterior": drawn(found["posterior"], attributes=said),
@@ -420,16 +421,16 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
 
 
 def _terms(
-    found: Arrays, left_out: Mapping[str, np.ndarray]
+    found: Arrays, left_out: Mapping[str, dict[str, np.ndarray]], axes: dict[str, list[str | None]]
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, list[str]]]:
     """Terms of the log likelihood by data site, those given all other data where these are known.
 
-    And what they are, and the axes of blocks.
+    And what they are, and the axes of blocks. Draws given all other data go into ``posterior_predictive``.
     """
     terms, of_blocks = found["log_likelihood"] | found["left_out"], {}
     said = dict.fromkeys(terms, _GIVEN_F) | dict.fromkeys(found["left_out"], _GIVEN_OTHERS)
-    for name, x in left_out.items():
-        mask = found["masks"].get(name)
+    for name, of_site in left_out.items():
+        x, mask, drawn = of_site["density"], found["masks"].get(name), of_site.get("drawn")
         single = x.shape[1] == np.size(mask)
         x = x[:, mask] if single else x
         if np.isnan(x).any():
@@ -443,6 +444,8 @@ def _terms(
         terms, said[name] = terms | {name: x}, _GIVEN_OTHERS
         if not single:
             of_blocks[name] = [f"{name}_block"]
+        if drawn is not None:
+            found["posterior_predictive"][f"{name}_left_out"], axes[f"{name}_left_out"] = drawn[:, mask], axes[name]
     return {name: x.astype(np.float64) for name, x in terms.items()}, said, of_blocks
 
 

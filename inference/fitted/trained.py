@@ -491,7 +491,7 @@ class Trained:
         own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
         program = self._marginal(sparse)
         found = program.draws_of_sites(jax.random.key(0), own, args, 1, {}, model_kwargs, leave_out)
-        return {name: np.asarray(x[0]) for name, x in found["left_out"].items()}
+        return {name: np.asarray(x["density"][0]) for name, x in found["left_out"].items()}
 
     @entry_point
     def add_inducing(

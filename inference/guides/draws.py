@@ -32,7 +32,7 @@ NUMBER = "_draw"
 #: The parameter that has the laws of GP sites given data, by groups of sites; see :func:`given_data`.
 LAWS = "_laws"
 
-#: The parameter that has log densities of data given all others, by site; see :mod:`~gpzoo.inference.bounds.left_out`.
+#: The parameter that has densities and draws of data given all others; see :mod:`~gpzoo.inference.bounds.left_out`.
 LEFT_OUT = "_left_out"
 
 
@@ -110,9 +110,9 @@ class DrawsGuide(InducingGuide):
             found |= {site for site, law in group["sites"].items() if "factor" in law or "factor" in group}
         return frozenset(found)
 
-    def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, np.ndarray]:
-        """Log densities of data given all others at draws of these numbers, ``[S, ...]`` by data site."""
-        return {name: np.asarray(x).reshape(-1, x.shape[-1])[samples[NUMBER]] for name, x in params[LEFT_OUT].items()}
+    def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:
+        """Data given all others at draws of these numbers: densities and draws, ``[S, ...]``, by data site."""
+        return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:])[samples[NUMBER]], params[LEFT_OUT])
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
         """So many draws at the site of their numbers: from all parts of all chains, and none again before all were."""

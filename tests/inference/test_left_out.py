@@ -51,7 +51,7 @@ def poisson(f):
 def found(program, y, inducing=None, leave_out=None, sparse="vfe"):
     model = marginal(program, inducing, sparse=sparse)
     trained = Trained.of_draws(KEY, {}, X, y, program=model, num_draws=1, leave_out=leave_out)
-    return {name: x[0, 0] for name, x in trained.params["_left_out"].items()}
+    return {name: x["density"][0, 0] for name, x in trained.params["_left_out"].items()}
 
 
 def given_others(mean, covariance, y, block):
