@@ -239,3 +239,12 @@ def test_points_are_left_out_at_the_inducing_variables_of_a_guide():
 def test_blocks_are_of_rows_that_are_there(leave_out):
     with pytest.raises(ValueError, match="leave_out"):
         found(one, Y, leave_out=leave_out)
+
+
+@pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
+def test_data_are_drawn_given_others(inducing):
+    P = np.linalg.inv(K + 0.1 * np.eye(N))
+    trained = Trained.of_draws(KEY, {}, X, Y, program=marginal(one, inducing), num_draws=10000)
+    drawn, variance = trained.params["_left_out"]["y"]["drawn"][0], 1 / np.diagonal(P)
+    np.testing.assert_allclose(drawn.mean(0), Y - variance * (P @ Y), atol=5 * np.sqrt(variance.max() / 10000))
+    np.testing.assert_allclose(drawn.var(0), variance, rtol=0.08)
