@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jax import Array, random
@@ -47,6 +47,8 @@ class Coupled(Form):
     group: tuple[str, ...] = static(default=())
     sizes: tuple[int, ...] = static(default=())
     together: bool = static(default=False)
+    #: Whether what sites share is taken from their variances; see :class:`~gpzoo.processes.shared.SharedNoise`.
+    taken: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -179,11 +179,17 @@ class InducingPosterior(ProcessAtInputs):
         mean, inducing, residual = self.conditional.marginal_parts(*self._q())
         return self._with_loc(mean), self._in_shape(inducing), self._in_shape(residual)
 
+    @property
+    def shares(self) -> bool:
+        """Whether ``u`` has noise in common with that of other sites."""
+        return isinstance(self.form, Coupled) and bool(self.form.group)
+
     def with_shared_noise(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], SharedNoise]:
         """Mean of a site that has one ``q`` with others, the variance it has alone, and what it shares with them."""
         mean, residual, factors = self._factors()
-        apart = len(mean) > 1 and not cast(Coupled, self.form).together
-        return self._with_loc(mean), self._in_shape(residual), SharedNoise.of(factors, apart)
+        form = cast(Coupled, self.form)
+        shared = SharedNoise.of(factors, len(mean) > 1 and not form.together, form.taken)
+        return self._with_loc(mean), self._in_shape(residual), shared
 
     def _factors(self) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
         return cast(Any, self.conditional).factors(*self._q())

@@ -257,7 +257,7 @@ class GaussianMarginals(Fields):
         """
         self._refuse_integrated_out("variance")
         own = self.source_variance if self.loading is None else self.source_variance @ jnp.square(self.loading)
-        return own if self.shared is None else own + self.shared.variance().reshape(own.shape)
+        return own if self.shared is None else self.shared.beside(own)
 
     @property
     def covariance(self) -> Float[Array, "N K K"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import jax.numpy as jnp
@@ -10,45 +10,60 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo._pytree import Fields, static
+from gpzoo.linalg.operators import total
 
 
 class SharedNoise(Fields):
     """The part of a value ``f`` that depends on standard normal noise ``e_s`` of several sources.
 
     It is ``sum_s loads_s[:, n, k]^T e_s``, with one ``e_s`` for all outputs or, where these are apart, one for each.
+    What data have taken from prior variances are sources as well, whose products count less than nothing.
 
     Attributes:
         loads: ``[M_s, N, K]`` for each source.
         sources: their names.
         apart: whether each output has noise of its own.
+        taken: the names of those whose variances and covariances are taken away.
     """
 
     loads: tuple[Float[Array, "_ N K"], ...]
     sources: tuple[str, ...] = static()
     apart: bool = static(default=False)
+    taken: frozenset[str] = static(default=frozenset())
 
     @classmethod
-    def of(cls, factors: Mapping[str, Float[Array, "K _ N"]], apart: bool) -> Self:
+    def of(cls, factors: Mapping[str, Float[Array, "K _ N"]], apart: bool, taken: bool = False) -> Self:
         """The part of a site's own value, of which ``factors`` are by source."""
-        loads = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values())
-        return cls(loads, tuple(factors), apart)
+        loads, sources = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values()), tuple(factors)
+        return cls(loads, sources, apart, frozenset(sources if taken else ()))
 
     def variance(self) -> Float[Array, "N K"]:
-        """Of every entry."""
-        return sum(jnp.sum(jnp.square(x), axis=0) for x in self.loads)
+        """Of every entry; less than nothing of what data take away."""
+        return self._signed(lambda x: jnp.sum(jnp.square(x), axis=0))
 
     def covariance(self) -> Float[Array, "N K K"]:
         """Of the outputs of every row."""
         if self.apart:
             return self.variance()[..., None] * jnp.eye(self.loads[0].shape[-1], dtype=self.loads[0].dtype)
-        return sum(jnp.einsum("mnk,mnl->nkl", x, x) for x in self.loads)
+        return self._signed(lambda x: jnp.einsum("mnk,mnl->nkl", x, x))
+
+    def _signed(self, product: Callable[[Array], Array]) -> Array:
+        """Products of all loads with themselves, those that are taken away with a minus."""
+        each = zip(self.sources, map(product, self.loads), strict=True)
+        return total(-x if source in self.taken else x for source, x in each)
+
+    def beside(self, variance: Float[Array, "N *K"]) -> Float[Array, "N *K"]:
+        """The variance of ``f``, of which ``variance`` is not shared: rounding may leave less than nothing of it."""
+        found = variance + self.variance().reshape(variance.shape)
+        return jnp.maximum(found, jnp.finfo(found.dtype).eps * variance) if self.taken else found
 
     def plus(self, other: SharedNoise) -> SharedNoise:
         """The part of ``f + g``."""
         found = dict(zip(self.sources, self.loads, strict=True))
         for source, x in zip(other.sources, other.loads, strict=True):
             found[source] = found[source] + x if source in found else x
-        return SharedNoise(tuple(found.values()), tuple(found), self.apart or other.apart)
+        apart, taken = self.apart or other.apart, self.taken | other.taken
+        return SharedNoise(tuple(found.values()), tuple(found), apart, taken)
 
     # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
 

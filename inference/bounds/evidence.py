@@ -129,10 +129,17 @@ class Term(Fields):
     Attributes:
         fn: their likelihood, of marginals with a map from GP sites; in a mask or not.
         value: the data.
+        name: of the site.
     """
 
     fn: Any
     value: Any
+    name: str = static(default="")
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of what the likelihood sees."""
+        return 1 if self.marginals.ndim == 1 else self.marginals.shape[1]
 
     @property
     def likelihood(self) -> Likelihood:
@@ -289,7 +296,7 @@ class Latents(Fields):
             means.append(_as_columns(f.loc) + sum(part(outputs[part.site]) for part in f.parts))
         return means
 
-    def log_density(self, fs: list[Float[Array, "N K"]]) -> Float[Array, ""]:
+    def log_density(self, fs: list[Float[Array, "_ _"]]) -> Float[Array, ""]:
         """``log p(y | v)``, of the means of the marginals."""
         total = jnp.zeros((), self.zero.dtype)
         for term, f in zip(self.terms, fs, strict=True):
@@ -306,19 +313,37 @@ class Latents(Fields):
 
     def hessian(self, v: Float[Array, "B R"]) -> Float[Array, "B R R"]:
         """Of :meth:`objective`."""
-        slope, fs = jax.grad(self.log_density), self.at(v)
-        eye = jnp.eye(self.zero.shape[1], dtype=v.dtype)
+        fs, eye = self.at(v), jnp.eye(self.zero.shape[1], dtype=v.dtype)
         H = jnp.broadcast_to(eye, (*self.zero.shape, self.zero.shape[1]))
         for i, term in enumerate(self.terms):
-            own = lambda f, i=i: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
-            if self.apart:
-                ones = jnp.ones_like(fs[i])
-                H = H - self._apart(term, jax.jvp(own, (fs[i],), (ones,))[1])
-                continue
-            columns = jnp.eye(fs[i].shape[1], dtype=v.dtype)
-            along = lambda e, f=fs[i], own=own: jax.jvp(own, (f,), (jnp.broadcast_to(e, f.shape),))[1]  # noqa: E731
-            H = H - self._together(term, jax.vmap(along, out_axes=2)(columns))
+            H = H - (self._apart if self.apart else self._together)(term, self.curvature(fs, i))
         return H
+
+    def curvature(self, fs: list[Float[Array, "_ _"]], i: int) -> Float[Array, "N K *L"]:
+        """The second derivatives of a term by what it sees, row by row; of each output alone where they are apart."""
+        slope = jax.grad(self.log_density)
+        own = lambda f: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
+        if self.apart:
+            return jax.jvp(own, (fs[i],), (jnp.ones_like(fs[i]),))[1]
+        along = lambda e: jax.jvp(own, (fs[i],), (jnp.broadcast_to(e, fs[i].shape),))[1]  # noqa: E731
+        return jax.vmap(along, out_axes=2)(jnp.eye(fs[i].shape[1], dtype=fs[i].dtype))
+
+    def design(self, term: Term) -> Float[Array, "B R E"]:
+        """The derivatives by ``v`` of all that a term sees: its rows, output by output, or all its entries."""
+        if self.apart:
+            (part,) = term.marginals.parts
+            A = part.taken(self.roots[part.site])
+            return jnp.broadcast_to(A * part.weights.T[:, None], (len(self.zero), *A.shape[1:]))
+        parts, columns = {part.site: part for part in term.marginals.parts}, []
+        for name, (J, M) in self.shapes.items():
+            if name in parts:
+                A = parts[name].taken(self.roots[name])
+                each = jnp.broadcast_to(A, (J, *A.shape[1:]))
+                weights = jnp.broadcast_to(parts[name].dense(), (A.shape[-1], term.columns, J))
+                columns.append(jnp.einsum("jmn,nkj->jmnk", each, weights).reshape(J * M, -1))
+            else:
+                columns.append(jnp.zeros((J * M, len(term.marginals) * term.columns), self.zero.dtype))
+        return jnp.concatenate(columns)[None]
 
     def _apart(self, term: Term, curvature: Float[Array, "N D"]) -> Float[Array, "D M M"]:
         (part,) = term.marginals.parts
@@ -378,14 +403,6 @@ class Latents(Fields):
             return self.objective(law.mean) - self.objective(v) + jnp.sum(noise * noise) / 2
 
         return jnp.where(solved, lax.map(one, noise), jnp.nan)
-
-    def values(self, sites: Sequence[Site], key: PRNGKeyArray) -> tuple[dict[str, Array], Bool[Array, ""]]:
-        """A draw of every site given data, and whether their law was found; see :meth:`Site.values`."""
-        law, solved = self.law()
-        own, values = self.split(law.draw(key)), {}
-        for site in sites:
-            values |= site.values(own[site.name], self.roots[site.name])
-        return values, solved
 
 
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
@@ -514,11 +531,27 @@ def are_apart(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
     return len(sites) == 1 and all(term.apart for term in terms)
 
 
-def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
-    """The density of data with Gaussian noise, all of them together or output by output."""
+class DataCovariance(NamedTuple):
+    """Data with Gaussian noise and their covariance, of all entries together or output by output.
+
+    Attributes:
+        y: data less their mean; 0 where they were not observed.
+        noise: variances of their noise; 1 where they were not observed.
+        covariance: with the noise.
+        count: how many were observed.
+    """
+
+    y: Float[Array, "K E"]
+    noise: Float[Array, "_ E"]
+    covariance: Float[Array, "_ E E"]
+    count: Float[Array, ""] | float
+
+
+def covariance_of_data(sites: Sequence[Site], terms: Sequence[Term]) -> DataCovariance:
+    """The covariance of data with Gaussian noise, of sites without inducing variables."""
     residuals, noises, seens, count = [], [], [], 0.0
     for term in terms:
-        residual, noise, seen = _residual(term)
+        residual, noise, seen = residual_of(term)
         count += residual.size if seen is None else jnp.sum(jnp.broadcast_to(seen, residual.shape), dtype=noise.dtype)
         residuals.append(residual)
         noises.append(noise)
@@ -526,17 +559,21 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
     if are_apart(sites, terms):
         covariance = _apart(sites[0], terms, seens)
         y, s = _joined(residuals), _joined(noises)
-        y, s = (y.T[None], s) if len(s) == len(covariance) == 1 else (y[..., None], s)
     else:
         covariance = _together(sites, terms, seens)
         noises = list(map(jnp.broadcast_to, noises, map(jnp.shape, residuals)))
-        y, s = jnp.concatenate(list(map(jnp.ravel, residuals))), jnp.concatenate(list(map(jnp.ravel, noises)))
-        y, s = y[None, :, None], s[None]
-    covariance = covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype)
-    return jnp.sum(log_normal(y, covariance)) - LOG_2PI / 2 * count
+        y, s = (jnp.concatenate(list(map(jnp.ravel, x)))[None] for x in (residuals, noises))
+    return DataCovariance(y, s, covariance + s[..., None] * jnp.eye(s.shape[-1], dtype=s.dtype), count)
 
 
-def _residual(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
+def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
+    """The density of data with Gaussian noise."""
+    data = covariance_of_data(sites, terms)
+    y = data.y.T[None] if len(data.covariance) == 1 else data.y[..., None]
+    return jnp.sum(log_normal(y, data.covariance)) - LOG_2PI / 2 * data.count
+
+
+def residual_of(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
     """Data less their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
     likelihood, mean = term.likelihood, _as_columns(term.marginals.loc)
     y, seen = term.value, term.seen()

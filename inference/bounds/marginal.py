@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, cast
 
@@ -19,15 +20,21 @@ from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected_to, log_evidence
+from gpzoo.inference.bounds.laws import sites_given_data
+from gpzoo.inference.bounds.left_out import Blocks
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
+from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import SeenNames, check_value, refuse_mapped, sampled, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
+
+#: Most bytes that are kept of the laws of GP sites that data see together, for all draws.
+MOST_KEPT = 2**30
 
 
 class marginal(whitened):
@@ -134,7 +141,7 @@ class marginal(whitened):
             return
         fn = unmasked(msg["fn"])  # Predictive masks all sites
         if isinstance(fn, Evidence):
-            self._terms.append(Term(fn.fn, msg["value"]))
+            self._terms.append(Term(fn.fn, msg["value"], msg["name"]))
         elif not msg["is_observed"]:
             if msg["infer"].get("enumerate"):  # MCMC says so by a handler outside
                 raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
@@ -192,8 +199,9 @@ class marginal(whitened):
         num_draws: int,
         params: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Array]:
-        """A draw of every GP site given each draw of hyperparameters and the data.
+        leave_out: Any = None,
+    ) -> dict[str, dict[str, Any]]:
+        """A draw of every GP site given each draw of hyperparameters and the data, its law, and data given others.
 
         Args:
             rng_key: key of the draws.
@@ -202,23 +210,40 @@ class marginal(whitened):
             num_draws: number of draws where there are no hyperparameters to draw.
             params: values of the ``numpyro.param`` sites, if there are any.
             model_kwargs: keyword arguments of the program, by name.
+            leave_out: see :meth:`gpzoo.inference.Trained.of_draws`.
 
         Returns:
-            Of each site ``<site>_mean``, the value of ``u`` without the prior's mean, and ``<site>_inducing``; see
-            :meth:`Site.values`.
+            The fields of :class:`~gpzoo.inference.bounds.laws.SitesGivenData`, by their names.
 
         Raises:
             FactorisationError: if the law of a site is not found at some draw.
         """
-        draw = lambda sites, latents, key: latents.values(sites, key)  # noqa: E731
-        values, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
+
+        large: dict[str, int] = {}
+        blocks = None if leave_out is None else Blocks.of(leave_out, number_of_rows(arguments(self, args, None)[0]))
+
+        def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
+            found = sites_given_data(sites, latents, key, blocks)
+            laws = found.laws
+            if (size := count * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(laws))) > MOST_KEPT:
+                large["+".join(laws)], laws = size, {}
+            return {"values": found.values, "laws": laws, "left_out": found.left_out}, found.good
+
+        found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
             raise FactorisationError(
                 f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, the first of "
                 f"which is {bad[0]}: a covariance has no factor, or Newton's steps no end. Look at the hyperparameters "
                 "there; a larger jitter or float64 helps with the former."
             )
-        return values
+        for name, size in large.items():
+            warnings.warn(
+                f"The laws of GP sites {name} given the data take {size / 2**30:.1f} GiB for {len(good)} draws, more "
+                f"than {MOST_KEPT / 2**30:.0f}: predictions mix one draw of the functions for each draw of "
+                "hyperparameters, and are noisy. Take fewer draws, such as every fourth of mcmc.get_samples().",
+                stacklevel=checks.outside(),
+            )
+        return found
 
     def variables_of(self, draws: Mapping[str, Any]) -> dict[str, InducingVariable]:
         """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has values of."""
@@ -244,11 +269,14 @@ class marginal(whitened):
 
         Their mean is the density of the data over that of Laplace's approximation; see :meth:`draws_of_sites`.
         """
-        weigh = lambda _, latents, key: ({"+".join(latents.shapes): latents.log_weights(key, num_draws)}, True)  # noqa: E731
-        weights, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
-        if not weights:
+
+        def weigh(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
+            return {"weights": {"+".join(latents.shapes): latents.log_weights(key, num_draws)}}, True
+
+        found, _ = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, 1, weigh)
+        if not found:
             raise ValueError("The program has no latent GP sites: nothing is integrated out.")
-        return jax.tree.reduce(jnp.add, weights)
+        return jax.tree.reduce(jnp.add, found["weights"])
 
     def _at_draws(
         self,
@@ -258,9 +286,9 @@ class marginal(whitened):
         params: Mapping[str, Any] | None,
         model_kwargs: Mapping[str, Any] | None,
         num_draws: int,
-        ask: Callable[[list[Site], Latents, PRNGKeyArray], tuple[dict[str, Array], Any]],
-    ) -> tuple[dict[str, Array], Array]:
-        """What is asked of each group of connected sites, at each draw, and whether it was found."""
+        ask: Callable[[list[Site], Latents, PRNGKeyArray, int], tuple[dict[str, dict[str, Any]], Any]],
+    ) -> tuple[dict[str, dict[str, Any]], Array]:
+        """What is asked of each group of connected sites, by kind and name, at each draw, and whether it was found."""
         samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
         params = checks.parameters("params", {} if params is None else params)
         args, kwargs = arguments(self, args, model_kwargs)
@@ -270,20 +298,23 @@ class marginal(whitened):
         if len(counts) > 1:
             raise ValueError(f"posterior_samples must have one number of draws, got {sorted(counts)}.")
 
-        def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Array], Array]:
+        def one(draw: tuple[Array, dict[str, Array]], args: tuple, arrays: dict) -> tuple[dict[str, Any], Array]:
             (key, values), drawn, good = draw, {}, jnp.asarray(True)
             self._run(key, values | params, args, arrays | static)
             key, rest = random.fold_in(key, 1), {site.name for site in self._sites}
             while rest:
                 sites, terms = connected_to(self._sites, self._terms, frozenset({min(rest)}))
-                values, known = ask(sites, Latents.of(sites, terms, self._sparse), random.fold_in(key, len(rest)))
-                drawn, good, rest = drawn | values, good & known, rest - {site.name for site in sites}
+                latents = Latents.of(sites, terms, self._sparse)
+                values, known = ask(sites, latents, random.fold_in(key, len(rest)), *counts)
+                drawn = {kind: drawn.get(kind, {}) | own for kind, own in values.items()}
+                good, rest = good & known, rest - {site.name for site in sites}
             self._sites, self._terms = [], []
             return drawn, good
 
         keys = random.split(checks.rng_key(rng_key), *counts)
         first = jax.tree.map(lambda x: x[0], (keys, samples))
-        one(first, args, arrays)  # initialisers look at inputs
+        self._run(first[0], first[1] | params, args, kwargs)  # initialisers look at inputs
+        self._sites, self._terms = [], []
         each = lambda draws, *others: lax.map(lambda draw: one(draw, *others), draws)  # noqa: E731
         return jax.jit(each)((keys, samples), args, arrays)
 

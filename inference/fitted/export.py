@@ -16,6 +16,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.errors import PrecisionWarning
 from gpzoo.inference.bounds.marginal import refuse_marginal
 from gpzoo.inference.fitted.container import Group, container, import_arviz, refuse_unwritable
 from gpzoo.inference.fitted.exported_draws import Draw, Draws, Notes
@@ -110,6 +111,7 @@ class Posterior(NamedTuple):
         constants: of ``constant_data``, by name.
         sample_stats: of the draws, by name, ``[chains, draws, ...]``.
         points: values that are the same in all draws, by name.
+        left_out: data given all others, where that is known, by data site; see :meth:`DrawsGuide.left_out`.
     """
 
     model: BoundModel
@@ -119,6 +121,7 @@ class Posterior(NamedTuple):
     constants: dict[str, Any]
     sample_stats: Mapping[str, ArrayLike]
     points: Mapping[str, np.ndarray] = {}
+    left_out: Mapping[str, dict[str, np.ndarray]] = {}
 
 
 def exported(
@@ -154,7 +157,9 @@ def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray
             constants[name] = jax.tree.map(lambda x: x[0, 0], params[name])
     if losses.size:
         constants["elbo"] = -losses
-    points: dict[str, np.ndarray] = {}
+    points, left_out = {}, {}
+    if model.at_training:
+        left_out = guide.left_out(params, numbers)
     if options.params:
         for name in guide.sites.parameters.keys() & params.keys():
             points |= _leaves(name, params[name])
@@ -162,7 +167,7 @@ def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray
     if parts:
         refuse_other_parts(parts, model.look.trace, guide.sites.processes)
     source = replace(_draws_of(model, math.prod(shape)), parts=tuple(parts.items()))
-    return Posterior(model, source, numbers, shape, constants, stats, points)
+    return Posterior(model, source, numbers, shape, constants, stats, points, left_out)
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
@@ -193,7 +198,9 @@ def _draws_of(model: BoundModel, count: int) -> Draws:
     """So many draws of the guide's posterior."""
     sites = model.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
-    return Draws(model=model.model, guide=model.guide, latents=sites.latents, count=count, plate_depth=depth)
+    at_inducing = model.guide.at_inputs(model.params) if model.at_training else frozenset()
+    of = {"count": count, "plate_depth": depth, "at_inducing": at_inducing}
+    return Draws(model=model.model, guide=model.guide, latents=sites.latents, **of)
 
 
 class Densities(NamedTuple):
@@ -226,10 +233,16 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
         return {group: found[group] for group in _DENSITIES}
 
     draws, most = (rng_key, guide.numbers(model.params, num_draws)), _MOST // _inputs_of_a_row(model, _MOST) or 1
-    fn = BatchFunction("densities", of_draw, num_draws, _draws_together(model), prepare=source.prepare)
+    fn = BatchFunction(
+        "densities", of_draw, (num_draws, source.at_inducing), _draws_together(model), prepare=source.prepare
+    )
     found = _at_data(fn, model, draws, most).arrays
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
+    if model.at_training:
+        for name, x in guide.left_out(model.params, draws[1]).items():
+            if x["density"].shape == terms[name].shape:
+                terms[name] = x["density"].astype(np.float64)
     for name, mask in found["masks"].items():
         if name in terms:  # a chain of discrete latent variables has no term for each datum
             terms[name] = terms[name][:, mask]
@@ -391,13 +404,13 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
         for name, x in posterior.points.items():
             found["posterior"][name] = np.broadcast_to(x, (shape[0] * shape[1], *x.shape))
     # PSIS fits tails to differences of log densities, which float32 rounds to none.
-    terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
+    terms, said_of_terms, of_blocks = _terms(found, posterior.left_out, axes)
     from_prior: dict[str, Any] = {"rows": "first", "attributes": _said_of_prior(model, few)}
     groups = {
         "posterior": drawn(found["posterior"], attributes=said),
         "posterior_predictive": drawn(found["posterior_predictive"]),
         "predictions": replace(drawn(found["predictions"], rows="new"), dims=of_sites),
-        "log_likelihood": drawn(terms),
+        "log_likelihood": replace(drawn(terms, attributes=said_of_terms), dims=axes | of_blocks),
         "log_prior": drawn({n: x for n, x in found["log_prior"].items() if f"log_p_{n}" not in of_gps}),
         "sample_stats": drawn(_log_densities(found, stats) | of_gps),
         "prior": drawn(found["prior"], (1, -1), **from_prior),
@@ -411,6 +424,39 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
         if mask.ndim == 1 and name in one_per_row:
             counting[f"{name}_observed"] = np.flatnonzero(mask)
     return Exported(groups, counting, labels)
+
+
+def _terms(
+    found: Arrays, left_out: Mapping[str, dict[str, np.ndarray]], axes: dict[str, list[str | None]]
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, list[str]]]:
+    """Terms of the log likelihood by data site, those given all other data where these are known.
+
+    And what they are, and the axes of blocks. Draws given all other data go into ``posterior_predictive``.
+    """
+    terms, of_blocks = found["log_likelihood"] | found["left_out"], {}
+    said = dict.fromkeys(terms, _GIVEN_F) | dict.fromkeys(found["left_out"], _GIVEN_OTHERS)
+    for name, of_site in left_out.items():
+        x, mask, drawn = of_site["density"], found["masks"].get(name), of_site.get("drawn")
+        single = x.shape[1] == np.size(mask)
+        x = x[:, mask] if single else x
+        if np.isnan(x).any():
+            warnings.warn(
+                f"Site {name!r}: rounding leaves no density of some data given all others, so that log_likelihood has "
+                "those given draws of f. Compute in float64 (numpyro.enable_x64()).",
+                PrecisionWarning,
+                stacklevel=checks.outside(),
+            )
+            continue
+        terms, said[name] = terms | {name: x}, _GIVEN_OTHERS
+        if not single:
+            of_blocks[name] = [f"{name}_block"]
+        if drawn is not None:
+            found["posterior_predictive"][f"{name}_left_out"], axes[f"{name}_left_out"] = drawn[:, mask], axes[name]
+    return {name: x.astype(np.float64) for name, x in terms.items()}, said, of_blocks
+
+
+_GIVEN_F = "log p(y_n | f_n), given a draw of f"
+_GIVEN_OTHERS = "log p(y_n | y_-n), each datum or block given all other data, with GP sites integrated out"
 
 
 def _axes_of_rows(
@@ -461,7 +507,9 @@ def _computed(
         batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
     most = max(model.num_rows, 1) if source.guide is None else batch_size
     draws_together = _draws_together(model)
-    fn = BatchFunction("export", source.at_data, source.count, draws_together, prepare=source.prepare)
+    fn = BatchFunction(
+        "export", source.at_data, (source.count, source.at_inducing), draws_together, prepare=source.prepare
+    )
     found = _at_data(fn, model, draws, most, source.sites_of_parts).arrays
     few = min(model.num_rows, most)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args

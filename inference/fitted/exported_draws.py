@@ -68,12 +68,14 @@ class Draws(GivenProgram):
         plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
         count: number of draws.
         parts: names of the addends of GP sites, by site, whose draws are wanted too.
+        at_inducing: see :class:`~gpzoo.inference.programs.gp_sites.JointDraw`, at all rows of the data.
     """
 
     latents: frozenset[str]
     count: int
     parts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     plate_depth: int | None = None
+    at_inducing: frozenset[str] = frozenset()
 
     @property
     def sites_of_parts(self) -> dict[str, str]:
@@ -99,7 +101,7 @@ class Draws(GivenProgram):
         ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
         ``left_out`` those of each datum of an observed GP site given all the others.
         """
-        found, mode = self._run(draw, batch, self.given_u(draw[1]))
+        found, mode = self._run(draw, batch, self.given_u(draw[1]), at_inducing=self.at_inducing)
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
         replicates = _replicates(data, random.fold_in(draw[0], batch.number))
         if processes:  # drawn again given their data
@@ -164,11 +166,16 @@ class Draws(GivenProgram):
         }
 
     def _run(
-        self, draw: Draw, batch: Batch, given: Mapping[str, Given], model: Callable | None = None
+        self,
+        draw: Draw,
+        batch: Batch,
+        given: Mapping[str, Given],
+        model: Callable | None = None,
+        at_inducing: frozenset[str] = frozenset(),
     ) -> tuple[Runs, JointDraw]:
-        key, sample = draw
-        of_rows, parts = frozenset(batch.layouts.value), dict(self.parts)
-        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=of_rows, parts=parts)
+        (key, sample), of_rows = draw, frozenset(batch.layouts.value)
+        own: Any = {"parts": dict(self.parts), "at_inducing": at_inducing}
+        mode = JointDraw(views=batch.views, batch=batch.number, of_rows=of_rows, **own)
         if self.guide is None:  # a guide's draw is the same in all batches
             key = random.fold_in(key, batch.number)
         return self.run(key, batch, batch.params | sample, given, guide_mode=mode, model=model), mode

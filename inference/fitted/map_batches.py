@@ -189,6 +189,7 @@ class BoundModel:
         kwargs: checked keyword arguments.
         compiled: keeps compiled programs, of earlier calls too.
         values: of its sites, where there is no guide: to see how sites follow the rows, the program runs with these.
+        at_training: whether the arguments are known to be the data of the training.
     """
 
     model: Callable
@@ -198,6 +199,7 @@ class BoundModel:
     kwargs: dict[str, Any]
     compiled: dict[Any, Any] = field(default_factory=dict)
     values: Mapping[str, Any] | None = None
+    at_training: bool = False
 
     @cached_property
     def _split(self) -> tuple[dict[str, Any], Static]:

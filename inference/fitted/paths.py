@@ -193,7 +193,7 @@ class Paths(GivenProgram):
             batch,
             known,
             given,
-            guide_mode=Marginals(rows, batch.views, value),
+            guide_mode=Marginals(rows, batch.views, value, given_data=True),
             given_mode=Marginals(rows, value=value),
             drawn_as=self.sites.drawn_as if self.guide is None else lambda _: None,
             model=self._chosen(key, rows) if model is None else model,

@@ -138,7 +138,7 @@ class Predicting:
     train_args: tuple[Argument, ...] | None = None
     train_kwargs: Mapping[str, Any] | None = None
     test_data: Mapping[str, ArrayLike] | None = None
-    num_draws: int = 100
+    num_draws: int | None = None
     quantiles: Sequence[float] | None = None
     keep_draws: bool = False
     mean_only: bool = False
@@ -146,7 +146,8 @@ class Predicting:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        checks.positive_int("num_draws", self.num_draws)
+        if self.num_draws is not None:
+            checks.positive_int("num_draws", self.num_draws)
         if self.batch_size is not None:
             checks.positive_int("batch_size", self.batch_size)
         if self.mean_only and (self.quantiles is not None or self.keep_draws or self.test_data is not None):
@@ -236,8 +237,9 @@ def _paths(
     else:
         sites, inducing, several = guide.sites, {}, guide.draws_anything
         samples = guide.numbers(model.params, options.num_draws)
-    num_draws = len(next(iter(samples.values()))) if samples else options.num_draws if several else 1
-    asked = options.asked(1 if samples or several else options.num_draws)
+    asked_for = options.num_draws or 100
+    num_draws = len(next(iter(samples.values()))) if samples else asked_for if several else 1
+    asked = options.asked(1 if samples or several else asked_for)
     of = {"model": model.model, "guide": guide, "inducing": inducing, "sites": sites}
     return Paths(**of, asked=asked, num_draws=num_draws), samples
 

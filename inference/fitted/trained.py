@@ -27,7 +27,7 @@ from gpzoo.inference.fitted.nuts import nuts
 from gpzoo.inference.fitted.predict import Predicting, predictions
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.updating import updated
-from gpzoo.inference.guides.draws import DrawsGuide
+from gpzoo.inference.guides.draws import LAWS, LEFT_OUT, DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.handler import variable_of
 from gpzoo.inference.guides.more_inducing import extended
@@ -130,13 +130,20 @@ class Trained:
         program: marginal | None = None,
         num_draws: int = 100,
         params: Mapping[str, Any] | None = None,
+        leave_out: Any = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """The model whose posterior is draws of hyperparameters, each with a draw of the functions given it.
+        """The model whose posterior is draws of hyperparameters, each with the functions' law given it and the data.
 
         ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
-        any other; draws keep their chains in :meth:`to_arviz`. Values of GP sites are kept at their inducing variables,
-        or without any at their inputs. Predictions factorise the covariance of these for each draw.
+        any other; draws keep their chains in :meth:`to_arviz`.
+
+        :meth:`predict` mixes the conditional moments of all draws: exactly for Gaussian noise, by the mode and the
+        covariance of Laplace's approximation for any other, both given the inducing variables where there are some. The
+        data's covariance is factorised here, once for each draw. :meth:`functions` and exports are of joint draws, one
+        for each draw of hyperparameters, which are kept at inducing variables, or without any at the inputs. Of them
+        predictions are mixed too, noisily, for outputs that data see mixed (``f @ A``, Softmax) and where the factors
+        take more than 1 GiB, of which a warning tells.
 
         Args:
             rng_key: key of the draws of functions.
@@ -147,6 +154,9 @@ class Trained:
             program: the marginal program, where ``draws`` does not know it.
             num_draws: number of draws of functions where there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
+            leave_out: blocks of rows in place of single ones, of which :meth:`to_arviz` writes the density given all
+                other data: a label for each row, such as its group; or a list of arrays of numbers of rows, which may
+                overlap, such as all rows after a time.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -164,12 +174,14 @@ class Trained:
         own = checks.named("draws", drawn_alone(own, look(fn, args, kwargs, given, arrays=True)))
         if own:
             shape, own = chains_of("draws", own)
-        found = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs)
+        known = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs, leave_out)
+        found = known.get("values", {})
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
         guide = DrawsGuide(fn, of.variables_of(found))
         sites = guide.sites_for(args, kwargs)
         refuse_unknown("draws", own, sites.latents - sites.processes, "program's latent sites that are no GPs")
         found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
+        found |= {LAWS: known["laws"], LEFT_OUT: known["left_out"]}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
         data = described_arguments(fn, args, split_arrays(kwargs)[0]) | columns
         return cls(fn, guide, given | stacked, data=data)
@@ -180,7 +192,7 @@ class Trained:
         rng_key: Array,
         *new: Argument,
         test_data: Mapping[str, ArrayLike] | None = None,
-        num_draws: int = 100,
+        num_draws: int | None = None,
         quantiles: Sequence[float] | None = None,
         keep_draws: bool = False,
         mean_only: bool = False,
@@ -194,7 +206,8 @@ class Trained:
 
         Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner
         layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
-        by the law of total variance, densities averaged (deep GPs, eq. 18). A row's draws depend on ``rng_key`` and its
+        by the law of total variance, densities averaged (deep GPs, eq. 18). Of a model :meth:`of_draws` each draw of
+        hyperparameters has the moments of ``f`` given it and the data. A row's draws depend on ``rng_key`` and its
         position in the whole input; those of latent variables of rows depend on the batch too. Sampled views are drawn
         once, by ``rng_key``, and the same for all inputs.
 
@@ -216,7 +229,8 @@ class Trained:
                 coordinates the result then has in place of rows. Columns go by their names where they have any.
             test_data: observed values by site name, one for each row of the site, for ``log_density``; by their labels
                 where they and the inputs have any.
-            num_draws: draws of the sites that must be drawn; programs without any need one pass.
+            num_draws: draws of the sites that must be drawn; programs without any need one pass. ``None``: 100, or all
+                of a model :meth:`of_draws`.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
                 of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
                 sites.
@@ -419,20 +433,65 @@ class Trained:
                 :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
         """
-        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
+        guide, args = self._guide_with_sites(), unlabelled(self.model, args, self.data)
         sites = guide.sites
         others = "The program has no latent sites but GP sites: give its hyperparameters priors by numpyro.sample."
         checks.refuse(not sites.latents - sites.processes, others)
         checks.refuse(isinstance(guide, DrawsGuide), "These are draws of hyperparameters already, of Trained.of_draws.")
-        inducing = {}
-        for name in sites.processes:
+        counts: Any = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+        return nuts(rng_key, self._marginal(sparse), *args, **counts, progress=progress, model_kwargs=model_kwargs)
+
+    def _marginal(self, sparse: str) -> marginal:
+        """The program at its trained parameters, GP sites integrated out at their inducing variables."""
+        guide, params, inducing = self.guide, self.params, {}
+        for name in guide.sites.processes:
             guide.form_at(name)  # a guide without inducing variables of its own refuses
             kind = for_site(guide.inducing, name)
             inducing[name] = variable_of(kind, params[f"{name}_inducing"]) if f"{name}_inducing" in params else kind
-        fixed = {name: params[name] for name in sites.parameters if name in params}
-        program = marginal(handlers.substitute(self.model, data=fixed), inducing, sparse=sparse)
-        counts: Any = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
-        return nuts(rng_key, program, *args, **counts, progress=progress, model_kwargs=model_kwargs)
+        fixed = {name: params[name] for name in guide.sites.parameters if name in params}
+        return marginal(handlers.substitute(self.model, data=fixed), inducing, sparse=sparse)
+
+    @entry_point
+    def left_out(
+        self,
+        *args: Argument,
+        leave_out: Any = None,
+        sparse: str = "vfe",
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> dict[str, np.ndarray]:
+        """``log p(y_n | y_-n)``, the density of every datum given all others, at the trained hyperparameters.
+
+        It is in closed form, of one factorisation (Rasmussen and Williams 2006, eq. 5.10 to 5.12): GP sites are
+        integrated out at their inducing variables, with the best ``q(u)`` without the datum; where noise is not
+        Gaussian, by Laplace's approximation with the terms of the datum taken off (Vehtari et al. 2016). All data have
+        trained the hyperparameters and the inducing variables. For draws of hyperparameters :meth:`to_arviz` has these
+        densities for each draw, by which ``az.loo`` leaves data out of the hyperparameters' posterior, too.
+
+        Args:
+            *args: the model's positional arguments with all training data.
+            leave_out: see :meth:`of_draws`. The residuals that inducing variables leave are taken row by row.
+            sparse: see :class:`~gpzoo.inference.marginal`.
+            model_kwargs: the model's keyword arguments, by name.
+
+        Returns:
+            Log densities by data site, in nats, ``[N]``, or one for each block; of a block whose noise is not Gaussian
+            the sum over its rows, one by one.
+
+        Raises:
+            ValueError: for hyperparameters with a posterior of their own; as :class:`~gpzoo.inference.marginal`.
+            TypeError: as :class:`~gpzoo.inference.marginal`.
+            FactorisationError: if the law of a GP site is not found.
+        """
+        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
+        if guide.hyperparameters != "point":
+            raise ValueError(
+                "left_out is of hyperparameters that are points, and these have a posterior: az.loo leaves out by what "
+                "to_arviz of a model Trained.of_draws exports."
+            )
+        own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
+        program = self._marginal(sparse)
+        found = program.draws_of_sites(jax.random.key(0), own, args, 1, {}, model_kwargs, leave_out)
+        return {name: np.asarray(x["density"][0]) for name, x in found["left_out"].items()}
 
     @entry_point
     def add_inducing(
@@ -672,7 +731,11 @@ class Trained:
         refuse_other_program(self.model, guide)
         guide.sites_for(args, kwargs)
         params = guide.checked_params(self.params, args, kwargs)
-        return BoundModel(self.model, guide, params, args, kwargs, self._compiled)
+        at_training = False
+        if isinstance(guide, DrawsGuide) and not seen:
+            found = described_arguments(self.model, args, split_arrays(kwargs)[0])
+            at_training = all(self.data.get(name) == said for name, said in found.items())
+        return BoundModel(self.model, guide, params, args, kwargs, self._compiled, at_training=at_training)
 
 
 def _in_float32(x: Any) -> Any:

@@ -16,14 +16,24 @@ from jaxtyping import Integer
 from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
 
+from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.autoguide_mixin import probabilities
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.sites import Sites
+from gpzoo.posteriors.given_data import given_data
+from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
 #: The site whose value is the number of the draw that a run takes.
 NUMBER = "_draw"
+
+#: The parameter that has the laws of GP sites given data, by groups of sites; see :func:`given_data`.
+LAWS = "_laws"
+
+#: The parameter that has densities and draws of data given all others; see :mod:`~gpzoo.inference.bounds.left_out`.
+LEFT_OUT = "_left_out"
 
 
 class DrawsGuide(InducingGuide):
@@ -31,7 +41,8 @@ class DrawsGuide(InducingGuide):
 
     A run takes one of them: by random, or the one whose number stands at the site :data:`NUMBER`. Its parameters are
     ``<site>_loc`` of hyperparameters and, of GP sites, ``<site>_inducing`` and ``<site>_mean``, the value of ``u``
-    without the prior's mean. All have two leading axes, ``[chains, draws, ...]``.
+    without the prior's mean; and :data:`LAWS`, from which predictions take moments. All have two leading axes,
+    ``[chains, draws, ...]``.
 
     Args:
         model: a NumPyro program.
@@ -53,12 +64,20 @@ class DrawsGuide(InducingGuide):
         with handlers.block(hide=list(one)), handlers.substitute(data=one):
             return super().__call__(*args, **kwargs)
 
+    def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
+        """See :meth:`InducingGuide.given_data`."""
+        for group, laws in numpyro.param(LAWS, None).items():
+            if name in laws["sites"]:
+                shared = (group,) if len(laws["sites"]) > 1 else ()
+                return given_data(prior, inducing, laws["sites"][name], laws.get("factor"), shared, name)
+        return None
+
     def parameters(
         self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None
     ) -> dict[str, Constraint | None]:
         """See :meth:`Options.parameters`."""
         own: dict[str, Constraint | None] = {f"{site}_mean": None for site in sites.processes}
-        own |= {f"{site}_inducing": None for site in sites.processes}
+        own |= {f"{site}_inducing": None for site in sites.processes} | {LAWS: None, LEFT_OUT: None}
         return own | {f"{site}_loc": sites.constraints.get(site) for site in sites.latents - sites.processes}
 
     def posteriors(self, *args: Any) -> dict[str, Any]:
@@ -84,9 +103,21 @@ class DrawsGuide(InducingGuide):
         first, *_ = self.sites.processes
         return np.shape(params[f"{first}_mean"])[:2]
 
-    def numbers(self, params: Mapping[str, Any], count: int) -> dict[str, Integer[Array, " S"]]:
+    def at_inputs(self, params: Mapping[str, Any]) -> frozenset[str]:
+        """Names of the GP sites whose inducing points are known to be their inputs at the data."""
+        found = set()
+        for group in params[LAWS].values():
+            found |= {site for site, law in group["sites"].items() if "factor" in law or "factor" in group}
+        return frozenset(found)
+
+    def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:
+        """Data given all others at draws of these numbers: densities and draws, ``[S, ...]``, by data site."""
+        return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:])[samples[NUMBER]], params[LEFT_OUT])
+
+    def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
         """So many draws at the site of their numbers: from all parts of all chains, and none again before all were."""
         total = math.prod(self.shape(params))
+        count = total if count is None else count
         stride = next(k for k in range(round(0.618 * total), total + 1) if math.gcd(k, total) == 1) if total > 1 else 0
         return {NUMBER: jnp.asarray(np.arange(count) * stride % total)}
 

@@ -56,6 +56,7 @@ from gpzoo.inference.programs.runs import (
 )
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.processes.process import GaussianProcess
 
 
 class InducingGuide(AutoGuideMixin):
@@ -440,12 +441,16 @@ class InducingGuide(AutoGuideMixin):
         run(rng_key, args, kwargs, guide=self, values=params, mode=Pathwise(value=looked_at))
         return found
 
+    def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
+        """The posterior of a GP site by a law that is known, in place of one by ``u``; here there is none."""
+        return None
+
     def variational_parameters(self) -> frozenset[str]:
         """Names of the parameters of ``q``, without the inducing variables."""
         own = self.parameters(self.sites, self._hyperparameter_guide)
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
-    def numbers(self, params: Mapping[str, Any], count: int) -> dict[str, Integer[Array, " S"]]:
+    def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
         """So many of the draws that ``q`` consists of, at the site of their numbers; here it does not."""
         return {}
 

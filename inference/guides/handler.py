@@ -128,7 +128,9 @@ class PosteriorHandler(Handler):
         if isinstance(mode, AtPriorMean) and mode.looks_at == name:
             mode.seen = numpyro.prng_key(), prior.X, prior.kernel, self._before()
             return prior.mean
-        posterior = self._posterior(name, prior, self._inducing(name, for_site(options.inducing, name), prior))
+        inducing = self._inducing(name, for_site(options.inducing, name), prior)
+        posterior = options.given_data(name, mode.prior(name, prior), inducing) if mode.given_data else None
+        posterior = self._posterior(name, prior, inducing) if posterior is None else posterior
         if isinstance(posterior.form, Coupled) and mode.draws:
             self.noise[name] = random.normal(numpyro.prng_key(), posterior.u_mean.shape, posterior.u_mean.dtype)
             posterior = posterior.given_noise(self.noise)

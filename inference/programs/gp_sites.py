@@ -66,7 +66,7 @@ def marginals(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """The posterior's marginals at the site's inputs, which refuse to be drawn."""
-    if not isinstance(posterior.form, Coupled):
+    if not posterior.shares:
         return _refusing_draws(posterior, *posterior.marginals(), key, rows=rows)
     mean, residual, shared = posterior.with_shared_noise()
     return _refusing_draws(posterior, mean, residual, key, rows=rows, shared=shared)
@@ -83,9 +83,9 @@ def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
     """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
-    if not isinstance(posterior.form, Coupled):
+    if not posterior.shares:
         return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
-    return marginals(posterior, key, rows)._with_fields(mean=posterior.mean)
+    return marginals(posterior, key, rows)._with_fields(loc=posterior.mean)
 
 
 def marginals_in_parts(
@@ -252,6 +252,8 @@ class SiteMode:
     fixes_views: ClassVar[bool] = True
     #: Whether values follow from draws of ``u``, which sites with one ``q`` draw together.
     draws: ClassVar[bool] = True
+    #: See :class:`Marginals`.
+    given_data = False
 
     def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
         """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
@@ -303,9 +305,12 @@ class Marginals(SiteMode):
 
     Attributes:
         value: makes the marginals of a site; :func:`means` where a run asks for their means alone.
+        given_data: whether sites whose law given data is known, at draws of hyperparameters, have it and no draw of
+            ``u``.
     """
 
     value: Callable[..., GaussianMarginals] = predicted_marginals
+    given_data: bool = False
     draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
@@ -413,6 +418,7 @@ class JointDraw(SiteMode):
         parts: names of the addends of GP sites, by site, that are drawn too.
         q: the posteriors of the sites that were drawn, by name.
         addends: the draws of addends, by name.
+        at_inducing: names of the sites whose inputs here are their inducing points, so that ``f`` is ``u``.
     """
 
     batch: Array | int = field(default=0, kw_only=True)
@@ -420,19 +426,29 @@ class JointDraw(SiteMode):
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict, kw_only=True)
     q: dict[str, InducingPosterior] = field(default_factory=dict, kw_only=True)
     addends: dict[str, Array] = field(default_factory=dict, kw_only=True)
+    at_inducing: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
         """See :meth:`SiteMode.posterior`."""
         self.q[posterior.site] = posterior
         posterior = posterior.given(posterior.draw_inducing(numpyro.prng_key()))
         numpyro.deterministic(f"{posterior.site}_u", posterior.inducing_moments()[0])
-        value = self._with_parts if posterior.site in self.parts else _joint_in_batch
+        if posterior.site in self.parts:
+            value = self._with_parts
+        elif posterior.site in self.at_inducing and posterior.num_inputs == len(posterior.u_mean):  # all of them
+            return posterior.valued(Partial(_at_inducing))
+        else:
+            value = _joint_in_batch
         return posterior.valued(Partial(value, batch=self.batch if posterior.site in self.of_rows else 0))
 
     def _with_parts(self, posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:
         value, addends = posterior.draws_of_parts(random.fold_in(key, batch))
         self.addends.update(zip(self.parts[posterior.site], addends, strict=True))
         return value
+
+
+def _at_inducing(posterior: InducingPosterior, key: Array) -> Array:
+    return posterior.prior.mean + posterior.u_mean.reshape(posterior.event_shape)
 
 
 def _joint_in_batch(posterior: InducingPosterior, key: Array, batch: Array | int) -> Array:

@@ -23,13 +23,16 @@ from gpzoo.inference.fitted.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.guides.guide import InducingGuide
-from gpzoo.inference.guides.options import Inducing
+from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.programs.arguments import refuse_absent
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.files import checked_path
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import columns_of, unlabelled
+from gpzoo.inference.programs.program import look
+from gpzoo.inference.programs.runs import terms_per_datum, unmasked
 from gpzoo.inference.training.fit import fit
+from gpzoo.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Candidate:
         score: value of ``score`` for the test rows, or ``None``.
         trained: the trained model.
         elpd: log predictive density of every training row given others, in nats, ``[N]``; ``None`` if not asked for.
-        elpd_by: how that was found, ``"LOO"``, ``"LOO, 2 trained without"`` or ``"10 folds"``.
+        elpd_by: how that was found, ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` or ``"10 folds"``.
     """
 
     bound: float
@@ -192,12 +195,13 @@ def compare(
         num_steps: number of steps of each training.
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
-        elpd: ``"loo"`` for the expected log predictive density by leaving rows out with weights (PSIS-LOO), as
-            ``az.loo`` does. Up to 20 rows whose k-hat says that weights do not tell are left out by a training without
-            them; where there are more, or draws of the posterior cannot be weighed, there are ten folds instead. A
-            number is that of folds: so many trainings more in one compiled program. The table then has the sum over
-            rows, how far it is below the best, and standard errors of both; a difference of less than two decides
-            nothing. Exposures and offsets of rows have to be columns of ``X``.
+        elpd: ``"loo"`` for the expected log predictive density by leaving rows out: in closed form for Gaussian noise
+            and hyperparameters that are points, :meth:`gpzoo.inference.Trained.left_out`; else with weights (PSIS-LOO),
+            as ``az.loo`` does. Up to 20 rows whose k-hat says that weights do not tell are left out by a training
+            without them; where there are more, or draws of the posterior cannot be weighed, there are ten folds
+            instead. A number is that of folds: so many trainings more in one compiled program. The table then has the
+            sum over rows, how far it is below the best, and standard errors of both; a difference of less than two
+            decides nothing. Exposures and offsets of rows have to be columns of ``X``.
         site: the data site whose predictions are scored.
         learning_rate: learning rate of Adam, for candidates that are no ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
@@ -323,6 +327,8 @@ class _Task:
     def left_out(self, trained: Trained, svi: SVI) -> tuple[np.ndarray, str]:
         """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
         if self.by_weights:
+            if _integrates_out(trained, self.data, self.kwargs):
+                return trained.left_out(*self.data, model_kwargs=self.kwargs)[self.site], "LOO, closed form"
             subject = trained._bind(self.data, self.kwargs, seen=False)
             found = densities(subject, named_key(self.rng_key, "loo"), num_draws=_DRAWS)
             terms = found.log_likelihood.get(self.site, np.zeros((_DRAWS, 0))).reshape(_DRAWS, -1)
@@ -355,6 +361,19 @@ class _Task:
         kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
         keys = random.split(named_key(self.rng_key, "without"), len(folds))
         return self.trained(keys, svi, (X[kept], y[kept]), progress=False)
+
+
+def _integrates_out(trained: Trained, data: tuple, kwargs: Mapping[str, Any]) -> bool:
+    """Whether GP sites have a closed form given all data but one, at hyperparameters that are points."""
+    guide, sites = trained.guide, trained.guide.sites
+    grids = any(getattr(for_site(guide.inducing, name), "num_axes", 0) for name in sites.processes)
+    if type(guide) is not InducingGuide or guide.hyperparameters != "point" or guide.joint or grids:
+        return False
+    trace = look(trained.model, data, dict(kwargs), dict(trained.params)).trace
+    views = any(unmasked(trace[name]["fn"]).samples_views for name in sites.processes)
+    noises = [unmasked(site["fn"]) for site in terms_per_datum(trace).values()]
+    gaussian = all(isinstance(fn, Likelihood) and fn.noise is not None and fn.quadratic for fn in noises)
+    return gaussian and not (views or sites.drawn or sites.enumerated)
 
 
 def _training_of(name: str, candidate: Any, learning_rate: float | optax.Schedule) -> SVI:

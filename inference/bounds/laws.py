@@ -1,0 +1,138 @@
+"""Laws of GP sites given data at one value of their hyperparameters, and draws of them.
+
+Data with Gaussian noise and no inducing variables have one covariance, whose factor serves all sites that they see
+together; elsewhere the law is that of ``v`` (:mod:`gpzoo.inference.bounds.evidence`). A law is kept where the sites'
+outputs are independent given data, so that marginals say all; else there are draws alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, random
+from jaxtyping import Bool, Float, PRNGKeyArray
+
+from gpzoo import linalg
+from gpzoo.inference.bounds.evidence import Latents, Site, Term, are_apart, covariance_of_data
+from gpzoo.inference.bounds.left_out import Blocks, left_out
+from gpzoo.processes.affine import AffineMap
+
+
+class SitesGivenData(NamedTuple):
+    """GP sites that data connect, given these data.
+
+    Attributes:
+        values: a draw, see :meth:`Site.values`.
+        laws: by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
+        left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
+        good: whether they were found.
+    """
+
+    values: dict[str, Array]
+    laws: dict[str, dict[str, Any]]
+    left_out: dict[str, dict[str, Array]]
+    good: Bool[Array, ""]
+
+
+def sites_given_data(
+    sites: Sequence[Site], latents: Latents, key: PRNGKeyArray, blocks: Blocks | None
+) -> SitesGivenData:
+    """A draw of sites given data, their law, and densities of the data's rows or ``blocks``, each given the others."""
+    law, good = latents.law()
+    left = left_out(sites, latents, law, blocks, random.fold_in(key, 1))
+    if is_one_covariance(sites, latents.terms):
+        return _by_covariance(sites, latents, key)._replace(left_out=left)
+    means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}
+    for site in sites:
+        values |= site.values(draws[site.name], latents.roots[site.name])
+    if are_independent(sites, latents.terms):
+        eye = jnp.eye(law.L.shape[-1], dtype=law.L.dtype)
+        root = linalg.solve_lower(law.L, jnp.broadcast_to(eye, law.L.shape), transpose=True)
+        rows = dict.fromkeys(latents.shapes, root) if latents.apart else _rows_of_sites(latents, root)
+        laws = {"+".join(rows): {"sites": {s.name: _of_site(s, means[s.name], rows[s.name], latents) for s in sites}}}
+    return SitesGivenData(values, laws, left, good)
+
+
+def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
+    """Whether one data site with Gaussian noise sees every row of sites without inducing variables once."""
+    if len(terms) != 1 or not terms[0].gaussian or any(site.conditional is not None for site in sites):
+        return False
+    f, one_column = terms[0].marginals, all(site.outputs == 1 for site in sites)
+    whole = all(part.all_rows for part in f.parts)
+    return whole and (are_apart(sites, terms) or (one_column and f.shape[1:] in ((), (1,))))
+
+
+def are_independent(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
+    """Whether outputs of sites are independent given data, those of several sites at least one by one."""
+    if len(sites) == 1:
+        return sites[0].outputs == 1 or are_apart(sites, terms)
+    return all(site.outputs == 1 for site in sites) and all(part.apart for t in terms for part in t.marginals.parts)
+
+
+def _rows_of_sites(latents: Latents, root: Float[Array, "1 R R"]) -> dict[str, Float[Array, "1 M R"]]:
+    rows, first = {}, 0
+    for name, (J, M) in latents.shapes.items():
+        rows[name], first = root[:, first : first + J * M], first + J * M
+    return rows
+
+
+def _of_site(site: Site, v: Float[Array, "J M"], root: Float[Array, "J M R"], latents: Latents) -> dict[str, Array]:
+    law, several = (
+        {"scale": root if site.prior.num_outputs is not None else root[0]},
+        site.prior.num_outputs is not None,
+    )
+    if site.conditional is None:
+        L = latents.roots[site.name].mT
+        law["factor"] = L if len(L) > 1 else L[0]
+        v = linalg.solve_lower(L, v[..., None], transpose=True)[..., 0]
+    return law | {"mean": v.T if several else v[0]}
+
+
+def _by_covariance(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -> SitesGivenData:
+    """Of data that have one covariance; draws by Matheron's rule (Wilson et al. 2020, eq. 13)."""
+    (term,), data = latents.terms, covariance_of_data(sites, latents.terms)
+    L = jnp.linalg.cholesky(data.covariance, symmetrize_input=False)
+    key_noise, *keys = random.split(key, len(sites) + 1)
+    noise = jnp.sqrt(data.noise) * random.normal(key_noise, data.y.shape, data.y.dtype)
+    drawn, seen = data.y - noise, {}
+    prior = {}
+    for site, site_key in zip(sites, keys, strict=True):
+        A = latents.roots[site.name]
+        v = random.normal(site_key, (site.outputs, A.shape[1]), A.dtype)
+        prior[site.name] = jnp.einsum("jmn,jm->jn", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
+        part = next(part for part in term.marginals.parts if part.site == site.name)
+        seen[site.name] = _weights(term, part)
+        drawn = drawn - seen[site.name] * prior[site.name]
+    moved, a = _solved(L, drawn), _solved(L, data.y)
+    values, of_sites = {}, {}
+    for site in sites:
+        several, w = site.prior.num_outputs is not None, seen[site.name]
+        K = site.covariance()
+        moved_by = w * moved
+        f = prior[site.name] + jnp.einsum("jmn,jn->jm", jnp.broadcast_to(K, (len(moved_by), *K.shape[1:])), moved_by)
+        values[f"{site.name}_mean"] = f.T.reshape(site.prior.event_shape)
+        values[f"{site.name}_inducing"] = site.prior.X
+        of_sites[site.name] = {"mean": a.T if several else a[0], "seen": w if len(w) > 1 else w[0]}
+    good = latents.factorised & jnp.all(jnp.isfinite(L))
+    law: dict[str, Any] = {"factor": L if len(L) > 1 else L[0], "sites": of_sites}
+    return SitesGivenData(values, {"+".join(of_sites): law}, {}, good)
+
+
+def _weights(term: Term, part: AffineMap) -> Float[Array, "_ N"]:
+    """Weights by which data see the rows of a site, 0 where they were not observed."""
+    weights, seen = part.weights if part.weights.ndim == 2 else part.weights[..., 0], term.seen()
+    weights = jnp.broadcast_to(weights, (len(term.marginals), weights.shape[1]))
+    return (weights if seen is None else jnp.where(seen, weights, 0)).T
+
+
+def _solved(L: Float[Array, "_ N N"], columns: Float[Array, "D N"]) -> Float[Array, "D N"]:
+    """``(L L^T)^-1`` times the rows of ``columns``, each by its own factor where there are several."""
+    if len(L) == 1:
+        return _both(L[0], columns.T).T
+    return _both(L, columns[..., None])[..., 0]
+
+
+def _both(L: Float[Array, "... N N"], columns: Float[Array, "... N K"]) -> Float[Array, "... N K"]:
+    return linalg.solve_lower(L, linalg.solve_lower(L, columns), transpose=True)

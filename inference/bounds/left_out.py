@@ -1,0 +1,296 @@
+"""Densities of data given all other data, GP sites integrated out, at one value of the hyperparameters.
+
+With Gaussian noise and ``P`` the inverse of the covariance of all data, a block ``b`` of them given the others has the
+covariance ``P_bb^-1`` and the mean ``y_b - P_bb^-1 [P y]_b`` (Rasmussen and Williams 2006, eq. 5.10 to 5.12, for one
+datum).
+
+Elsewhere, with inducing variables or other noise, the law of ``v`` given all data gives ``f_b`` the covariance ``V``.
+To leave the block out is to take its terms off, of slope ``g`` and curvature ``-W``: ``V_- = (V^-1 - W)^-1`` and
+``m_- = m - V_- g``. That is exact for Gaussian noise, for the collapsed bound as well, whose best ``q(u)`` has these
+terms as factors; by Laplace's approximation it is its usual correction (Vehtari et al. 2016, *Bayesian leave-one-out
+cross-validation approximations for Gaussian latent variable models*, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jax.scipy.special import logsumexp
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
+
+from gpzoo import _checks as checks
+from gpzoo import linalg
+from gpzoo.inference.bounds.evidence import (
+    Latents,
+    Law,
+    Site,
+    Term,
+    covariance_of_data,
+    residual_of,
+)
+from gpzoo.linalg.operators import LOG_2PI, matmul
+
+#: Draws of ``f`` at a datum whose outputs depend on each other and are seen together, as of classes.
+_DRAWS = 500
+
+
+class Blocks(NamedTuple):
+    """Rows that are left out together.
+
+    Attributes:
+        rows: of each block; -1 where it has fewer.
+        num_rows: of all data.
+        single: whether each row is one.
+    """
+
+    rows: Integer[np.ndarray, "G B"]
+    num_rows: int
+    single: bool
+
+    @classmethod
+    def of(cls, leave_out: Any, num_rows: int) -> Blocks:
+        """Blocks as a user gives them; see :meth:`gpzoo.inference.Trained.of_draws`.
+
+        Raises:
+            ValueError: for labels that are not those of the rows, and rows that are not there.
+        """
+        wanted = f"leave_out must be a label for each of the {num_rows} rows, or a list of arrays of their numbers;"
+        if isinstance(leave_out, list | tuple) and all(np.ndim(x) == 1 for x in leave_out):
+            each = list(map(np.asarray, leave_out))
+        else:
+            labels = np.asarray(leave_out)
+            checks.refuse(labels.shape != (num_rows,), f"{wanted} got shape {labels.shape}.")
+            numbers = np.unique(labels, return_inverse=True)[1]
+            each = [np.flatnonzero(numbers == i) for i in range(numbers.max() + 1)]
+        for rows in each:
+            known = rows.dtype.kind in "iu" and rows.size and rows.min() >= 0 and rows.max() < num_rows
+            checks.refuse(not known or len(np.unique(rows)) < len(rows), f"{wanted} got the block {rows.tolist()}.")
+        checks.refuse(not each, f"{wanted} got no block.")
+        padded = np.full((len(each), max(map(len, each))), -1)
+        for i, rows in enumerate(each):
+            padded[i, : len(rows)] = rows
+        return cls(padded, num_rows, False)
+
+    @classmethod
+    def each_row(cls, num_rows: int) -> Blocks:
+        """Rows that are left out one by one."""
+        return cls(np.arange(num_rows)[:, None], num_rows, True)
+
+    def entries(self, columns: int, first: int = 0) -> tuple[Integer[np.ndarray, "G E"], Bool[np.ndarray, "G E"]]:
+        """Numbers of the entries of ``columns`` of each block's rows, from ``first`` on, and which are there."""
+        numbers = self.rows[..., None] * columns + np.arange(columns) + first
+        there = np.broadcast_to(self.rows[..., None] >= 0, numbers.shape)
+        return np.where(there, numbers, 0).reshape(len(numbers), -1), there.reshape(len(numbers), -1)
+
+
+def left_out(
+    sites: Sequence[Site], latents: Latents, law: Law, blocks: Blocks | None, key: PRNGKeyArray
+) -> dict[str, dict[str, Array]]:
+    """The blocks of each data site with so many rows, or its rows, given all other data, by name.
+
+    ``density`` is ``log p(y_b | y_-b)``, ``[G]``, in nats. Single rows are ``drawn`` too, each given all others.
+    """
+    exact = latents.gaussian and all(site.conditional is None for site in sites)
+    found, first = {}, 0
+    for i, term in enumerate(latents.terms):
+        rows = len(term.marginals)
+        own = Blocks.each_row(rows) if blocks is None else blocks
+        if rows == own.num_rows:
+            each = random.fold_in(key, i)
+            if exact:
+                density, drawn = _by_precision(sites, latents, term, own, first, each)
+            else:
+                density, drawn = _by_cavity(latents, law, i, own, each)
+            found[term.name] = {"density": density} | ({"drawn": drawn} if own.single else {})
+        first += rows * (1 if latents.apart else term.columns)
+    return found
+
+
+# -- Gaussian noise ----------------------------------------------------------------------------------------------------
+
+
+def _by_precision(
+    sites: Sequence[Site], latents: Latents, term: Term, blocks: Blocks, first: int, key: PRNGKeyArray
+) -> tuple[Float[Array, " G"], Array]:
+    data = covariance_of_data(sites, latents.terms)
+    L = jnp.linalg.cholesky(data.covariance, symmetrize_input=False)
+    inverse = linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape))
+    P = jnp.broadcast_to(matmul(inverse.mT, inverse), (len(data.y), *L.shape[1:]))
+    r = jnp.einsum("kij,kj->ki", P, data.y)
+    numbers, there = blocks.entries(1 if latents.apart else term.columns, first)
+
+    def of_output(of: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+        P, r, y, key = of
+        each = there[:, :, None] & there[:, None, :]
+        block = jnp.where(each, P[numbers[:, :, None], numbers[:, None, :]], jnp.eye(numbers.shape[1], dtype=P.dtype))
+        L = jnp.linalg.cholesky(block, symmetrize_input=False)
+        white = linalg.solve_lower(L, jnp.where(there, r[numbers], 0)[..., None])
+        density = jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white[..., 0]), axis=-1) / 2
+        noise = random.normal(key, white.shape, white.dtype)
+        return density, y[numbers] - linalg.solve_lower(L, white - noise, transpose=True)[..., 0]
+
+    density, drawn = jax.vmap(of_output)((P, r, data.y, random.split(key, len(data.y))))
+    drawn = _by_row(drawn).reshape(-1, term.columns) + _columns(term.marginals.mean) if blocks.single else drawn
+    return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), _in_shape(term, drawn)
+
+
+def _in_shape(term: Term, drawn: Float[Array, "..."]) -> Float[Array, "..."]:
+    return drawn.reshape(term.marginals.shape) if drawn.size == term.marginals.size else drawn
+
+
+def _counted(term: Term, blocks: Blocks) -> Any:
+    """The number of entries of each block that were observed."""
+    numbers, there = blocks.entries(1)
+    seen = term.seen()
+    each = term.columns if seen is None else jnp.sum(jnp.broadcast_to(seen, (len(seen), term.columns)), axis=1)
+    each = jnp.broadcast_to(each, blocks.num_rows)[numbers]
+    return jnp.sum(jnp.where(there, each, 0), axis=1).astype(term.marginals.dtype)
+
+
+# -- inducing variables, and other noise -------------------------------------------------------------------------------
+
+
+class _Cavity(NamedTuple):
+    """The law of what a block's likelihood sees, given all other data.
+
+    Attributes:
+        mean: ``[G, E]``.
+        covariance: ``[G, E, E]``, without the residual that inducing variables leave.
+    """
+
+    mean: Float[Array, "G E"]
+    covariance: Float[Array, "G E E"]
+
+
+def _by_cavity(
+    latents: Latents, law: Law, i: int, blocks: Blocks, key: PRNGKeyArray
+) -> tuple[Float[Array, " G"], Array]:
+    term, fs = latents.terms[i], latents.at(law.mean)
+    slope, curvature = jax.grad(latents.log_density)(fs)[i], -latents.curvature(fs, i)
+    F = linalg.solve_lower(law.L, latents.design(term))
+    if latents.apart:
+        each = F, fs[i].T[..., None], slope.T[..., None], curvature.T[..., None, None]
+    else:
+        each = F, fs[i][None], slope[None], curvature[None]
+    cavity = jax.vmap(lambda of: _cavity(*of, blocks))(each)
+    f = term.marginals
+    left = jnp.broadcast_to(_columns(f._with_fields(parts=()).variance), fs[i].shape)
+    if term.gaussian:
+        by_output = (lambda x: x.T[..., None]) if latents.apart else (lambda x: x[None])
+        residual, noise, seen = residual_of(term)
+        y = residual + _columns(f.mean)
+        seen = jnp.broadcast_to(True if seen is None else seen, y.shape)
+        own = jax.tree.map(by_output, (y, jnp.broadcast_to(noise, y.shape) + left, seen))
+        keys = random.split(key, len(own[0]))
+        density, drawn = jax.vmap(lambda of: _of_gaussian(*of, blocks))((cavity, *own, keys))
+        drawn = _in_shape(term, _by_row(drawn)) if blocks.single else drawn
+        return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), drawn
+    if not blocks.single:
+        return _row_by_row(term, fs[i], cavity, left, blocks), key
+    mean, V = _by_row(cavity.mean), cavity.covariance
+    key_f, key_y = random.split(key)
+    f = _drawn(key_f, mean, V, left, 1)[0]
+    return _predicted(term, mean, V, left), _likelihood(term, f.reshape(term.marginals.shape)).sample(key_y)
+
+
+def _cavity(
+    F: Float[Array, "R E"],
+    f: Float[Array, "N K"],
+    slope: Float[Array, "N K"],
+    curvature: Float[Array, "N K K"],
+    blocks: Blocks,
+) -> _Cavity:
+    numbers, there = blocks.entries(f.shape[1])
+    rows, columns = np.divmod(numbers, f.shape[1])
+    own = jnp.where(there[:, None], jnp.moveaxis(F[:, numbers], 0, 1), 0)
+    W = curvature[rows[:, :, None], columns[:, :, None], columns[:, None, :]]
+    W = jnp.where(rows[:, :, None] == rows[:, None, :], W, 0)
+    V = matmul(own.mT, own)
+    V = jnp.linalg.solve(jnp.eye(V.shape[-1], dtype=V.dtype) - matmul(V, W), V)
+    return _Cavity(f.ravel()[numbers] - jnp.einsum("gef,gf->ge", V, slope.ravel()[numbers]), V)
+
+
+def _of_gaussian(
+    cavity: _Cavity,
+    y: Float[Array, "N K"],
+    noise: Float[Array, "N K"],
+    seen: Bool[Array, "N K"],
+    key: PRNGKeyArray,
+    blocks: Blocks,
+) -> tuple[Float[Array, " G"], Float[Array, "G E"]]:
+    numbers, there = blocks.entries(y.shape[1])
+    there = there & seen.ravel()[numbers]
+    eye = jnp.eye(numbers.shape[1], dtype=y.dtype)
+    covariance = cavity.covariance + noise.ravel()[numbers][..., None] * eye
+    covariance = jnp.where(there[:, :, None] & there[:, None, :], covariance, eye)
+    L = jnp.linalg.cholesky(covariance, symmetrize_input=False)
+    distance = jnp.where(there, y.ravel()[numbers] - cavity.mean, 0)
+    white = linalg.solve_lower(L, distance[..., None])[..., 0]
+    drawn = cavity.mean + jnp.einsum("gef,gf->ge", L, random.normal(key, distance.shape, distance.dtype))
+    return -jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white), axis=-1) / 2, drawn
+
+
+def _row_by_row(
+    term: Term, f: Float[Array, "N K"], cavity: _Cavity, left: Float[Array, "N K"], blocks: Blocks
+) -> Float[Array, " G"]:
+    """The sum over a block's rows of their densities, each given the data outside of the block."""
+
+    def of_block(of: tuple) -> Array:
+        rows, there, mean, V = of
+        rows = jnp.where(there, rows, len(f))
+        outputs, size = len(mean), len(rows)
+        means = jnp.moveaxis(mean.reshape(outputs, size, -1), 0, 1).reshape(size, -1)
+        V = V.reshape(outputs, size, -1, size, V.shape[-1] // size)
+        within = jnp.moveaxis(V[:, jnp.arange(size), :, jnp.arange(size)], 1, 0)  # [outputs, rows, K, K]
+        all_V = jnp.zeros((outputs, len(f), *within.shape[2:]), f.dtype).at[:, rows].set(within, mode="drop")
+        each = _predicted(term, f.at[rows].set(means, mode="drop"), all_V, left)
+        return jnp.sum(jnp.where(there, each[jnp.where(there, rows, 0)], 0))
+
+    each = (*blocks.entries(1), jnp.moveaxis(cavity.mean, 1, 0), jnp.moveaxis(cavity.covariance, 1, 0))
+    return lax.map(of_block, jax.tree.map(jnp.asarray, each))
+
+
+def _predicted(
+    term: Term, mean: Float[Array, "N K"], V: Float[Array, "D N _ _"], left: Float[Array, "N K"]
+) -> Float[Array, " N"]:
+    """Predictive log densities of the rows of a term, where ``f`` has the mean and covariance."""
+    f, variance = term.marginals, jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left
+    if len(V) > 1 or mean.shape[1] == 1:
+        mean, variance = mean.reshape(f.shape), variance.reshape(f.shape)
+        f = f._with_fields(mean=mean, source_variance=variance, parts=(), loading=None, shared=None)
+        return _likelihood(term, f).predictive_log_prob(term.value)
+    draws = _drawn(random.key(0), mean, V, left, _DRAWS)
+    each = lax.map(lambda f: _likelihood(term, f).log_prob(term.value), draws)
+    return logsumexp(each, axis=0) - np.log(_DRAWS)
+
+
+def _drawn(
+    key: PRNGKeyArray, mean: Float[Array, "N K"], V: Float[Array, "D N _ _"], left: Float[Array, "N K"], count: int
+) -> Float[Array, "{count} N K"]:
+    """Draws of ``f`` at each row, whose outputs are independent or have one covariance."""
+    key, other = random.split(key)
+    noise, rest = (random.normal(k, (count, *mean.shape), mean.dtype) for k in (key, other))
+    if len(V) > 1:
+        return mean + jnp.sqrt(jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left) * noise
+    root = linalg.root(V[0], "the covariance of a row", None)
+    return mean + jnp.einsum("nkl,snl->snk", root, noise) + jnp.sqrt(left) * rest
+
+
+def _likelihood(term: Term, f: Any) -> Any:
+    fn = copy(term.likelihood)
+    fn.f = f
+    return fn
+
+
+def _by_row(x: Float[Array, "D N K"]) -> Float[Array, "N _"]:
+    return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)
+
+
+def _columns(x: Float[Array, "N *K"]) -> Float[Array, "N K"]:
+    return x if x.ndim == 2 else x[:, None]

@@ -1,0 +1,250 @@
+"""Densities of data given all others, by draws of hyperparameters: those of leaving them out by brute force."""
+
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.stats import multivariate_normal, norm
+from scipy.stats import poisson as counts_of
+
+from gpzoo import GaussianProcess, InducingPoints, kmeans
+from gpzoo.inference import InducingGuide, Trained, marginal
+from gpzoo.kernels import RBF
+from gpzoo.likelihoods import Expected, Gaussian, Softmax
+from tests.programs import KEY
+from tests.reference import pairs, rbf
+
+RNG = np.random.default_rng(0)
+N = 12
+X = np.sort(RNG.uniform(0, 4, (N, 1)), axis=0)
+Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.standard_normal(N)
+BOTH = np.stack([Y, np.where(np.arange(N) % 3 == 1, np.nan, -Y)], axis=1)
+COUNTS = RNG.poisson(np.exp(Y))
+LABELS = RNG.integers(0, 3, N)
+Z = np.linspace(0, 4, 5)[:, None]
+K = rbf(*pairs(X, X))
+GROUPS = np.arange(N) // 4
+FUTURES = [np.arange(6, N), np.arange(9, N)]
+
+
+def one(X, y=None, *, noise=None, outputs=None, mixed=None, missing=None):
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=outputs))
+    f = f if mixed is None else f @ mixed
+    numpyro.sample("y", Gaussian(f, 0.1, missing=missing) if noise is None else noise(f), obs=y)
+
+
+def two(X, y=None):
+    """Two sites and two data sites, of which one sees half of the rows."""
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    g = numpyro.sample("g", GaussianProcess(RBF(0.5, 3.0), X))
+    numpyro.sample("z", Gaussian(2.0 * f[: N // 2], 0.2), obs=Y[: N // 2])
+    numpyro.sample("y", Gaussian(f + g, 0.1), obs=y)
+
+
+def poisson(f):
+    return Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
+
+
+def found(program, y, inducing=None, leave_out=None, sparse="vfe"):
+    model = marginal(program, inducing, sparse=sparse)
+    trained = Trained.of_draws(KEY, {}, X, y, program=model, num_draws=1, leave_out=leave_out)
+    return {name: x["density"][0, 0] for name, x in trained.params["_left_out"].items()}
+
+
+def given_others(mean, covariance, y, block):
+    """The log density of some entries of a normal vector given all others."""
+    rest = np.setdiff1d(np.arange(len(y)), block)
+    W = np.linalg.solve(covariance[np.ix_(rest, rest)], covariance[np.ix_(rest, block)])
+    own = covariance[np.ix_(block, block)] - covariance[np.ix_(block, rest)] @ W
+    return multivariate_normal(mean[block] + W.T @ (y - mean)[rest], own).logpdf(y[block])
+
+
+def of_rows(covariance, y, blocks):
+    return [given_others(np.zeros(len(y)), covariance, y, np.atleast_1d(b)) for b in blocks]
+
+
+BLOCKS = {"rows": (None, range(N)), "groups": (GROUPS, np.split(np.arange(N), 3)), "futures": (FUTURES, FUTURES)}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_gaussian_data_given_others_are_those_of_the_dense_normal(kind):
+    leave_out, blocks = BLOCKS[kind]
+    np.testing.assert_allclose(
+        found(one, Y, leave_out=leave_out)["y"], of_rows(K + 0.1 * np.eye(N), Y, blocks), atol=1e-9
+    )
+
+
+def test_data_sites_know_each_other():
+    half = K[:, : N // 2]
+    both = np.block([[K + rbf(*pairs(X, X), 0.5, 3.0) + 0.1 * np.eye(N), 2 * half], [2 * half.T, 4 * half[: N // 2]]])
+    both[N:, N:] += 0.2 * np.eye(N // 2)
+    expected = of_rows(both, np.concatenate([Y, Y[: N // 2]]), range(N + N // 2))
+    left = found(two, Y)
+    np.testing.assert_allclose(np.concatenate([left["y"], left["z"]]), expected, atol=1e-9)
+    sparse = found(two, Y, InducingPoints(X))
+    np.testing.assert_allclose(np.concatenate([sparse["y"], sparse["z"]]), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
+@pytest.mark.parametrize("kind", ["apart", "mixed"])
+def test_several_outputs_are_left_out_together(kind, inducing):
+    A = np.array([[1.0, 0.3], [-0.5, 1.0]]) if kind == "mixed" else np.eye(2)
+    covariance = np.einsum("nm,jk,jl->nkml", K, A, A).reshape(2 * N, 2 * N) + 0.1 * np.eye(2 * N)
+    seen = np.flatnonzero(~np.isnan(BOTH.ravel()))
+    blocks = [np.flatnonzero(seen // 2 == n) for n in range(N)]
+    expected = of_rows(covariance[np.ix_(seen, seen)], BOTH.ravel()[seen], blocks)
+    mixed = jnp.asarray(A) if kind == "mixed" else None
+    left = found(partial(one, outputs=2, mixed=mixed, missing="mask"), BOTH, inducing)
+    np.testing.assert_allclose(left["y"], expected, atol=1e-9 if inducing is None else 1e-4)
+
+
+@pytest.mark.parametrize("sparse", ["vfe", "fitc"])
+def test_collapsed_bounds_leave_out_what_they_would_without_the_row(sparse):
+    expected = []
+    Kuu, Kuf = rbf(*pairs(Z, Z)), rbf(*pairs(Z, X))
+    left = 1 - np.sum(Kuf * np.linalg.solve(Kuu, Kuf), axis=0)
+    noise = 0.1 + (left if sparse == "fitc" else 0) * np.ones(N)
+    for n in range(N):
+        rest = np.delete(np.arange(N), n)
+        A = Kuf[:, rest] / noise[rest]
+        precision = Kuu + A @ Kuf[:, rest].T
+        mean = Kuf[:, n] @ np.linalg.solve(precision, A @ Y[rest])
+        variance = Kuf[:, n] @ np.linalg.solve(precision, Kuf[:, n]) + left[n] + 0.1
+        expected.append(norm(mean, np.sqrt(variance)).logpdf(Y[n]))
+    np.testing.assert_allclose(found(one, Y, InducingPoints(Z), sparse=sparse)["y"], expected, atol=1e-4)
+
+
+def laplace(rows):
+    """Mode and covariance of ``f`` at all inputs, from some of the counts."""
+    f, own = np.zeros(len(rows)), K[np.ix_(rows, rows)]
+    for _ in range(60):
+        W = np.exp(f)
+        f = own @ np.linalg.solve(np.diag(1 / W) + own, f + (COUNTS[rows] - W) / W)
+    cross = K[rows]
+    return cross.T @ (COUNTS[rows] - np.exp(f)), K - cross.T @ np.linalg.solve(own + np.diag(np.exp(-f)), cross)
+
+
+def predicted(mean, variance, count):
+    f = mean + np.sqrt(variance) * np.linspace(-9, 9, 4001)
+    return np.log(np.trapezoid(counts_of.pmf(count, np.exp(f)) * norm.pdf(f, mean, np.sqrt(variance)), f))
+
+
+@pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
+def test_laplace_takes_the_terms_off(inducing):
+    f, V = laplace(np.arange(N))
+    slope, W, v = COUNTS - np.exp(f), np.exp(f), np.diagonal(V)
+    variance = v / (1 - W * v)
+    expected = [predicted(*of) for of in zip(f - variance * slope, variance, COUNTS, strict=True)]
+    left = found(partial(one, noise=poisson), COUNTS, inducing)["y"]
+    np.testing.assert_allclose(left, expected, atol=1e-3)
+    brute = []
+    for n in range(N):
+        mean, covariance = laplace(np.delete(np.arange(N), n))
+        brute.append(predicted(mean[n], covariance[n, n], COUNTS[n]))
+    assert abs(np.sum(left) - np.sum(brute)) < 0.2
+    blocks = []
+    for rows in np.split(np.arange(N), 3):
+        mean, covariance = laplace(np.setdiff1d(np.arange(N), rows))
+        blocks.append(sum(predicted(mean[n], covariance[n, n], COUNTS[n]) for n in rows))
+    grouped = found(partial(one, noise=poisson), COUNTS, inducing, leave_out=GROUPS)["y"]
+    np.testing.assert_allclose(grouped, blocks, atol=0.5)
+
+
+@pytest.mark.slow
+def test_classes_are_seen_together():
+    program = partial(one, outputs=3, noise=Softmax)
+    left = found(program, LABELS)["y"]
+    brute = []
+    for n in range(N):
+        rest = np.delete(np.arange(N), n)
+        trained = Trained.of_draws(KEY, {}, X[rest], LABELS[rest], program=marginal(program), num_draws=4000)
+        probs = trained.predict(KEY, X[n : n + 1], num_draws=4000)["y"].probs[0]
+        brute.append(np.log(probs[LABELS[n]]))
+    np.testing.assert_allclose(left, brute, atol=0.25)
+    assert abs(np.sum(left) - np.sum(brute)) < 0.5
+
+
+def regression(X, y=None):
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 0.5))
+    noise = numpyro.sample("noise", dist.LogNormal(-2.0, 0.5))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+    with numpyro.plate("data", len(X)):
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+
+MORE = np.linspace(0, 6, 25)[:, None]
+OF_MORE = np.sin(2 * MORE[:, 0]) + 0.3 * np.random.default_rng(1).standard_normal(25)
+
+
+def posterior_draws(count):
+    """Draws of the exact posterior on a grid, and the log density of the data there without each row."""
+    grid = np.stack(np.meshgrid(np.linspace(-1.2, 1.2, 60), np.linspace(-4, 0, 60)), -1).reshape(-1, 2)
+    prior = norm(0, 0.5).logpdf(grid[:, 0]) + norm(-2, 0.5).logpdf(grid[:, 1])
+    all_rows, without = [], []
+    for lengthscale, noise in np.exp(grid):
+        C = rbf(*pairs(MORE, MORE), 1.0, lengthscale) + noise * np.eye(25)
+        all_rows.append(multivariate_normal(np.zeros(25), C).logpdf(OF_MORE))
+        without.append(all_rows[-1] - np.array(of_rows(C, OF_MORE, range(25))))
+    weights = np.exp(prior + all_rows - np.max(prior + all_rows))
+    weights_without = np.exp(prior[:, None] + without - np.max(prior[:, None] + without, axis=0))
+    elpd = np.log(
+        np.sum(weights_without * np.exp(np.array(all_rows)[:, None] - without), axis=0) / weights_without.sum(0)
+    )
+    chosen = RNG.choice(len(grid), (4, count // 4), p=weights / weights.sum())
+    return {"lengthscale": np.exp(grid[chosen, 0]), "noise": np.exp(grid[chosen, 1])}, elpd
+
+
+@pytest.mark.slow
+def test_arviz_leaves_out_as_brute_force_does(tmp_path):
+    import arviz as az
+
+    draws, elpd = posterior_draws(2000)
+    trained = Trained.of_draws(KEY, draws, MORE, OF_MORE, program=marginal(regression))
+    data = trained.to_arviz(KEY, MORE, OF_MORE)
+    left = az.loo(data, pointwise=True)
+    assert abs(float(left.elpd_loo if hasattr(left, "elpd_loo") else left.elpd) - elpd.sum()) < 0.1
+    assert not left.warning
+    assert "y_-n" in data["log_likelihood"].attrs["y"]
+    fewer = trained.to_arviz(KEY, X[:5], Y[:5], num_draws=20)["log_likelihood"]
+    assert fewer["y"].shape == (4, 5, 5) and "f_n" in fewer.attrs["y"]
+    grouped = Trained.of_draws(KEY, draws, MORE, OF_MORE, program=marginal(regression), leave_out=np.arange(25) // 9)
+    terms = grouped.to_arviz(KEY, MORE, OF_MORE, num_draws=20)["log_likelihood"]["y"]
+    assert terms.dims[-1] == "y_block" and terms.shape == (4, 5, 3)
+
+
+def test_points_are_left_out_at_the_inducing_variables_of_a_guide():
+    guide = InducingGuide(regression, kmeans(5))
+    trained = Trained(regression, guide, guide.init_params(KEY, X, Y))
+    lengthscale, noise = (float(trained.params[f"{name}_loc"]) for name in ("lengthscale", "noise"))
+    at = np.asarray(trained.params["f_inducing"])
+    Kuu, Kuf = rbf(*pairs(at, at), 1.0, lengthscale), rbf(*pairs(at, X), 1.0, lengthscale)
+    expected = []
+    for n in range(N):
+        A = np.delete(Kuf, n, axis=1)
+        precision = Kuu + A @ A.T / noise
+        mean = Kuf[:, n] @ np.linalg.solve(precision, A @ np.delete(Y, n)) / noise
+        left = 1 - Kuf[:, n] @ (np.linalg.solve(Kuu, Kuf[:, n]) - np.linalg.solve(precision, Kuf[:, n]))
+        expected.append(norm(mean, np.sqrt(left + noise)).logpdf(Y[n]))
+    np.testing.assert_allclose(trained.left_out(X, Y)["y"], expected, atol=1e-4)
+    assert trained.left_out(X, Y, leave_out=GROUPS)["y"].shape == (3,)
+    normal = InducingGuide(regression, kmeans(5), hyperparameters="normal")
+    with pytest.raises(ValueError, match="of_draws"):
+        Trained(regression, normal, normal.init_params(KEY, X, Y)).left_out(X, Y)
+
+
+@pytest.mark.parametrize("leave_out", [np.zeros(3), [np.array([N])], [np.array([1, 1])], []])
+def test_blocks_are_of_rows_that_are_there(leave_out):
+    with pytest.raises(ValueError, match="leave_out"):
+        found(one, Y, leave_out=leave_out)
+
+
+@pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
+def test_data_are_drawn_given_others(inducing):
+    P = np.linalg.inv(K + 0.1 * np.eye(N))
+    trained = Trained.of_draws(KEY, {}, X, Y, program=marginal(one, inducing), num_draws=10000)
+    drawn, variance = trained.params["_left_out"]["y"]["drawn"][0], 1 / np.diagonal(P)
+    np.testing.assert_allclose(drawn.mean(0), Y - variance * (P @ Y), atol=5 * np.sqrt(variance.max() / 10000))
+    np.testing.assert_allclose(drawn.var(0), variance, rtol=0.08)
