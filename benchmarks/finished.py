@@ -84,8 +84,8 @@ def tasks(seed: int) -> dict[str, Task]:
     many = rng.negative_binomial(3, 3 / (3 + np.exp(2 + 1.5 * wave))).astype(float)
     return {
         "regression": Task(regression, (X[every], (wave + 0.2 * noise)[every]), 2000),
-        "minibatches": Task(regression, (X, wave + 0.2 * noise), 4000, 50),
-        "counts": Task(counts, (X[every], many[every]), 3000),
+        "minibatches": Task(regression, (X, wave + 0.2 * noise), 2500, 50),
+        "counts": Task(counts, (X[every], many[every]), 2000),
         "deep": Task(deep, (X[every], (np.sign(wave) + 0.1 * noise)[every]), 4000),
     }
 

@@ -84,7 +84,10 @@ def test_candidates_are_compared_by_leaving_rows_out(standard_promotion):
 def test_candidates_that_are_not_finished_come_last_and_have_no_difference():
     a, b = np.array([-1.0, -2.0]), np.array([-0.5, -0.5])
     trained = SimpleNamespace(seconds=1.0)
-    done, cut = Candidate(-2.0, None, None, trained, a, "LOO"), Candidate(-1.0, None, None, trained, b, "LOO", "stopped")
+    done, cut = (
+        Candidate(-2.0, None, None, trained, a, "LOO"),
+        Candidate(-1.0, None, None, trained, b, "LOO", "stopped"),
+    )
     found = Comparison({"cut": cut, "done": done})
     assert list(found) == ["done", "cut"]
     head, *rows = str(found).splitlines()
