@@ -62,8 +62,8 @@ def _takes_loss(callback: Callback) -> bool:
 class EarlyStopping:
     """Ends a training when a number has not fallen at several looks in a row, and keeps the parameters of its least.
 
-    ``stopping = EarlyStopping(lambda params: nlpp(params, X_val, y_val)); trained = fit(..., callback=stopping)``, then
-    ``trained.with_params(stopping.params)``.
+    ``stopping = EarlyStopping(nlpp_of_params); trained = fit(..., callback=stopping)``, then
+    ``trained.with_params(stopping.params)``. A resumed training begins to count anew.
 
     Example:
         >>> from gpzoo.inference import EarlyStopping, StopTraining
@@ -76,8 +76,8 @@ class EarlyStopping:
         stopped at 400, best at 200
 
     Args:
-        metric: function of the parameters to the number, such as the nlpp of held-out rows; ``None`` for the loss, which
-            falls until nothing is learned any more, and says nothing of overfitting.
+        metric: function of the parameters to the number, such as the nlpp of held-out rows; ``None`` for the loss,
+            which says nothing of overfitting.
         patience: looks in a row that may not gain before the training ends. A look is every ``callback_steps`` of
             ``fit``.
         min_gain: the least fall that counts as one.

@@ -100,7 +100,9 @@ class Comparison(Mapping[str, Candidate]):
             for i, (own, c) in enumerate(zip(terms, self.values(), strict=True)):
                 below = terms[0] - own
                 numbers = [f"{x:.2f}" for x in (own.sum(), _error(own), below.sum(), _error(below))]
-                rows[i + 1] += (*(numbers[:2] + ["-", "-"] if c.unfinished else numbers), c.elpd_by)
+                if c.unfinished:
+                    numbers[2:] = "-", "-"
+                rows[i + 1] += (*numbers, c.elpd_by)
         if any(c.unfinished for c in self.values()):
             for i, c in enumerate((None, *self.values())):
                 rows[i] += ("not finished" if c is not None and c.unfinished else "",)
