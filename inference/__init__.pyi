@@ -21,6 +21,7 @@ from .guides.guide import InducingGuide
 from .guides.reparam import WhitenReparam, whitened
 from .guides.row_latents import Amortised, PerRow
 from .reports.report import report
+from .training.callbacks import EarlyStopping, Log, StopTraining
 from .training.checkpoints import CheckpointError
 from .training.comparison import Candidate, Comparison, compare, error_rate, rmse
 from .training.devices import all_devices
@@ -37,16 +38,19 @@ __all__ = [
     "CollapsedELBO",
     "Comparison",
     "Diagnosis",
+    "EarlyStopping",
     "Finding",
     "GaussianProcessELBO",
     "GlobalInducingGuide",
     "ImportanceWeightedELBO",
     "InducingGuide",
+    "Log",
     "NaturalGradients",
     "NonFiniteError",
     "OnlineELBO",
     "PerRow",
     "SitePrediction",
+    "StopTraining",
     "Trained",
     "WhitenReparam",
     "all_devices",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Self
 
@@ -14,9 +14,7 @@ import numpy as np
 
 from gpzoo._extras import needs
 from gpzoo.inference.fitted.trained import Trained
-
-#: Function of the parameters so far to numbers by name, such as an error on validation data.
-Metrics = Callable[[Mapping[str, Any]], Mapping[str, float]]
+from gpzoo.inference.training.callbacks import Metrics
 
 #: Parameters with more entries are not tracked: those of ``q(u)``, inducing inputs and networks.
 _MOST_ENTRIES = 16
@@ -26,7 +24,7 @@ _MOST_POINTS = 1000
 
 
 class TensorBoard:
-    """Writes events for TensorBoard: ``parameters/...``, ``metrics/...``, ``seconds`` and ``bound``.
+    """Writes events for TensorBoard: ``parameters/...``, ``metrics/...``, ``loss``, ``seconds`` and ``bound``.
 
     ``with TensorBoard("runs/board") as board: board.bound(fit(key, svi, 5000, X, y, callback=board))``
 
@@ -43,9 +41,9 @@ class TensorBoard:
             from tensorboardX import SummaryWriter
         self.writer, self.metrics = SummaryWriter(os.fspath(folder)), metrics
 
-    def __call__(self, step: int, seconds: float, params: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, seconds: float, params: Mapping[str, Any], loss: Any = None) -> None:
         """Write what is tracked after ``step`` steps."""
-        for name, value in _tracked(seconds, params, self.metrics).items():
+        for name, value in _tracked(seconds, params, self.metrics, loss).items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
@@ -62,7 +60,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """Logs metrics into MLflow's active run: ``parameters/...``, ``metrics/...``, ``seconds`` and ``bound``.
+    """Logs metrics into MLflow's active run: ``parameters/...``, ``metrics/...``, ``loss``, ``seconds`` and ``bound``.
 
     ``with mlflow.start_run(): flow = MLflow(); flow.bound(fit(key, svi, 5000, X, y, callback=flow))``
 
@@ -78,9 +76,9 @@ class MLflow:
             import mlflow
         self.mlflow, self.metrics = mlflow, metrics
 
-    def __call__(self, step: int, seconds: float, params: Mapping[str, Any]) -> None:
+    def __call__(self, step: int, seconds: float, params: Mapping[str, Any], loss: Any = None) -> None:
         """Log what is tracked after ``step`` steps."""
-        numbers = _tracked(seconds, params, self.metrics)
+        numbers = _tracked(seconds, params, self.metrics, loss)
         # MLflow refuses names with other characters.
         self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in numbers.items()}, step=step)
 
@@ -91,8 +89,8 @@ class MLflow:
         self.mlflow.MlflowClient().log_batch(run.info.run_id, batch)
 
 
-def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None) -> dict[str, float]:
-    numbers = {"seconds": float(seconds)}
+def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None, loss: Any) -> dict[str, float]:
+    numbers = {"seconds": float(seconds)} | ({} if loss is None or np.ndim(loss) else {"loss": float(loss)})
     for name, value in params.items():
         if isinstance(value, Mapping | list | tuple) or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             continue

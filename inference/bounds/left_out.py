@@ -136,7 +136,7 @@ def _by_precision(
         return density, y[numbers] - linalg.solve_lower(L, white - noise, transpose=True)[..., 0]
 
     density, drawn = jax.vmap(of_output)((P, r, data.y, random.split(key, len(data.y))))
-    drawn = _by_row(drawn).reshape(-1, term.columns) + _columns(term.marginals.mean) if blocks.single else drawn
+    drawn = _by_row(drawn).reshape(-1, term.columns) + _columns(term.marginals.loc) if blocks.single else drawn
     return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), _in_shape(term, drawn)
 
 
@@ -184,7 +184,7 @@ def _by_cavity(
     if term.gaussian:
         by_output = (lambda x: x.T[..., None]) if latents.apart else (lambda x: x[None])
         residual, noise, seen = residual_of(term)
-        y = residual + _columns(f.mean)
+        y = residual + _columns(f.loc)
         seen = jnp.broadcast_to(True if seen is None else seen, y.shape)
         own = jax.tree.map(by_output, (y, jnp.broadcast_to(noise, y.shape) + left, seen))
         keys = random.split(key, len(own[0]))
@@ -263,7 +263,7 @@ def _predicted(
     f, variance = term.marginals, jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left
     if len(V) > 1 or mean.shape[1] == 1:
         mean, variance = mean.reshape(f.shape), variance.reshape(f.shape)
-        f = f._with_fields(mean=mean, source_variance=variance, parts=(), loading=None, shared=None)
+        f = f._with_fields(loc=mean, source_variance=variance, parts=(), loading=None, shared=None)
         return _likelihood(term, f).predictive_log_prob(term.value)
     draws = _drawn(random.key(0), mean, V, left, _DRAWS)
     each = lax.map(lambda f: _likelihood(term, f).log_prob(term.value), draws)

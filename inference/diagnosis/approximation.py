@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import Measured, Process
+from gpzoo.inference.training.finished import MORE_STEPS, End
 from gpzoo.inference.training.natural import shortened
 
 #: Share of its prior variance that a row has left given ``u`` from where on the model says nothing of it. A row at 2.1
@@ -43,13 +44,6 @@ COLLAPSED = 0.01
 
 #: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is as long.
 UNMOVED = 1e-4
-
-#: Nats per row that a tenth of the training, or so many more steps, may still gain: predictions hardly change by less.
-GAINED = 0.01
-
-#: Steps of Adam, and their rate, by which a training is asked whether the bound would still rise at a rate that has not
-#: fallen. They move a parameter by up to one, the scale of a softplus or a logarithm.
-MORE_STEPS, RATE = 50, 0.02
 
 
 def by_site(measured: Measured) -> Diagnosis:
@@ -202,45 +196,28 @@ def _few(values: np.ndarray) -> str:
     return f"{values[0]:.4g}" if values.size == 1 else f"values from {values.min():.4g} to {values.max():.4g}"
 
 
-def course(
-    losses: np.ndarray, rows: int, backed_off: Mapping[str, Any], more: Callable[[], np.ndarray | None] = lambda: None
-) -> Diagnosis:
-    """Whether the bound was still rising when training ended, or would rise if its learning rate had not fallen.
+def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any], end: End) -> Diagnosis:
+    """How the training ended.
 
     Args:
         losses: negative bounds, ``[num_steps]``.
         rows: number of rows of training.
         backed_off: steps of natural gradients that were shortened, by site.
-        more: the losses of :data:`MORE_STEPS` more steps, ``None`` where these cannot be taken.
+        end: how it ended.
     """
-    if len(losses) < 20:
+    if end.last is None:
         return Diagnosis()
-    tenth, bounds = len(losses) // 10, -np.asarray(losses, np.float64)
-    last, before = bounds[-tenth:], bounds[-2 * tenth : -tenth]
-    gain = float(last.mean() - before.mean())
-    # Around straight lines, whose slopes are no noise.
-    error = float(np.hypot(_scatter(last), _scatter(before)) / np.sqrt(tenth))
-    shown = [("steps", len(losses)), ("bound over the last tenth", float(last.mean()))]
-    shown += [("gain over the tenth before", gain), ("standard error of the gain", error)]
-    findings = []
+    tenth, findings = len(losses) // 10, []
+    shown = [("steps", len(losses)), ("bound over the last tenth", float(-np.mean(losses[-tenth:], dtype=np.float64)))]
+    shown += [("gain over the tenth before", end.last.nats), ("standard error of the gain", end.last.error)]
+    if end.more is not None:
+        shown += [(f"gain of {MORE_STEPS} more steps", end.more.nats), ("its standard error", end.more.error)]
     for site, count in backed_off.items():
         shown.append((f"shortened natural steps of {site}", int(count)))
         if words := shortened(site, int(count), len(losses)):
             findings.append(finding("natural steps shortened", site, reason=words))
-    numbers = {"steps": len(losses), "more": MORE_STEPS, "rate": RATE}
-    which = "rising" if gain > max(GAINED * rows, 3 * error) else None
-    if which is None and (further := more()) is not None:
-        end = -np.asarray(further, np.float64)[-len(further) // 5 :]
-        gain = float(end.mean() - last.mean())
-        # By as much as single steps scatter, noise at a constant rate holds a training off its optimum.
-        noise = max(_scatter(last), 3 * _scatter(end) / np.sqrt(len(end)))
-        shown.append((f"gain of {MORE_STEPS} more steps at a rate of {RATE}", gain))
-        which = "stopped" if gain > max(GAINED * rows, noise) else None
-    if which:
-        findings.insert(0, finding("training not finished", None, which, gain=gain, per_row=gain / rows, **numbers))
+    if end.unfinished:
+        gain, numbers = end.gain.nats, {"steps": len(losses), "more": MORE_STEPS}
+        found = finding("training not finished", None, end.unfinished, gain=gain, per_row=gain / rows, **numbers)
+        findings.insert(0, found)
     return Diagnosis(tuple(findings), table("Training", shown))
-
-
-def _scatter(values: np.ndarray) -> float:
-    steps = np.arange(len(values))
-    return float(np.std(values - np.polyval(np.polyfit(steps, values, 1), steps)))

@@ -22,7 +22,6 @@ from numpyro.optim import Adam
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
-from gpzoo.errors import GPZooError
 from gpzoo.inference.bounds.elbo import GaussianProcessELBO
 from gpzoo.inference.diagnosis import approximation, chains, khat, loo, restarts
 from gpzoo.inference.diagnosis.check import of_arguments, of_sums
@@ -39,10 +38,10 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import Trace
-from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.finished import Gain, end_of, gain_of_more_steps
 from gpzoo.inference.training.sources import described_arguments
 
-#: Rows of training from which on no further steps are taken.
+#: Rows from which on no joint q of a sum is trained.
 _MOST_ROWS = 10_000
 
 #: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
@@ -161,10 +160,11 @@ def _causes(
     rows, numbers = _rows_of_training(trained, subject.args), described_arguments(trained.model, subject.args, {})
     of_training = bool(numbers) and numbers.items() <= trained.data.items()
     data, reason = _of_training(subject, train_args, rows, of_training)
-    more = partial(_more_steps, rng_key, subject, None if reason else data)
+    more = lambda: None if reason else _more_steps(rng_key, trained, subject, data)  # noqa: E731
+    num_rows = rows or number_of_rows(subject.args)
     return Diagnosis.joined(
         [
-            approximation.course(trained.losses, rows or number_of_rows(subject.args), trained.backed_off, more),
+            approximation.course(trained.losses, num_rows, trained.backed_off, end_of(trained.losses, num_rows, more)),
             chains.of_draws(subject),
             Diagnosis() if by_draws else approximation.by_site(measured),
             approximation.inducing(measured, inner, drawn=by_draws),
@@ -196,17 +196,13 @@ def _of_training(
     return data, ""
 
 
-def _more_steps(rng_key: Array, subject: BoundModel, data: tuple | None) -> np.ndarray | None:
-    """The losses of further steps from the parameters, at a rate that has not fallen; ``None`` where none are taken."""
-    if data is None or isinstance(subject.guide, DrawsGuide) or number_of_rows(data) > _MOST_ROWS:
+def _more_steps(rng_key: Array, trained: Trained, subject: BoundModel, data: tuple) -> Gain | None:
+    """What more steps of the training would gain; ``None`` where none are taken."""
+    if isinstance(subject.guide, DrawsGuide):
         return None
-    svi = SVI(subject.model, subject.guide, Adam(approximation.RATE), GaussianProcessELBO())
-    key, steps = named_key(rng_key, "more steps"), approximation.MORE_STEPS
-    options: dict[str, Any] = {"model_kwargs": subject.kwargs, "init_params": subject.params, "progress": False}
-    try:
-        return fit(key, svi, steps, *data, **options).losses
-    except GPZooError:  # steps that are too long say nothing of the parameters that they began at
-        return None
+    svi = SVI(subject.model, subject.guide, Adam(0.0), GaussianProcessELBO())  # steps have rates of their own
+    size = trained.data.get("batch_size")
+    return gain_of_more_steps(named_key(rng_key, "more steps"), svi, subject.params, data, size, subject.kwargs)
 
 
 def _of_posterior(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ from numpyro.infer.util import initialize_model
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import NonFiniteError
+from gpzoo.inference.fitted._nuts_progress import WatchedNUTS, wanted
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
@@ -41,7 +44,7 @@ def nuts(
     num_samples: int = 500,
     num_chains: int = 4,
     target_accept_prob: float = 0.8,
-    progress: bool = False,
+    progress: bool | None = None,
     extra_fields: Sequence[str] = ("energy", "num_steps", "accept_prob"),
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> MCMC:
@@ -73,7 +76,9 @@ def nuts(
         num_samples: draws of each chain.
         num_chains: number of chains.
         target_accept_prob: see :class:`numpyro.infer.NUTS`.
-        progress: whether to show a bar, for which chains run side by side: on a CPU that takes longer.
+        progress: whether to say how long it may take, show a bar with time left, divergences and step size, and end
+            with divergences, the largest R-hat and the smallest effective sample size, all on the standard error.
+            ``None`` does so in terminals and notebooks.
         extra_fields: what ``mcmc.get_extra_fields()`` is to have beside ``diverging``, such as for ``az.plot_energy``.
         model_kwargs: the program's keyword arguments, by name.
 
@@ -106,31 +111,32 @@ def nuts(
         flat, unravel = ravel_pytree(start.param_info.z)
         potential = lambda x: start.potential_fn(unravel(x))  # noqa: E731
         noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)
-        points, spread = jax.jit(partial(_starts, potential))(flat, noise)
+        mode = jax.jit(partial(_mode, potential))(flat)
+        around = jax.jit(partial(_around, potential)).lower(mode, noise).compile()
+        jax.block_until_ready(around(mode, noise))  # the first run is slower
+        began = time.perf_counter()
+        points, spread = jax.block_until_ready(around(mode, noise))
+        gradient = (time.perf_counter() - began) / (2 * len(flat) + len(noise) / 2)
         checks.refuse(
             not np.all(np.isfinite(np.asarray(points))),
             "No start with a finite density was found: check the priors and the data, or take float64 "
             "(numpyro.enable_x64()).",
             NonFiniteError,
         )
-        kernel = NUTS(
-            program,
-            dense_mass=True,
-            inverse_mass_matrix=np.asarray(spread @ spread.T),
-            target_accept_prob=target_accept_prob,
-        )
-        together: Any = "vectorized" if progress or jax.default_backend() != "cpu" else _one_by_one
-        mcmc = MCMC(
-            kernel,
-            num_warmup=counts["num_warmup"],
-            num_samples=counts["num_samples"],
-            num_chains=counts["num_chains"],
-            chain_method=together,
-            progress_bar=progress,
-        )
+        one_by_one = jax.default_backend() == "cpu"
+        options: dict[str, Any] = {
+            "dense_mass": True,
+            "inverse_mass_matrix": np.asarray(spread @ spread.T),
+            "target_accept_prob": target_accept_prob,
+        }
+        watched = WatchedNUTS(program, in_turn=one_by_one, **options) if wanted(progress) else None
+        together: Any = _one_by_one if one_by_one and watched is None else "vectorized"
+        kernel = NUTS(program, **options) if watched is None else watched
+        mcmc = MCMC(kernel, **counts, chain_method=together, progress_bar=watched is not None, progress_rate=1)
         first = jax.vmap(unravel)(points) if len(points) > 1 else unravel(points[0])
-        mcmc.run(named_key(key, "nuts"), *given, init_params=first, extra_fields=extra_fields, **kwargs)
-        jax.block_until_ready(mcmc.get_samples())
+        with nullcontext() if watched is None else watched.spoken(mcmc, gradient):
+            mcmc.run(named_key(key, "nuts"), *given, init_params=first, extra_fields=extra_fields, **kwargs)
+            jax.block_until_ready(mcmc.get_samples())
     return mcmc
 
 
@@ -139,10 +145,8 @@ def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return partial(lax.map, chain)
 
 
-def _starts(
-    potential: Callable[[Array], Array], start: Float[Array, " D"], noise: Float[Array, "C D"]
-) -> tuple[Float[Array, "C D"], Float[Array, "D D"]]:
-    """Where chains start around the mode of a density, and a root of the inverse Hessian there."""
+def _mode(potential: Callable[[Array], Array], start: Float[Array, " D"]) -> Float[Array, " D"]:
+    """The mode of a density, by L-BFGS."""
     optimizer = optax.lbfgs()
     both = optax.value_and_grad_from_state(potential)
 
@@ -159,12 +163,21 @@ def _starts(
         return (count < _STEPS) & (change > _ENOUGH * (1 + jnp.abs(value)))
 
     state = (start, potential(start), optimizer.init(start), jnp.asarray(jnp.inf, start.dtype), 0)
-    mode, *_ = lax.while_loop(going, step, state)
-    size = jnp.finfo(start.dtype).eps ** (1 / 3)
-    moves = size * jnp.eye(len(start), dtype=start.dtype)
+    return lax.while_loop(going, step, state)[0]
+
+
+def _around(
+    potential: Callable[[Array], Array], mode: Float[Array, " D"], noise: Float[Array, "C D"]
+) -> tuple[Float[Array, "C D"], Float[Array, "D D"]]:
+    """Where chains start around the mode of a density, and a root of the inverse Hessian there.
+
+    It takes ``2 D`` gradients and ``C`` densities.
+    """
+    size = jnp.finfo(mode.dtype).eps ** (1 / 3)
+    moves = size * jnp.eye(len(mode), dtype=mode.dtype)
     slopes = lambda sign: lax.map(jax.grad(potential), mode + sign * moves)  # noqa: E731
     H = (slopes(1) - slopes(-1)) / (2 * size)
-    H = jnp.where(jnp.isfinite(H), (H + H.T) / 2, jnp.eye(len(start), dtype=start.dtype))
+    H = jnp.where(jnp.isfinite(H), (H + H.T) / 2, jnp.eye(len(mode), dtype=mode.dtype))
     values, vectors = jnp.linalg.eigh(H)
     spread = vectors / jnp.sqrt(jnp.clip(values, 1 / _MOST**2, 1 / _LEAST**2))
     points = mode + 2 * noise @ spread.T

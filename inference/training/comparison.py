@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import terms_per_datum, unmasked
+from gpzoo.inference.training.finished import end_of, gain_of_more_steps
 from gpzoo.inference.training.fit import fit
 from gpzoo.likelihoods import Likelihood
 
@@ -51,6 +53,9 @@ class Candidate:
         trained: the trained model.
         elpd: log predictive density of every training row given others, in nats, ``[N]``; ``None`` if not asked for.
         elpd_by: how that was found, ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` or ``"10 folds"``.
+        unfinished: why the training is not finished, ``"rising"`` or ``"stopped"`` (see
+            :func:`~gpzoo.inference.diagnose`, whose finding has the same reasons); empty for one that is, or that is
+            too short or too large to tell.
     """
 
     bound: float
@@ -59,10 +64,13 @@ class Candidate:
     trained: Trained
     elpd: np.ndarray | None = None
     elpd_by: str = ""
+    unfinished: str = ""
 
 
 class Comparison(Mapping[str, Candidate]):
     """Trained candidates by name, the highest bound (or elpd, where asked for) first; it prints as a table.
+
+    Candidates whose training is not finished come after all others, and are marked: they are not ranked.
 
     Example:
         >>> from gpzoo.inference import Candidate, Comparison
@@ -73,7 +81,7 @@ class Comparison(Mapping[str, Candidate]):
 
     def __init__(self, candidates: Mapping[str, Candidate], score: str = "score") -> None:
         self._score = score
-        self._candidates = dict(sorted(candidates.items(), key=lambda item: -_merit(item[1])))
+        self._candidates = dict(sorted(candidates.items(), key=lambda item: _place(item[1])))
 
     def __getitem__(self, name: str) -> Candidate:
         return self._candidates[name]
@@ -94,15 +102,21 @@ class Comparison(Mapping[str, Candidate]):
             rows[0] += ("elpd", "error", "below best", "error", "by")
             for i, (own, c) in enumerate(zip(terms, self.values(), strict=True)):
                 below = terms[0] - own
-                numbers = (own.sum(), _error(own), below.sum(), _error(below))
-                rows[i + 1] += (*(f"{x:.2f}" for x in numbers), c.elpd_by)
+                numbers = [f"{x:.2f}" for x in (own.sum(), _error(own), below.sum(), _error(below))]
+                if c.unfinished:
+                    numbers[2:] = "-", "-"
+                rows[i + 1] += (*numbers, c.elpd_by)
+        if any(c.unfinished for c in self.values()):
+            for i, c in enumerate((None, *self.values())):
+                rows[i] += ("not finished" if c is not None and c.unfinished else "",)
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]) for r in rows)
         return "\n".join(line.rstrip() for line in lines)
 
 
-def _merit(candidate: Candidate) -> float:
-    return candidate.bound if candidate.elpd is None else float(candidate.elpd.sum())
+def _place(candidate: Candidate) -> tuple[bool, float]:
+    merit = candidate.bound if candidate.elpd is None else float(candidate.elpd.sum())
+    return bool(candidate.unfinished), -merit
 
 
 def _error(terms: np.ndarray) -> float:
@@ -167,7 +181,8 @@ def compare(
     """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
 
     All see the same rows in the same order. Bounds compare models only as far as they are tight: give all candidates
-    enough inducing variables and steps.
+    enough inducing variables and steps. A candidate whose bound was still rising, or which a hundred more steps raise,
+    is marked as not finished and not ranked.
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
@@ -262,7 +277,7 @@ def compare(
             bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
             found[name] = Candidate(bound, None, None, trained)  # which an error below leaves in .finished
             nlpp, scored = task.tested(trained)
-            found[name] = replace(found[name], nlpp=nlpp, score=scored)
+            found[name] = replace(found[name], nlpp=nlpp, score=scored, unfinished=task.unfinished(trained, svi))
             if folds:
                 left, by = task.left_out(trained, svi)
                 found[name] = replace(found[name], elpd=left, elpd_by=by)
@@ -312,6 +327,12 @@ class _Task:
             error.add_note(f"Candidate {name!r} cannot be trained, or not without the rows of a fold.")
             raise
         return begun
+
+    def unfinished(self, trained: Trained, svi: SVI) -> str:
+        """Why a training is not finished; see :class:`Candidate`."""
+        key, data = named_key(self.rng_key, "more steps"), self.data
+        more = partial(gain_of_more_steps, key, svi, trained.params, data, self.batch_size, self.kwargs)
+        return end_of(trained.losses, len(data[0]), more).unfinished
 
     def tested(self, trained: Trained) -> tuple[float | None, float | None]:
         """The nlpp and the score of the test rows, or ``None`` for what is not asked for."""

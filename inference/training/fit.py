@@ -36,6 +36,7 @@ from gpzoo.inference.programs.labelled import columns_of, unlabelled
 from gpzoo.inference.training._mesh import Placement
 from gpzoo.inference.training._progress import progress_bar
 from gpzoo.inference.training._signals import Signals
+from gpzoo.inference.training.callbacks import Callback, StopTraining, joined
 from gpzoo.inference.training.checkpoints import Checkpoints
 from gpzoo.inference.training.failures import keep_finite, raise_failure, refuse_coinciding, warn_if_fallen
 from gpzoo.inference.training.natural import NaturalGradients, Rate, shortened
@@ -71,7 +72,7 @@ def fit(
     natural: Rate | Mapping[str, Rate] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 180.0,
-    callback: Callable[[int, float, dict[str, Any]], None] | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     callback_steps: int = 1000,
     progress: bool | str = True,
 ) -> Trained:
@@ -144,8 +145,11 @@ def fit(
             fails. A folder has one training at a time.
         checkpoint_seconds: seconds between checkpoints.
         callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
-            evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. A
-            resumed training goes on from its checkpoint: steps from there on are reported again, the same.
+            evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. One
+            that has a parameter ``loss`` is given the mean loss of the steps since the look before, the negative
+            bound, with several keys an array ``[K]``. One that raises :class:`~gpzoo.inference.StopTraining`, as
+            :class:`~gpzoo.inference.EarlyStopping` does, ends the training, whose result is returned. Several are a
+            list. A resumed training goes on from its checkpoint: steps from there on are reported again, the same.
         callback_steps: steps between two calls.
         progress: show a progress bar with the ELBO and steps per second; a string is shown as the training's name.
 
@@ -180,7 +184,7 @@ def fit(
     """
     svi = _with_natural(svi, natural)
     num_steps = checks.count("num_steps", num_steps)
-    callback_steps = checks.positive_int("callback_steps", callback_steps)
+    callback, callback_steps = joined(callback), checks.positive_int("callback_steps", callback_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
     checks.positive_number("checkpoint_seconds", checkpoint_seconds, or_zero=True)
     if checkpoint is not None:
@@ -221,7 +225,9 @@ def fit(
                 return
             paused = time.perf_counter()
             try:
-                callback(state.step, paused - started, setup.params(state.numpyro_state))
+                since = pace.reported_before(state.step)
+                loss = state.losses[:, since:].mean(axis=1).reshape(replicates.shape)[()]
+                callback(state.step, paused - started, setup.params(state.numpyro_state), loss)
             finally:
                 started += time.perf_counter() - paused
 
@@ -260,6 +266,8 @@ def fit(
                             save()
                         if not state.all_failed:
                             report()
+            except StopTraining:
+                pass
             finally:  # also where a callback raises, or rows that cannot be read
                 saved = save()
         signals.propagate(saved)
@@ -357,6 +365,11 @@ class _Pace:
         """Whether a callback is due at a step."""
         at_end = step >= self.num_steps
         return step > 0 and self.callback_steps is not None and (at_end or step % self.callback_steps == 0)
+
+    def reported_before(self, step: int) -> int:
+        """The step of the report before that at ``step``."""
+        every = self.callback_steps or 1
+        return (step - 1) // every * every
 
     def measured(self, count: int, seconds: float) -> None:
         """Learn from the time that steps took."""

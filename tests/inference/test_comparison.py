@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import numpyro
@@ -12,7 +13,15 @@ from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
 
 from gpzoo import GaussianProcess, kmeans
-from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, compare, lbfgs
+from gpzoo.inference import (
+    Candidate,
+    CollapsedELBO,
+    Comparison,
+    GaussianProcessELBO,
+    InducingGuide,
+    compare,
+    lbfgs,
+)
 from gpzoo.inference.training import comparison
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
@@ -70,6 +79,36 @@ def test_candidates_are_compared_by_leaving_rows_out(standard_promotion):
         table = az.compare(exports)
     assert list(table.index) == ["right", "smooth"]
     assert np.abs(table["elpd_diff"].to_numpy(float)).max() == pytest.approx(below[0].sum(), abs=error / 2)
+
+
+def test_candidates_that_are_not_finished_come_last_and_have_no_difference():
+    a, b = np.array([-1.0, -2.0]), np.array([-0.5, -0.5])
+    trained = SimpleNamespace(seconds=1.0)
+    done, cut = (
+        Candidate(-2.0, None, None, trained, a, "LOO"),
+        Candidate(-1.0, None, None, trained, b, "LOO", "stopped"),
+    )
+    found = Comparison({"cut": cut, "done": done})
+    assert list(found) == ["done", "cut"]
+    head, *rows = str(found).splitlines()
+    assert "below best" in head and "not finished" not in rows[0]
+    assert rows[1].split()[-5:] == ["-", "-", "LOO", "not", "finished"]
+
+
+@pytest.mark.slow
+def test_a_training_that_its_falling_rate_stopped_is_not_ranked(standard_promotion):
+    """A cosine of 150 steps leaves the better kernel behind the worse one, which has little to learn."""
+    X, y = sine(60)
+    candidates = {}
+    for name, steps in (("stopped", 150), ("finished", 2000)):
+        program = partial(of_kernel, RBF(1.0, 0.8 if name == "stopped" else 3.0))
+        candidates[name] = program, optax.cosine_decay_schedule(0.02, steps)
+    found = {}
+    for name, (program, rate) in candidates.items():
+        steps = 150 if name == "stopped" else 2000
+        found |= compare(KEY, {name: (program, kmeans(12))}, X, y, num_steps=steps, learning_rate=rate, progress=False)
+    assert [found[name].unfinished for name in ("stopped", "finished")] == ["stopped", ""]
+    assert list(Comparison(found)) == ["finished", "stopped"]
 
 
 @pytest.mark.parametrize("folds", [1, 9, "waic", 2.5, 3.0, True, np.float64(2), float("nan"), [2, 3]])

@@ -33,6 +33,7 @@ def check(found, result):
     """``found``: values by name and step."""
     assert {name: list(steps) for name, steps in found.items()} == {
         "seconds": [10, 20, 25],
+        "loss": [10, 20, 25],
         "parameters/f_mean": [10, 20, 25],
         "parameters/f_scale": [10, 20, 25],
         "metrics/twice-the-mean": [10, 20, 25],
@@ -40,6 +41,7 @@ def check(found, result):
     }
     assert found["parameters/f_mean"][25] == pytest.approx(float(result.params["f_mean"]), rel=1e-6)
     assert found["metrics/twice-the-mean"][10] == pytest.approx(2 * found["parameters/f_mean"][10], rel=1e-6)
+    assert found["loss"][25] == pytest.approx(result.losses[20:].mean(), rel=1e-6)
     np.testing.assert_allclose(list(found["bound"].values()), -result.losses, rtol=1e-6)
 
 

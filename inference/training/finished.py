@@ -1,0 +1,148 @@
+"""The end of a training: whether the bound was still rising, or would rise if its learning rate had not fallen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.infer import SVI
+from numpyro.optim import Adam
+
+from gpzoo.errors import GPZooError
+from gpzoo.inference.bounds.elbo import GaussianProcessELBO
+from gpzoo.inference.programs.rows import number_of_rows
+from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.protocol import of_objective
+
+#: Nats per row that a tenth of the training, or some more steps, may still gain: predictions hardly change by less.
+GAINED = 0.01
+
+#: Standard errors of a gain below which it is noise.
+_ERRORS = 3
+
+#: Steps of Adam beyond the end, and the rates from which they fall to zero. The first moves parameters by half of the
+#: scale of a softplus or a logarithm; where the bound falls by it, it is too high to say anything.
+MORE_STEPS, RATES = 100, (0.01, 0.001)
+
+#: Steps at which the bound is measured before and after, with the same minibatches and draws.
+_LOOKS = 20
+
+#: Fewer steps are no training that could be done, and of more rows a step no more are taken.
+_FEWEST, _MOST_ROWS = 20, 10_000
+
+
+class Gain(NamedTuple):
+    """Nats that a bound gained, with their standard error."""
+
+    nats: float
+    error: float
+
+    def is_more_than_noise(self, rows: int) -> bool:
+        """Whether a training that gains as much is not finished.
+
+        Args:
+            rows: number of rows of training.
+        """
+        return self.nats > max(GAINED * rows, _ERRORS * self.error)
+
+
+class End(NamedTuple):
+    """How a training ended.
+
+    Attributes:
+        last: gain of the last tenth of the steps over the tenth before; ``None`` of trainings too short to be judged.
+        more: gain of :data:`MORE_STEPS` more steps; ``None`` where none were taken.
+        unfinished: ``"rising"`` where the last tenth gained more than noise, ``"stopped"`` where more steps did; empty
+            for a training that is finished, or of which nothing is known.
+    """
+
+    last: Gain | None
+    more: Gain | None = None
+    unfinished: str = ""
+
+    @property
+    def gain(self) -> Gain:
+        """The gain that says it is not finished."""
+        return (self.last if self.unfinished == "rising" else self.more) or Gain(0.0, 0.0)
+
+
+def end_of(losses: np.ndarray, rows: int, more: Callable[[], Gain | None] = lambda: None) -> End:
+    """How a training ended, by its losses, and where these say nothing by more steps.
+
+    Args:
+        losses: negative bounds, ``[num_steps]``.
+        rows: number of rows of training.
+        more: see :func:`gain_of_more_steps`.
+    """
+    if len(losses) < _FEWEST:
+        return End(None)
+    tenth, bounds = len(losses) // 10, -np.asarray(losses, np.float64)
+    after, before = bounds[-tenth:], bounds[-2 * tenth : -tenth]
+    error = np.hypot(_scatter(after), _scatter(before)) / np.sqrt(tenth)
+    last = Gain(float(after.mean() - before.mean()), float(error))
+    if last.is_more_than_noise(rows):
+        return End(last, None, "rising")
+    further = more()
+    stopped = further is not None and further.is_more_than_noise(rows)
+    return End(last, further, "stopped" if stopped else "")
+
+
+def _scatter(values: np.ndarray) -> float:
+    """Standard deviation around a straight line, whose slope is no noise."""
+    steps = np.arange(len(values))
+    return float(np.std(values - np.polyval(np.polyfit(steps, values, 1), steps)))
+
+
+def gain_of_more_steps(
+    rng_key: Array,
+    svi: SVI,
+    params: Mapping[str, Any],
+    data: tuple,
+    batch_size: int | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> Gain | None:
+    """What more steps of Adam gain, measured before and after with the same minibatches and draws.
+
+    Args:
+        rng_key: of minibatches and draws.
+        svi: the training; with an objective that finds parameters by itself, the bound is that of all of them.
+        params: where it ended.
+        data: the program's positional arguments.
+        batch_size: rows of a step, ``None`` for all.
+        model_kwargs: the program's keyword arguments, by name.
+
+    Returns:
+        The gain; ``None`` if such steps fail, or are of more rows than would be quick.
+    """
+    rows = number_of_rows(data)
+    batch_size = None if batch_size is None or batch_size >= rows else batch_size
+    if (batch_size or rows) > _MOST_ROWS:
+        return None
+    loss = svi.loss if of_objective(svi.loss).finisher is None else GaussianProcessELBO()
+    options: dict[str, Any] = {"batch_size": batch_size, "model_kwargs": model_kwargs, "progress": False}
+    gain = None
+    for rate in RATES:
+        probe = SVI(svi.model, svi.guide, Adam(_schedule(rate)), loss, **svi.static_kwargs)
+        try:
+            moved = fit(rng_key, probe, MORE_STEPS + _LOOKS, *data, init_params=params, **options)
+            after = fit(rng_key, probe, _LOOKS, *data, init_params=moved.params, **options)
+        except GPZooError:  # steps that are too long say nothing of the parameters that they began at
+            continue
+        gained = np.asarray(moved.losses[:_LOOKS] - after.losses, np.float64)
+        gain = Gain(float(gained.mean()), float(gained.std() / np.sqrt(_LOOKS)))
+        if gain.nats >= 0:
+            return gain
+    return gain
+
+
+def _schedule(rate: float) -> Callable[[Any], Array]:
+    """A rate of zero, in which Adam learns the scales of the gradients, and then a falling one."""
+
+    def at(step: Any) -> Array:
+        part = jnp.clip((step - _LOOKS) / MORE_STEPS, 0.0, 1.0)
+        return jnp.where(step < _LOOKS, 0.0, rate * (1 + jnp.cos(np.pi * part)) / 2)
+
+    return at
