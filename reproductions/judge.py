@@ -381,7 +381,8 @@ class Answers:
         if result["folds"] and len({splits_of(self.records.found[each]) for each in runs}) == 1:
             parts.append("{count} of {of} splits".format(**result["folds"]))
         if M := result["settings"].get("num_inducing"):
-            parts.append(f"M {M:,}")
+            every = {self.records.found[each]["settings"].get("num_inducing") for each in runs}
+            parts += [f"M {M:,}"] if len(every) == 1 else []
         return ", ".join([*parts, *([PAPERS] if settings_of(result) == PAPERS else [])])
 
 
