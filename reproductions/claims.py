@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -149,6 +150,7 @@ class Paper:
         by_hand: how its settings were chosen by hand, see :func:`~gpzoo.reproductions.experiment.by_hand`, in which
             ``presets``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
+        module: the file with its experiments, of a paper of one's own; ``None`` for a paper of ``gpzoo``.
     """
 
     key: str
@@ -161,6 +163,7 @@ class Paper:
     telling: Mapping[str, Any] = field(default_factory=dict)
     by_hand: Mapping[str, Any] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
+    module: Path | None = None
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -178,17 +181,24 @@ class Paper:
             found[variant] = found[other]
         return found
 
+    def sha256(self) -> str:
+        """The hash of the two files of a paper of one's own."""
+        assert self.module is not None
+        return hashlib.sha256(self.module.read_bytes() + self.module.with_suffix(".toml").read_bytes()).hexdigest()
+
 
 def load(paper: str | Path) -> Paper:
     """What a paper prints, and the facts of its experiments.
 
     Args:
-        paper: the name of a paper of ``gpzoo``, or the path of a TOML file of one's own.
+        paper: the name of a paper of ``gpzoo``, or the path of a TOML file of one's own, ``NAME.toml``, whose
+            experiments are in ``NAME.py`` beside it.
     """
     path = paper if isinstance(paper, Path) else Path(__file__).parent / "papers" / f"{paper}.toml"
     found = tomllib.loads(path.read_text(encoding="utf-8"))
     tables, claims = found.pop("tables", ()), found.pop("claims", ())
     others = [_claim(**each) for each in claims]
+    found["module"] = path.resolve().with_suffix(".py") if isinstance(paper, Path) else None
     return Paper(path.stem, tables=[_table(**each) for each in tables], others=others, **found)
 
 

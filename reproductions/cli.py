@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -20,9 +21,17 @@ import gpzoo
 from gpzoo._extras import MissingExtraError, needs
 from gpzoo.errors import DatasetError, GPZooError
 from gpzoo.reproductions import terminal as report
+from gpzoo.reproductions.changes import check_changes, parsed, written
 from gpzoo.reproductions.claims import number
-from gpzoo.reproductions.experiment import PRESETS, Experiment, ReproductionError, Run, all_experiments
-from gpzoo.reproductions.kept import write_text
+from gpzoo.reproductions.experiment import (
+    PRESETS,
+    Experiment,
+    ReproductionError,
+    Run,
+    all_experiments,
+    module_of_file,
+)
+from gpzoo.reproductions.kept import read_json, write_text
 from gpzoo.reproductions.many_runs import LOG, sweep
 
 with needs("reproductions", "The command line"):
@@ -182,6 +191,19 @@ class Seeds(click.ParamType):
         return tuple(seeds)
 
 
+class Change(click.ParamType):
+    """A setting with another value, ``num_inducing=50``, as its name and its value."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """The name and the value; see :meth:`click.ParamType.convert`."""
+        try:
+            return parsed(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
 class Group(Command, click.Group):
     """A group of commands, with the errors of :class:`Command`."""
 
@@ -191,7 +213,8 @@ class Group(Command, click.Group):
 def _choose(what: str, given: str, choices: Iterable[str]) -> None:
     choices = tuple(dict.fromkeys(choices))
     if given not in choices:
-        raise click.UsageError(f"unknown {what} {given!r}, choose from: {', '.join(choices)}.")
+        more = "; --paper FILE.py adds one of your own" * (what == "paper")
+        raise click.UsageError(f"unknown {what} {given!r}, choose from: {', '.join(choices)}{more}.")
 
 
 def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment:
@@ -217,17 +240,46 @@ def _check(experiment: Experiment, preset: str, variants: Iterable[str]) -> None
     _choose(f"preset of {experiment.paper} {experiment.name}", preset, experiment.presets)
 
 
-def _run(experiment: Experiment, variant: str, preset: str, seed: int, runs: Path = Path("runs")) -> Run:
-    """A run in a folder of its own below ``runs``."""
-    name = f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}"
-    return Run(experiment.paper, experiment.name, variant, preset, seed, runs / name)
+def _run(
+    experiment: Experiment,
+    variant: str,
+    preset: str,
+    seed: int,
+    changes: Mapping[str, Any],
+    runs: Path = Path("runs"),
+) -> Run:
+    """A run in a folder of its own below ``runs``.
+
+    Raises:
+        click.UsageError: if the experiment has not these settings, or they cannot have these values.
+    """
+    name = f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}{_named(changes)}"
+    key = (experiment.paper, experiment.name, variant, preset, seed)
+    run = Run(*key, runs / name, source=experiment.source, changes=changes)
+    try:
+        check_changes(experiment, run)
+    except ValueError as error:
+        raise click.UsageError(f"--set: {error}.") from None
+    return run
+
+
+def _named(changes: Mapping[str, Any]) -> str:
+    """What a name of a folder or file says of changes."""
+    return "".join("-" + re.sub(r"[^\w.+=-]+", "_", f"{name}={written(value)}") for name, value in changes.items())
 
 
 def _split(context: click.Context, param: click.Parameter, variants: str | None) -> list[str] | None:
     return None if variants is None else [name.strip() for name in variants.split(",")]
 
 
-def reproduce(experiment: Experiment, variant: str | None, preset: str, seed: int, output: Path | None) -> None:
+def reproduce(
+    experiment: Experiment,
+    variant: str | None,
+    preset: str,
+    seed: int,
+    output: Path | None,
+    changes: Iterable[tuple[str, Any]] = (),
+) -> None:
     """Run one experiment and print ours beside the paper's.
 
     Args:
@@ -236,12 +288,13 @@ def reproduce(experiment: Experiment, variant: str | None, preset: str, seed: in
         preset: one of its presets.
         seed: seed of all random keys of the run.
         output: folder for the results, or ``None`` for one under ``runs/`` named after the run.
+        changes: settings with other values than the experiment gives them.
     """
     from rich.console import Console
 
     variant = experiment.default_variant if variant is None else variant
     _check(experiment, preset, [variant])
-    run = _run(experiment, variant, preset, seed)
+    run = _run(experiment, variant, preset, seed, dict(changes))
     run = run if output is None else replace(run, output=output)
     from gpzoo.inference.training._progress import on_device
     from gpzoo.reproductions.execute import execute
@@ -262,13 +315,21 @@ PRESET = click.option("--preset", type=click.Choice(PRESETS), default="quick")
 SEED = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0)
 VARIANTS = click.option("--variants", callback=_split, help="Variants, separated by commas; all unless given.")
 RUNS = click.option("--output", type=Folder(file_okay=False), default=Path("runs"))
+OWN = click.option("--paper", "own", type=FILE, multiple=True, help="A file with a paper of your own, NAME.py.")
+CHANGES = click.option(
+    "--set",
+    "changes",
+    type=Change(),
+    multiple=True,
+    help="Another value of a setting, such as num_inducing=50; the result is not set against the paper's.",
+)
 
 
 def run_options(command: Any) -> Any:
     """The options of a run, shared by ``gpzoo reproduce`` and the papers' own scripts."""
     output = click.option("--output", type=Folder(file_okay=False), help="Folder for the results.")
     variant = click.option("--variant", help="The variant; each experiment has a default.")
-    return variant(PRESET(SEED(output(DEBUG(command)))))
+    return variant(PRESET(SEED(CHANGES(output(DEBUG(command))))))
 
 
 def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = None) -> None:
@@ -302,12 +363,13 @@ def main(context: click.Context) -> None:
 @click.argument("paper")
 @click.argument("experiment")
 @run_options
-def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
+@OWN
+def reproduce_command(paper: str, experiment: str, own: Sequence[Path], **options: Any) -> None:
     """Run EXPERIMENT of PAPER and print our numbers beside the paper's.
 
     An interrupted run resumes from its last checkpoint when the same command is given again.
     """
-    reproduce(find(all_experiments(), paper, experiment), **options)
+    reproduce(find(all_experiments(own), paper, experiment), **options)
 
 
 @main.command("compare")
@@ -316,10 +378,19 @@ def reproduce_command(paper: str, experiment: str, **options: Any) -> None:
 @VARIANTS
 @PRESET
 @SEED
+@CHANGES
 @RUNS
+@OWN
 @DEBUG
 def compare_command(
-    paper: str, experiment: str, variants: Sequence[str] | None, preset: str, seed: int, output: Path
+    paper: str,
+    experiment: str,
+    variants: Sequence[str] | None,
+    preset: str,
+    seed: int,
+    changes: Iterable[tuple[str, Any]],
+    output: Path,
+    own: Sequence[Path],
 ) -> None:
     """Run the variants of EXPERIMENT of PAPER and compare their bounds and test metrics: here, and in a report.
 
@@ -327,9 +398,9 @@ def compare_command(
     """
     from rich.console import Console
 
-    chosen = find(all_experiments(), paper, experiment)
+    chosen, settings = find(all_experiments(own), paper, experiment), dict(changes)
     _check(chosen, preset, variants or ())
-    runs, results = [_run(chosen, name, preset, seed, output) for name in variants or chosen.variants], []
+    runs, results = [_run(chosen, name, preset, seed, settings, output) for name in variants or chosen.variants], []
     from gpzoo.reproductions.execute import execute
     from gpzoo.reproductions.inspecting import report_of_runs
 
@@ -338,7 +409,7 @@ def compare_command(
         results.append(execute(chosen, run))
     console = Console()
     console.print(report.comparison(results, console.width))
-    path = output / f"{paper}-{experiment}-{preset}-seed{seed}.html"
+    path = output / f"{paper}-{experiment}-{preset}-seed{seed}{_named(settings)}.html"
     report_of_runs([run.output for run in runs], path)
     click.echo(f"Report: {path}")
 
@@ -351,21 +422,33 @@ def compare_command(
 @click.option("--seeds", type=Seeds(), default="0", help="Such as 0,1,5 or 0-9.")
 @click.option("--workers", type=click.IntRange(1), default=1, help="Processes at a time.")
 @click.option("--cluster", help="Address of a Dask scheduler, whose workers see OUTPUT; in place of local processes.")
+@CHANGES
 @RUNS
+@OWN
 @DEBUG
 def sweep_command(
-    paper: str, names: Sequence[str], variants: Sequence[str] | None, preset: str, output: Path, **options: Any
+    paper: str,
+    names: Sequence[str],
+    variants: Sequence[str] | None,
+    preset: str,
+    changes: Iterable[tuple[str, Any]],
+    output: Path,
+    own: Sequence[Path],
+    **options: Any,
 ) -> None:
     """Run EXPERIMENTs of PAPER, all variants and seeds, each in a process and a folder of its own.
 
-    The same command goes on where it was stopped: what has a result is not run again, what has a checkpoint resumes.
+    It ends with the mean over the seeds of every metric, and its standard error. The same command goes on where it was
+    stopped: what has a result is not run again, what has a checkpoint resumes.
     """
-    experiments, seeds = all_experiments(), options.pop("seeds")
+    from rich.console import Console
+
+    experiments, seeds = all_experiments(own), options.pop("seeds")
     chosen = [find(experiments, paper, name) for name in names] or _of_paper(experiments, paper)
     for name in variants or ():
         _choose(f"variant of {paper}", name, (v for experiment in chosen for v in experiment.variants))
     runs = [
-        _run(experiment, variant, preset, seed, output)
+        _run(experiment, variant, preset, seed, dict(changes), output)
         for experiment in chosen
         if preset in experiment.presets
         for variant in experiment.variants
@@ -374,14 +457,19 @@ def sweep_command(
     ]
     if not runs:
         raise click.UsageError(f"none of these experiments has the preset {preset}.")
-    failed = 0
+    failed = set()
     for count, ended in enumerate(sweep(runs, **options), 1):
-        failed += ended.failed
         run = ended.run
+        if ended.failed:
+            failed.add(run.output)
         how = "has a result" if ended.status is None else f"failed: {ended.said}" if ended.failed else "done"
         click.echo(f"{count} of {len(runs)}  {run.experiment} {run.variant}, seed {run.seed}: {how}")
+    console, done = Console(), [run for run in runs if run.output not in failed]
+    for _, of_one in groupby(done, lambda run: run.experiment):
+        results = [read_json(run.output / "result.json") for run in of_one]
+        console.print(report.comparison(results, console.width), highlight=False)
     if failed:
-        raise Failed(f"{failed} of {len(runs)} runs failed; {LOG} in their folders under {output} says how.")
+        raise Failed(f"{len(failed)} of {len(runs)} runs failed; {LOG} in their folders under {output} says how.")
 
 
 @main.command("inspect")
@@ -389,8 +477,11 @@ def sweep_command(
 @click.option("--output", type=Folder(dir_okay=False), help="The report; beside WHAT unless given.")
 @click.option("--program", help="Of a model: its program, as MODULE:NAME.")
 @click.option("--data", type=FILE, help="Of a model: an .npz of the program's arguments.")
+@OWN
 @DEBUG
-def inspect_command(what: Path, output: Path | None, program: str | None, data: Path | None) -> None:
+def inspect_command(
+    what: Path, output: Path | None, program: str | None, data: Path | None, own: Sequence[Path]
+) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
     Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
@@ -401,7 +492,7 @@ def inspect_command(what: Path, output: Path | None, program: str | None, data: 
     with compiled_for_one_run():
         if what.is_dir():
             output = output or what / "report.html"
-            report_of_run(what, lambda paper, name: find(all_experiments(), paper, name), output)
+            report_of_run(what, lambda paper, name: find(all_experiments(own), paper, name), output)
         else:
             output = output or what.with_suffix(".html")
             report_of_model(what, program, data, output)
@@ -411,9 +502,11 @@ def inspect_command(what: Path, output: Path | None, program: str | None, data: 
 @main.command("list")
 @click.argument("paper", required=False)
 @click.option("--all", "everything", is_flag=True, help="Show every variant with the paper's numbers.")
-def list_command(paper: str | None, everything: bool) -> None:
+@OWN
+@DEBUG
+def list_command(paper: str | None, everything: bool, own: Sequence[Path]) -> None:
     """List the papers' experiments, a line each; of one PAPER, or with --all, every variant as well."""
-    experiments = all_experiments()
+    experiments = all_experiments(own)
     shown = experiments if paper is None else _of_paper(experiments, paper)
     column = 2 + max(len(experiment.name) for experiment in experiments)
     for each, of_paper in groupby(shown, lambda experiment: experiment.paper):
@@ -450,11 +543,14 @@ def _described(experiment: Experiment) -> Iterator[str]:
 
 @main.command("data")
 @click.argument("name", required=False)
+@OWN
 @DEBUG
-def data_command(name: str | None) -> None:
+def data_command(name: str | None, own: Sequence[Path]) -> None:
     """List the data sets and whether they are here, or fetch the one called NAME."""
     from gpzoo.reproductions import datasets
 
+    for path in own:
+        module_of_file(path)
     entries = datasets.available()
     if name is None:
         column = max(len(entry.name) for entry in entries)
@@ -469,26 +565,34 @@ def data_command(name: str | None) -> None:
 
 
 @main.command("results")
-@click.option("--folder", type=RESULTS, default="reproductions/results", help="Folder of the recorded result files.")
+@click.option("--folder", type=RESULTS, help="Folder of the result files; reproductions/results unless given.")
 @click.option("--output", type=Folder(file_okay=False), default=Path(), help="Folder of the pages.")
 @click.option("--check", "checks", is_flag=True, help="Write nothing: fail unless the pages are those of the files.")
+@OWN
 @DEBUG
-def results_command(folder: Path, output: Path, checks: bool) -> None:
+def results_command(folder: Path | None, output: Path, checks: bool, own: Sequence[Path]) -> None:
     """Write the pages of results, and their figures, from the recorded result files; or check them.
 
     A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
-    with the experiment that answers it.
+    with the experiment that answers it. With --paper the pages are of that paper, and FOLDER, runs unless given, holds
+    the folders of its runs.
     """
     from gpzoo.reproductions.figures import draw_figures
     from gpzoo.reproductions.pages import check, pages
     from gpzoo.reproductions.papers import PAPERS
 
-    experiments = all_experiments()
+    folder = folder or Path("runs" if own else "reproductions/results")
+    if not folder.is_dir():
+        raise click.UsageError(f"there is no folder {folder}, name another one with --folder.")
+    experiments, papers = all_experiments(own), PAPERS
+    if own:
+        experiments = tuple(each for each in experiments if each.source and each.source.module)
+        papers = tuple({each.paper: each.source for each in experiments if each.source}.values())
     if checks:
-        click.echo(check(folder, output, experiments, PAPERS))
+        click.echo(check(folder, output, experiments, papers))
         return
-    texts = {output / name: text for name, text in pages(folder, experiments, PAPERS).items()}
+    texts = {output / name: text for name, text in pages(folder, experiments, papers, output).items()}
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    click.echo(f"Written to {', '.join(map(str, [*texts, *draw_figures(folder, experiments, PAPERS)]))}")
+    click.echo(f"Written to {', '.join(map(str, [*texts, *draw_figures(folder, experiments, papers)]))}")

@@ -125,6 +125,10 @@ class Phases:
         return options | {"weight_decay": self.weight_decay}
 
 
+#: What ``--set`` may change.
+SETTINGS = Phases
+
+
 def module(name: str, data: Dataset, seed: int, units: str | None = None) -> Any:
     """A network of one feature per class, as a flax module.
 
@@ -181,9 +185,15 @@ def train(
         load: the data of a split, and the part of the whole that they are.
         of: the paper's number of splits.
         **outcome: further fields of the outcome.
+
+    Raises:
+        ReproductionError: if the command line changed what is chosen.
     """
     setting = Phases.of(run.options)
-    names = ("rates_network_gps_joint", "weight_decay") if "choose" in run.options else ()
+    chosen = run.changes.keys() & {"rates", "weight_decay"}
+    if run.options.get("choose") and chosen:
+        raise ReproductionError(f"--set {chosen.pop()} has no effect: code chooses it, unless with --set choose=false.")
+    names = ("rates_network_gps_joint", "weight_decay") if run.options.get("choose") else ()
 
     def several(every: Sequence[Outcome]) -> dict[str, Any]:
         """Settings from all splits: their scores, and what was chosen for each."""
@@ -200,7 +210,7 @@ def train(
 
 def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     """The deep kernel trained on a split, and the models' metrics on its test part."""
-    split, by_code = run.split or 0, "choose" in run.options
+    split, by_code = run.split or 0, run.options.get("choose", False)
     if run.finished:
         model = partial(deep_kernel_gp, network=setting.made(data, run.seed))
         return training.left(run, data, inspected(load_model(run.model, model), data, which="svdkl"))

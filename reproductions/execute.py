@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -20,7 +21,16 @@ import jax
 import gpzoo
 from gpzoo._extras import needs
 from gpzoo.inference.programs.files import alone_in, replacing
-from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, data_record
+from gpzoo.reproductions.experiment import (
+    FIELDS,
+    SCHEMA,
+    Experiment,
+    Outcome,
+    ReproductionError,
+    Run,
+    data_record,
+    identity_of,
+)
 from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 
 
@@ -42,6 +52,7 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
             recorded, the commit of a checkout cannot be read, the experiment reports no settings, a metric is not
             finite, a metric of the paper is missing, or a figure or the posterior cannot be written.
     """
+    run = replace(run, source=experiment.source)
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
     with needs(None, "Writing a posterior as netCDF"):
@@ -99,10 +110,14 @@ def make_result(
     found |= {"commit": starts[0]["commit"], "commits": list(dict.fromkeys(start["commit"] for start in starts))}
     found |= {"clean": False if False in trees else None if None in trees else True}
     found |= {"resumed_from": [start["steps"] for start in starts[1:]]}
-    found |= {"paper_metrics": {name: None if outcome.stands_in else paper_metrics.get(name) for name in metrics}}
+    compared = {} if outcome.stands_in or run.changes else paper_metrics
+    found |= {"paper_metrics": {name: compared.get(name) for name in metrics}}
     found |= {"curve": outcome.curve if len(outcome.curve) > 1 else []}
     found |= {"seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None}
-    found |= {"peak_memory_bytes": peak_memory_bytes(), "device": device(), "versions": versions(), "finished": _now()}
+    found |= {"peak_memory_bytes": peak_memory_bytes(), "device": device(), "finished": _now()}
+    found["versions"] = versions()
+    if run.source is not None and run.source.module is not None:
+        found["versions"][run.source.module.name] = f"sha256 {run.source.sha256()}"
     try:
         return as_json(found)
     except (TypeError, ValueError) as error:
@@ -187,7 +202,7 @@ def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
     """The starts in the mark of a folder, which must be this run's."""
     try:
         found = read_json(path)
-        held, starts = {key: found[key] for key in run.identity}, list(found.get("starts", ()))
+        held, starts = identity_of(found), list(found.get("starts", ()))
         if any({"commit", "clean", "steps"} - dict(start).keys() for start in starts):
             raise ValueError("a start lacks its commit")
     except (ReproductionError, AttributeError, KeyError, TypeError, ValueError) as error:

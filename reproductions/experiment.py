@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from gpzoo.reproductions.changes import changed, written
 from gpzoo.reproductions.claims import Paper, load
 
 if TYPE_CHECKING:
@@ -32,11 +38,14 @@ IDENTITY = ("paper", "experiment", "variant", "preset", "seed")
 
 #: Every field of ``result.json``, in the order in which they are written.
 FIELDS = (
-    "schema", *IDENTITY, "commit", "clean", "commits", "command",
+    "schema", *IDENTITY, "changes", "commit", "clean", "commits", "command",
     "resumed_from", "metrics", "paper_metrics", "stands_in", "subset", "folds", "selection", "curve", "settings",
     "steps", "seconds_training", "seconds_per_step", "peak_memory_bytes", "device", "dtype", "versions", "data",
     "finished",
 )  # fmt: skip
+
+#: Those that every file has: earlier ones have no ``changes``.
+REQUIRED = tuple(name for name in FIELDS if name != "changes")
 
 
 class ReproductionError(RuntimeError):
@@ -75,6 +84,8 @@ class Run:
         finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
         split: number of the random split of the data, of a run's part on one of several splits.
         source: the paper, if it is none of ``gpzoo``; :func:`experiment` sets it.
+        changes: settings by name that have another value than the experiment gives them, by
+            :func:`gpzoo.reproductions.changes.changed`; the result is never set against the paper's.
     """
 
     paper: str
@@ -86,6 +97,7 @@ class Run:
     finished: bool = False
     split: int | None = None
     source: Paper | None = field(default=None, compare=False, repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> Path:
@@ -109,19 +121,20 @@ class Run:
         return self.variant if self.split is None else f"{self.variant}, split {self.split + 1}"
 
     @property
-    def identity(self) -> dict[str, str | int]:
+    def identity(self) -> dict[str, Any]:
         """The fields that determine the computation, without the output folder."""
-        return {name: getattr(self, name) for name in IDENTITY}
+        return identity_of(vars(self))
 
     @property
     def options(self) -> Mapping[str, Any]:
         """The experiment's options in the paper's TOML, over them the settings of its preset, and those of its variant.
 
         They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and there ``variants.VARIANT``.
+        Over all of them are the run's ``changes``.
         """
         facts = (self.source or load(self.paper)).experiments[self.experiment]
         found = facts.get("options", {}) | facts["settings"][self.preset]
-        return found | found.pop("variants", {}).get(self.variant, {})
+        return changed(found | found.pop("variants", {}).get(self.variant, {}), self.changes)
 
     @property
     def selection(self) -> dict[str, Any] | None:
@@ -133,14 +146,19 @@ class Run:
     @property
     def command(self) -> str:
         """The command that gives the same numbers, without the output folder."""
-        return (
-            f"gpzoo reproduce {self.paper} {self.experiment} --variant {self.variant} --preset {self.preset} "
-            f"--seed {self.seed}"
-        )
+        words = ["gpzoo", "reproduce", self.paper, self.experiment, "--variant", self.variant]
+        words += ["--preset", self.preset, "--seed", str(self.seed)]
+        for name, value in self.changes.items():
+            words += ["--set", f"{name}={written(value)}"]
+        if self.source is not None and self.source.module is not None:
+            path, here = self.source.module, Path.cwd()
+            words += ["--paper", str(path.relative_to(here) if path.is_relative_to(here) else path)]
+        return shlex.join(words)
 
     def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
         """All that an intermediate result of this run depends on, besides the program."""
-        return {"run": self.identity, "settings": settings, "data": data_record(data)}
+        own = {"paper": self.source.sha256()} if self.source is not None and self.source.module is not None else {}
+        return {"run": self.identity, "settings": settings, "data": data_record(data)} | own
 
 
 @dataclass(frozen=True)
@@ -215,6 +233,7 @@ class Experiment:
         figure: draws the recorded results of several variants, by name, in one figure.
         curves: whether that figure needs the results' curves, which small runs may lack.
         caption: the words below that figure.
+        source: the paper, of an experiment that :func:`experiment` made.
 
     Raises:
         ValueError: if the default is not one of the variants, or a preset is unknown.
@@ -230,6 +249,7 @@ class Experiment:
     figure: Draw | None = None
     curves: bool = False
     caption: str = ""
+    source: Paper | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if unknown := set(self.presets) - set(PRESETS):
@@ -258,10 +278,24 @@ def experiment(
     given |= {"default_variant": facts["default"], "variants": paper.numbers(name, variants)}
 
     def made(run: Callable[[Run], Outcome]) -> Experiment:
-        own = {"run": lambda own: run(replace(own, source=paper)), "figure": figure, "curves": curves}
+        own = {"run": lambda own: run(replace(own, source=paper)), "figure": figure, "curves": curves, "source": paper}
         return Experiment(paper.key, name, **given, **own)
 
     return made
+
+
+def identity_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that determine a run's computation, of a run, of its result, or of the mark of its folder.
+
+    Raises:
+        KeyError: if one is missing.
+    """
+    return {name: found[name] for name in IDENTITY} | {"changes": changes_of(found)}
+
+
+def changes_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run changed, also of a file that does not say so because it is older."""
+    return dict(found.get("changes") or {})
 
 
 def data_record(data: Dataset) -> dict[str, Any]:
@@ -320,7 +354,47 @@ _MODULES = (
 )
 
 
-def all_experiments() -> tuple[Experiment, ...]:
-    """Every experiment of every paper, in the order of the list."""
-    papers = (import_module(f"gpzoo.reproductions.{name}") for name in _MODULES)
-    return tuple(experiment for paper in papers for experiment in paper.EXPERIMENTS)
+def all_experiments(papers: Iterable[Path] = ()) -> tuple[Experiment, ...]:
+    """Every experiment of every paper, in the order of the list.
+
+    Args:
+        papers: files with papers of one's own, which come last.
+    """
+    modules = [import_module(f"gpzoo.reproductions.{name}") for name in _MODULES]
+    modules += [module_of_file(path) for path in papers]
+    return tuple(experiment for module in modules for experiment in module.EXPERIMENTS)
+
+
+def module_of_file(path: Path) -> ModuleType:
+    """The module of a paper of one's own, ``NAME.py`` with ``EXPERIMENTS``, beside ``NAME.toml``; it is imported once.
+
+    Raises:
+        ReproductionError: if it is no such file, or its name is taken.
+    """
+    return _imported(path.resolve())
+
+
+@cache
+def _imported(path: Path) -> ModuleType:
+    name, facts = path.stem, path.with_suffix(".toml")
+    if path.suffix != ".py" or not facts.is_file():
+        raise ReproductionError(f"{path} is no paper: it must be a file NAME.py, with NAME.toml beside it.")
+    if name in _MODULES or name in sys.modules:
+        raise ReproductionError(f"{path}: there is another module or paper {name!r}, give the file another name.")
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    # What lies beside the file is found as by a script, but hides nothing.
+    sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    experiments = getattr(module, "EXPERIMENTS", ())
+    if not experiments or any(each.source is None or each.source.module != path for each in experiments):
+        raise ReproductionError(
+            f"{path} is no paper: EXPERIMENTS must name experiments made by experiment(PAPER, ...), with "
+            'PAPER = load(Path(__file__).with_suffix(".toml")).'
+        )
+    return module

@@ -108,7 +108,7 @@ def drawable(
                 printed = {} if preset == "quick" else experiment.variants
                 found[figure_name(experiment, preset)] = partial(test_curves, curves, printed)
     for paper in papers:
-        module = module_of(paper.key)
+        module = module_of(paper)
         for name, draw in (module.pictures(records) if hasattr(module, "pictures") else {}).items():
             found[f"{paper.key}/{name}"] = draw
     return found
@@ -123,6 +123,7 @@ def draw_figures(folder: Path, experiments: Sequence[Experiment], papers: Sequen
     written = []
     for name, draw in drawable(Records(folder, experiments), experiments, papers).items():
         path = folder / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             draw().savefig(temporary, format="png", dpi=130, metadata={"Software": None})
         written.append(path)

@@ -24,7 +24,7 @@ from gpzoo.inference.reports.pictures import BOUND
 from gpzoo.inference.reports.program import values
 from gpzoo.inference.reports.report import data_of_training, environment, parts, report, subtitle
 from gpzoo.reproductions import terminal as results
-from gpzoo.reproductions.experiment import FIELDS, IDENTITY, Experiment, ReproductionError, Run
+from gpzoo.reproductions.experiment import REQUIRED, Experiment, ReproductionError, Run, identity_of
 from gpzoo.reproductions.figures import test_curves
 from gpzoo.reproductions.kept import read_json, write_text
 
@@ -44,7 +44,7 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
         OSError: if the report cannot be written.
     """
     result = _result(folder)
-    run = Run(**{name: result[name] for name in IDENTITY}, output=folder)
+    run = Run(**identity_of(result), output=folder)
     experiment = find(run.paper, run.experiment)
     of_model, looked_at, reason = _of_model(run, result, experiment)
     title = f"Report: {run.paper} {run.experiment}, variant {run.variant}"
@@ -65,7 +65,7 @@ def _result(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ReproductionError(f"{folder} has no result.json: name a folder that gpzoo reproduce wrote.")
     result = read_json(path)
-    if not isinstance(result, dict) or set(FIELDS) - result.keys():
+    if not isinstance(result, dict) or set(REQUIRED) - result.keys():
         raise ReproductionError(f"{path} is damaged: it is no result of gpzoo reproduce.")
     return result
 

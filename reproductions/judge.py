@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import METRICS, Answer, Claim, Paper, Printed, amount, as_printed, kind, toward
-from gpzoo.reproductions.experiment import Experiment
+from gpzoo.reproductions.experiment import Experiment, module_of_file
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, splits_of
 
 MATCHED, EXCEEDED, SHORT, UNDECIDED = "matched", "exceeded", "short", "undecided"
@@ -263,15 +263,17 @@ def _presets(runs: Iterable[Recorded]) -> set[str]:
     return {each.keys[0].preset for each in runs}
 
 
-def module_of(paper: str) -> Any:
+def module_of(paper: Paper) -> Any:
     """The module of a paper's own statements and figures, ``None`` if it has none."""
-    name = f"gpzoo.reproductions.{paper}"
+    if paper.module is not None:
+        return module_of_file(paper.module) if paper.module.is_file() else None
+    name = f"gpzoo.reproductions.{paper.key}"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
 def judge_of(claim: Claim, paper: Paper) -> Any:
     """The function that judges a statement; ``None`` if there is none of its name."""
-    return getattr(module_of(paper.key), claim.judge, None) or globals().get(claim.judge)
+    return getattr(module_of(paper), claim.judge, None) or globals().get(claim.judge)
 
 
 #: The verdicts on results that can be scored, the best first.
@@ -379,7 +381,8 @@ class Answers:
         if result["folds"] and len({splits_of(self.records.found[each]) for each in runs}) == 1:
             parts.append("{count} of {of} splits".format(**result["folds"]))
         if M := result["settings"].get("num_inducing"):
-            parts.append(f"M {M:,}")
+            every = {self.records.found[each]["settings"].get("num_inducing") for each in runs}
+            parts += [f"M {M:,}"] if len(every) == 1 else []
         return ", ".join([*parts, *([PAPERS] if settings_of(result) == PAPERS else [])])
 
 

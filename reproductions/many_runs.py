@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpzoo._extras import needs
-from gpzoo.reproductions.experiment import ReproductionError, Run
+from gpzoo.reproductions.experiment import ReproductionError, Run, changes_of
 from gpzoo.reproductions.kept import read_json
 
 #: What a run printed, in its folder.
@@ -82,12 +83,12 @@ def has_result(run: Run) -> bool:
         found = read_json(run.output / "result.json")
     except (ReproductionError, OSError):
         return False
-    return isinstance(found, dict) and all(found.get(key) == value for key, value in run.identity.items())
+    return isinstance(found, dict) and run.identity.items() <= (found | {"changes": changes_of(found)}).items()
 
 
 def arguments(run: Run) -> list[str]:
     """The arguments of ``gpzoo`` that make a run."""
-    return [*run.command.split()[1:], "--output", str(run.output)]
+    return [*shlex.split(run.command)[1:], "--output", str(run.output)]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -21,38 +22,44 @@ from gpzoo.reproductions.terminal import duration
 FOLDER = PurePosixPath("docs/results")
 
 
-def pages(folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any]) -> dict[str, str]:
+def pages(
+    folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any], output: Path | None = None
+) -> dict[str, str]:
     """All pages: ``RESULTS.md``, and those of ``docs/results/``, by path in the checkout.
 
     Args:
         folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
         experiments: all experiments.
         papers: the papers whose claims are known.
+        output: folder of the pages, which name the figures in ``folder`` from there; unless given, that of a checkout.
 
     Raises:
         ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
     """
     records = Records(folder, experiments)
+    at = "reproductions/results" if output is None else Path(os.path.relpath(folder, output)).as_posix()
     answers = [Answers(paper, records, experiments) for paper in papers]
     known, figures = {paper.key for paper in papers}, drawable(records, experiments, papers).keys()
     rest = [each for each in experiments if each.paper not in known]
     env, findings = _environment(records), {}
 
     def written(template: str, **context: Any) -> str:
-        return env.get_template(f"{template}.md.jinja").render(figures=figures, answers=answers, **context)
+        return env.get_template(f"{template}.md.jinja").render(
+            figures=figures, answers=answers, rest=rest, folder=at, **context
+        )
 
     found = {f"{FOLDER}/index.md": written("index")}
     for each in answers:
         own = [experiment for experiment in experiments if experiment.paper == each.paper.key]
         name = each.paper.key if f"{each.paper.key}.md.jinja" in env.list_templates() else "paper"
-        drawn = [path for of in each.paper.telling["figures"] if (path := f"{each.paper.key}/{of}") in figures]
+        drawn = [path for of in each.paper.telling.get("figures", ()) if (path := f"{each.paper.key}/{of}") in figures]
         context = _context(each, own) | {"telling": next(iter(drawn), "")}
         found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **context)
         findings[each.paper.key] = _finding(env.get_template(f"{name}.md.jinja"), context)
     found["RESULTS.md"] = written("summary", findings=findings)
-    found[f"{FOLDER}/more.md"] = written(
-        "more", experiments=rest, keys=dict.fromkeys(each.paper for each in rest), last=_last(records)
-    )
+    if rest:
+        keys = dict.fromkeys(each.paper for each in rest)
+        found[f"{FOLDER}/more.md"] = written("more", experiments=rest, keys=keys, last=_last(records))
     return {name: re.sub(r"\n{3,}", "\n\n", text).strip() + "\n" for name, text in found.items()}
 
 
@@ -131,7 +138,7 @@ def _of(answers: Answers, answer: Answer) -> str:
 
 def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, Any]:
     """The facts of a paper's page."""
-    paper, records, module = answers.paper, answers.records, judge.module_of(answers.paper.key)
+    paper, records, module = answers.paper, answers.records, judge.module_of(answers.paper)
     claimed = {key for each in answers.all for key in each.runs}
     left = {key[1:4:2] for key, _ in records.of(paper.key) if key not in claimed}
     groups: dict[str, dict[str, list[Answered]]] = {}
@@ -217,7 +224,7 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
     Raises:
         ReproductionError: if a page differs from its files, a file from its schema, or a claim cannot be answered.
     """
-    wrong = [*_stale(pages(folder, experiments, papers), output)]
+    wrong = [*_stale(pages(folder, experiments, papers, output), output)]
     records, answered = Records(folder, experiments), 0
     wrong += [*_other_numbers(records, experiments)]
     for paper in papers:
@@ -232,7 +239,7 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
 
 
 def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
-    """The first line of every page that is not that of the files."""
+    """The first line of every page that is not that of the files, from where they begin to differ."""
     for name, text in written.items():
         path = output / name
         if not path.is_file():
@@ -241,8 +248,24 @@ def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
         for i, (ours, theirs) in enumerate(zip_longest(lines, text.splitlines()), 1):
             if ours != theirs:
-                yield f"{path}, line {i}: {str(ours)[:80]!r} instead of {str(theirs)[:80]!r}; run gpzoo results"
+                begin = _first_difference(ours or "", theirs or "") - 20
+                yield f"{path}, line {i}: {_cut(ours, begin)} instead of {_cut(theirs, begin)}; run gpzoo results"
                 break
+
+
+def _first_difference(text: str, other: str) -> int:
+    """The number of characters with which both of two texts begin."""
+    for i, (a, b) in enumerate(zip_longest(text, other)):
+        if a != b:
+            return i
+    return len(text)
+
+
+def _cut(line: str | None, begin: int) -> str:
+    """Eighty characters of a line."""
+    if line is None:
+        return "no line"
+    return repr(line[:80] if begin <= 0 else f"... {line[begin : begin + 80]}")
 
 
 def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import kind, toward
-from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, ReproductionError
+from gpzoo.reproductions.experiment import REQUIRED, SCHEMA, Experiment, ReproductionError, changes_of
 from gpzoo.reproductions.kept import read_json
 
 #: Presets whose results are compared with the paper's, the paper's own settings first. ``quick`` runs are checks of the
@@ -121,11 +121,14 @@ class Records:
     """All recorded results of some experiments.
 
     Args:
-        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``, and ``...-seedK.json`` of further seeds.
+        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``, and ``...-seedK.json`` of further seeds; or folders of
+            runs as ``gpzoo reproduce`` writes them, of which those with changed settings, and those of other papers,
+            are left out.
         experiments: the experiments.
 
     Raises:
-        ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
+        ReproductionError: if a file is damaged, has changed settings, describes another run than its name says, or
+            belongs to no experiment; or if two folders hold the same run.
     """
 
     def __init__(self, folder: Path, experiments: Sequence[Experiment]) -> None:
@@ -135,13 +138,18 @@ class Records:
         runs = [
             (e.paper, e.name, variant, preset) for e in experiments for variant in e.variants for preset in e.presets
         ]
-        for path in sorted(folder.rglob("*.json")):
+        in_runs = sorted(folder.glob("*/result.json"))
+        for path in in_runs or sorted(folder.rglob("*.json")):
             key, result = _read(path)
-            if key[:4] not in runs or path != result_path(folder, *key):
-                of = " ".join(map(str, key[:4]))
-                raise ReproductionError(
-                    f"{path} holds the result of {of}, seed {key.seed}: no such run, or another name."
-                )
+            if in_runs and (changes_of(result) or key.paper not in {run[0] for run in runs}):
+                continue
+            of = f"{path} holds the result of {' '.join(map(str, key[:4]))}, seed {key.seed}"
+            if changes := changes_of(result):
+                raise ReproductionError(f"{of}, with changed settings ({', '.join(changes)}): it is no paper's.")
+            if key[:4] not in runs or not (in_runs or path == result_path(folder, *key)):
+                raise ReproductionError(f"{of}: no such run, or another name.")
+            if key in self.found:
+                raise ReproductionError(f"{of}, and so does {self.paths[key]}: leave one of them.")
             self.found[key], self.paths[key] = result, path
         self.found = dict(sorted(self.found.items(), key=lambda each: (runs.index(each[0][:4]), each[0].seed)))
 
@@ -190,7 +198,7 @@ def _read(path: Path) -> tuple[Key, dict[str, Any]]:
     result = read_json(path)
     if not isinstance(result, dict):
         raise ReproductionError(f"{path} is not a result file: it holds no fields.")
-    absent = sorted(frozenset(FIELDS) - result.keys())
+    absent = sorted(frozenset(REQUIRED) - result.keys())
     if absent:
         raise ReproductionError(f"{path} is not a result file: it lacks {', '.join(absent)}.")
     if (schema := result["schema"]) != SCHEMA:

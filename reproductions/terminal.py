@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpzoo.reproductions.claims import METRICS, kind, number
-from gpzoo.reproductions.experiment import Numbers
+from gpzoo.reproductions.changes import written
+from gpzoo.reproductions.claims import METRICS, Printed, beside, kind, number
+from gpzoo.reproductions.experiment import Numbers, changes_of
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, limit_of, verdict
-from gpzoo.reproductions.records import error_of
+from gpzoo.reproductions.records import Ours, error_of, mean_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -33,7 +35,7 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str
     """
     limit, rows = limit_of(result), []
     for metric, ours in result["metrics"].items():
-        paper, found = None if result["stands_in"] else printed.get(metric), None
+        paper, found = None if result["stands_in"] or changes_of(result) else printed.get(metric), None
         if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
             found = verdict(metric, error_of(result, metric), paper, limit)
         rows.append((metric, ours, paper, found))
@@ -88,6 +90,9 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     found = []
     if result["stands_in"]:
         found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
+    if changes := changes_of(result):
+        own = ", ".join(f"{name} = {written(value)}" for name, value in changes.items())
+        found.append(f"Settings that were changed: {own}. The paper's numbers are left out.")
     if result["subset"]:
         rows = "Trained on {train:,} of {of:,} rows, tested on {test:,} of {of_test:,} ({rule})."
         found.append(rows.format(**result["subset"]))
@@ -97,6 +102,8 @@ def notes(result: Mapping[str, Any]) -> list[str]:
 def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
     """Variants side by side, one row each, the highest bound first; metrics that do not fit go into tables below.
 
+    Of several seeds there is the mean with its standard error.
+
     Args:
         results: the contents of their ``result.json``, all of one experiment.
         width: number of columns of the terminal.
@@ -104,11 +111,20 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    ranked = sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf))
+    ranked: dict[str, list[Mapping[str, Any]]] = {}
+    for result in sorted(results, key=lambda result: -result["metrics"].get("elbo", -math.inf)):
+        ranked.setdefault(result["variant"], []).append(result)
     metrics = list(dict.fromkeys(metric for result in results for metric in result["metrics"]))
-    names = [result["variant"] for result in ranked]
-    columns = {metric: [number(result["metrics"].get(metric)) for result in ranked] for metric in metrics}
-    columns["seconds"] = [number(result["seconds_training"]) for result in ranked]
+    seeds = sorted({result["seed"] for result in results})
+    if len(seeds) > 1:
+        ranked = dict(sorted(ranked.items(), key=lambda each: -_mean(each[1], "elbo", -math.inf).value))
+        # Errors over test rows or splits make room for those over seeds.
+        metrics = [metric for metric in metrics if metric.removesuffix("_se") not in metrics or metric[-3:] != "_se"]
+    names = list(ranked)
+    columns = {"seeds": [str(len(own)) for own in ranked.values()]} if len(seeds) > 1 else {}
+    for metric in metrics:
+        columns[metric] = [_with_error(_mean(own, metric)) for own in ranked.values()]
+    columns["seconds"] = [number(statistics.fmean(r["seconds_training"] for r in own)) for own in ranked.values()]
     # Columns are three characters apart, and headings are broken at their underscores.
     wide = max(len(word) for name, values in columns.items() for word in (*name.split("_"), *values))
     fit = max(1, (width - max(map(len, ["variant", *names]))) // (wide + 3))
@@ -120,8 +136,22 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
             view.add_column(metric.replace("_", " "), justify="right", min_width=wide)
         for row, name in enumerate(names):
             view.add_row(name, *(columns[metric][row] for metric in group))
-    title = "{paper} {experiment}, preset {preset}, seed {seed}".format(**results[0])
-    return Group(Text(title, style="bold"), *tables, *map(Text, explained(metrics)))
+    title = "{paper} {experiment}, preset {preset}, ".format(**results[0])
+    title += f"seed {seeds[0]}" if len(seeds) == 1 else f"means over {len(seeds)} seeds and their standard errors"
+    said = dict.fromkeys(line for result in results for line in notes(result))
+    return Group(Text(title, style="bold"), *tables, *map(Text, [*explained(metrics), *said]))
+
+
+def _mean(results: Sequence[Mapping[str, Any]], metric: str, absent: float = math.nan) -> Ours:
+    """The mean of a metric over seeds, with its standard error if there are several."""
+    values = [result["metrics"][metric] for result in results if metric in result["metrics"]]
+    return mean_of(values, "seeds") if values else Ours(absent)
+
+
+def _with_error(ours: Ours) -> str:
+    if math.isnan(ours.value):
+        return number(None)
+    return beside(ours.value, ours.error, Printed("0")) if ours.error else number(ours.value)
 
 
 def _table() -> Table:

@@ -19,7 +19,7 @@ from numpyro.infer import SVI
 import gpzoo.inference as inference
 from gpzoo.inference import InducingGuide, SitePrediction, Trained, fit, load
 from gpzoo.reproductions.datasets import Dataset
-from gpzoo.reproductions.experiment import Inspected, Outcome, Run
+from gpzoo.reproductions.experiment import Inspected, Outcome, ReproductionError, Run
 from gpzoo.reproductions.kept import keep_content, kept_content, read_json
 from gpzoo.reproductions.metrics import Score, means, score_of
 from gpzoo.tables import Table
@@ -120,6 +120,19 @@ class Setting:
         own: dict[str, Any] = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
         own["batch_size"] = None if own["batch_size"] == "all" else own["batch_size"]
         return cls(**own)
+
+    def check(self, changes: Mapping[str, Any]) -> None:
+        """Refuse changes of the command line that an experiment overrides.
+
+        Raises:
+            ReproductionError: naming the setting.
+        """
+        for name, value in changes.items():
+            own = getattr(self, name, value)
+            if own != (None if value == "all" else value):
+                raise ReproductionError(
+                    f"--set {name}={value} has no effect: this experiment sets it to {own}, such as by its variant."
+                )
 
     @property
     def learning_rate(self) -> Rate:
@@ -234,7 +247,11 @@ def train(
     Returns:
         The outcome, in which an experiment replaces its particular fields, such as ``figures``; its ``curve`` has a
         point for every evaluation.
+
+    Raises:
+        ReproductionError: if the command line changed a setting that ``setting`` has not so.
     """
+    setting.check(run.changes)
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
     num_data = len(y) if table is None else table.num_rows
     keys, score, keywords = keys_of(run), score or score_of(data), keywords or {}

@@ -33,7 +33,7 @@ def gpzoo_command(monkeypatch, tmp_path):
 
     def call(command, run=None):
         changes = {} if run is None else {"run": run}
-        monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(**changes),))
+        monkeypatch.setattr(cli, "all_experiments", lambda own: (experiment(**changes),))
         return CliRunner().invoke(cli.main, command.split(" "))
 
     return call
@@ -59,7 +59,7 @@ def test_reproduce_writes_to_the_default_folder_and_prints_the_table(gpzoo_comma
 
 
 WRONG = {
-    "reproduce toys squares": "unknown paper 'toys', choose from: toy.",
+    "reproduce toys squares": "unknown paper 'toys', choose from: toy; --paper FILE.py adds one",
     "reproduce toy circles": "unknown experiment of toy 'circles', choose from: squares.",
     "reproduce toy squares --variant x": "unknown variant of toy squares 'x'",
     "reproduce toy squares --preset cpu": "unknown preset of toy squares 'cpu', choose from: quick",
@@ -70,7 +70,10 @@ WRONG = {
     "sweep toy --variants plane": "unknown variant of toy 'plane', choose from: plain, fancy.",
     "sweep toy --preset cpu": "none of these experiments has the preset cpu",
     "results --folder nowhere": "nowhere",
-    "list toys": "unknown paper 'toys', choose from: toy.",
+    "results": "no folder reproductions/results, name another one",
+    "compare toy squares --paper nowhere.py": "'nowhere.py' does not exist",
+    "sweep toy --set steps": "'steps' is not NAME=VALUE",
+    "list toys": "unknown paper 'toys', choose from: toy; ",
     "data circles": "rectangles",
 }
 

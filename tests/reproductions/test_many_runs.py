@@ -32,6 +32,7 @@ print("Training")
 if given["--seed"] == "1":
     sys.exit("no data")
 identity = {"paper": sys.argv[2], "experiment": sys.argv[3], "seed": int(given["--seed"])}
+identity |= {"metrics": {"error": 0.1 + identity["seed"]}, "seconds_training": 2.0, "stands_in": False, "subset": None}
 (folder / "result.json").write_text(json.dumps(identity | {n: given["--" + n] for n in ("variant", "preset")}))
 """
 
@@ -39,15 +40,22 @@ identity = {"paper": sys.argv[2], "experiment": sys.argv[3], "seed": int(given["
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_failure_stops_no_other_run_and_what_has_a_result_is_not_run_again(workers, monkeypatch, tmp_path):
     monkeypatch.setattr(cli, "sweep", partial(sweep, command=[sys.executable, "-c", CHILD]))
-    monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(), experiment(name="rounds", presets=("paper",))))
+    monkeypatch.setattr(
+        cli, "all_experiments", lambda own=(): (experiment(), experiment(name="rounds", presets=("paper",)))
+    )
     given = ["sweep", "toy", "--seeds", "7,0-1", "--workers", workers, "--output", str(tmp_path)]
     runs = [(variant, seed) for variant in ("plain", "fancy") for seed in (7, 0, 1)]
     for how in ("done", "has a result"):
         done = CliRunner().invoke(cli.main, given)
         assert done.exit_code == 1 and done.stderr.startswith("gpzoo: 2 of 6 runs failed; log.txt")
-        counts, said = zip(*(line.split("  ") for line in done.stdout.splitlines()), strict=True)
+        lines = done.stdout.splitlines()
+        counts, said = zip(*(line.split("  ") for line in lines[:6]), strict=True)
         assert counts == tuple(f"{i} of 6" for i in range(1, 7))
         assert set(said) == {f"squares {v}, seed {s}: {'failed: no data' if s == 1 else how}" for v, s in runs}
+        # Of seeds 0 and 7, whose runs have a result: the mean, and half of what they differ by.
+        assert [line.split() for line in lines if "±" in line] == [
+            [variant, "2", "3.6", "±", "3.5", "2"] for variant in ("plain", "fancy")
+        ]
     log = tmp_path / "toy-squares-plain-quick-seed1" / "log.txt"
     assert log.read_text().split("\n") == ["Training", "no data", ""]
     assert sorted((tmp_path / "starts").read_text()) == sorted("770011" + "11")

@@ -91,15 +91,42 @@ def test_a_few_wrong_images_are_counted_and_small_runs_not_set_against_the_paper
 def test_a_check_finds_what_is_wrong(toy, tmp_path):
     toy()
     folder, path = tmp_path / "out", path_of(tmp_path)
-    for name, text in pages(folder, [experiment()], [PAPER]).items():
+    for name, text in pages(folder, [experiment()], [PAPER], tmp_path).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert check(folder, tmp_path, [experiment()], [PAPER]).startswith("1 files, 5 claims, 3 of them with a result")
+    # Lines that differ far from their beginning are shown where they do.
+    page = tmp_path / "docs/results/index.md"
+    page.write_text((whole := page.read_text()).replace("a larger one much", "a larger one nothing"))
+    with pytest.raises(ReproductionError, match=r"larger one nothing would .* instead of '\.\.\. .*larger one much "):
+        check(folder, tmp_path, [experiment()], [PAPER])
+    page.write_text(whole)
     kept.write_json(path, kept.read_json(path) | {"metrics": {"error": 0.5, "nlpp": 0.1}})
     with pytest.raises(ReproductionError, match=r"toy\.md, line 5: .*2 matched.* instead of .*2 short"):
         check(folder, tmp_path, [experiment()], [PAPER])
     with pytest.raises(ReproductionError, match="'squares, fancy: error' is answered by squares fancy, which is not"):
         check(folder, tmp_path, [experiment(variants={"plain": {}})], [PAPER])
+
+
+def test_folders_of_runs_are_read_as_they_are_and_changed_settings_never_answer_a_claim(toy, tmp_path):
+    toy()
+    whole = kept.read_json(path_of(tmp_path))
+    runs, of_toy = tmp_path / "runs", [experiment()]
+
+    def left(name, **changes):
+        (runs / name).mkdir(parents=True)
+        kept.write_json(runs / name / "result.json", whole | changes)
+        kept.write_json(runs / name / "run.json", {})
+
+    left("plain")
+    left("other", paper="another")
+    left("changed", changes={"steps": 5}, metrics={"error": 0.0, "nlpp": 0.0})
+    found = Records(runs, of_toy)
+    assert [path.parent.name for path in found.paths.values()] == ["plain"]
+    assert "3.000 ± 0.076 %" in pages(runs, of_toy, [PAPER], tmp_path)["docs/results/toy.md"]
+    left("again")
+    with pytest.raises(ReproductionError, match="and so does "):
+        Records(runs, of_toy)
 
 
 #: What a file holds, or what it holds instead of a part of its result.
@@ -111,6 +138,7 @@ DAMAGES = [
     ({"data": None}, "data and metrics must have names"),
     ({"metrics": {"error": None}}, "error must be finite numbers"),
     ({"schema": 99}, "schema 99, and this version of gpzoo reads 1"),
+    ({"changes": {"steps": 5}}, r"with changed settings \(steps\)"),
 ]
 
 

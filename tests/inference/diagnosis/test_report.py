@@ -282,7 +282,7 @@ def toy(monkeypatch, tmp_path):
         )
 
     def call(*args):
-        monkeypatch.setattr(cli, "all_experiments", lambda: (experiment(run=run),))
+        monkeypatch.setattr(cli, "all_experiments", lambda own: (experiment(run=run),))
         return called(*args)
 
     call.seen = seen

@@ -1,0 +1,156 @@
+"""The paper of the how-to page, which gpzoo does not know, in every command: two files of a hundred lines in all."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from gpzoo.reproductions import cli, datasets
+from gpzoo.reproductions import experiment as experiments
+from gpzoo.reproductions.datasets import dataset, registry
+from gpzoo.reproductions.experiment import ReproductionError, Run, module_of_file
+from tests.conftest import ROOT
+
+PAGE = ROOT / "docs/how_to/own_paper.md"
+FILES = dict(re.findall(r"%%writefile (\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
+
+
+def write(folder, name="waves", **texts):
+    for kind in ("py", "toml"):
+        (folder / f"{name}.{kind}").write_text(texts.get(kind, FILES[f"waves.{kind}"]), encoding="utf-8")
+    return folder / f"{name}.py"
+
+
+@pytest.fixture(scope="module")
+def waves(tmp_path_factory):
+    """The paper's module; other tests list the data sets of gpzoo alone."""
+    yield module_of_file(write(tmp_path_factory.mktemp("paper")))
+    experiments._imported.cache_clear()
+    del registry._KNOWN["two-waves"], sys.modules["waves"]
+
+
+@pytest.fixture
+def gpzoo_command(waves, monkeypatch, tmp_path):
+    """``gpzoo_command("reproduce waves points")`` with ``--paper``, in an empty folder; what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(command, status=0):
+        done = CliRunner().invoke(cli.main, [*command.split(), "--paper", waves.__file__])
+        assert done.exit_code == status, done.output
+        return " ".join(done.output.split())
+
+    return call
+
+
+def test_the_page_has_a_short_paper():
+    assert {name: len(text.splitlines()) <= 60 for name, text in FILES.items()} == {
+        "waves.toml": True,
+        "waves.py": True,
+    }
+
+
+def test_its_data_set_and_experiment_are_in_the_lists(waves, gpzoo_command):
+    assert "two waves with noise" in gpzoo_command("data") and "160 training" in gpzoo_command("data two-waves")
+    assert "points Two waves by 5" in gpzoo_command("list") and "25 rmse 0.26 (default)" in gpzoo_command("list waves")
+    assert datasets.load("two-waves", rows=20, seed=1).sizes == {"train": 16, "test": 4, "input_shape": [1]}
+    with pytest.raises(TypeError, match="no option 'split'; its options are: rows, seed"):
+        datasets.load("two-waves", split=1)
+    with pytest.raises(ValueError, match="there is a data set 'two-waves' already"):
+        dataset("two-waves", "others")(waves.two_waves)
+
+
+def test_its_settings_are_changed_by_name(waves, gpzoo_command, tmp_path):
+    run = Run("waves", "points", "25", "paper", 0, tmp_path, source=waves.PAPER, changes={"num_inducing": 50})
+    assert run.options["num_inducing"] == 50 and run.command.endswith(f"--set num_inducing=50 --paper {waves.__file__}")
+    for command in ("reproduce waves points", "sweep waves"):
+        assert "points are: batch_size" in gpzoo_command(f"{command} --set num_inducin=50", 2)
+        assert "num_inducing cannot be 0" in gpzoo_command(f"{command} --set num_inducing=0", 2)
+
+
+def test_what_is_kept_depends_on_the_papers_files(waves, tmp_path):
+    run = Run("waves", "points", "25", "paper", 0, tmp_path, source=waves.PAPER)
+    before, path = run.made_by({}, datasets.load("two-waves")), waves.PAPER.module
+    path.write_text((text := path.read_text()) + "# changed\n")
+    after = run.made_by({}, datasets.load("two-waves"))
+    path.write_text(text)
+    assert before["paper"] != after["paper"] and run.made_by({}, datasets.load("two-waves")) == before
+
+
+def test_a_file_that_is_no_paper_is_refused(tmp_path, waves):
+    for name, told, texts in (
+        ("deep", "another module or paper 'deep'", {}),
+        ("numpy", "another module or paper 'numpy'", {}),
+        ("waves", "another module or paper 'waves'", {}),
+        ("empty", "EXPERIMENTS must name", {"py": ""}),
+        ("elsewhere", "EXPERIMENTS must name", {"py": "from gpzoo.reproductions.deep import EXPERIMENTS"}),
+    ):
+        with pytest.raises(ReproductionError, match=told):
+            module_of_file(write(tmp_path, name, **texts))
+    (tmp_path / "waves.toml").unlink()
+    for path in (tmp_path / "waves.py", tmp_path / "empty.toml"):
+        with pytest.raises(ReproductionError, match=r"with NAME\.toml beside it"):
+            module_of_file(path)
+    broken = write(tmp_path, "broken", py="import nothing_of_this_name")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
+            module_of_file(broken)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of what ArviZ imports
+def test_it_goes_through_all_commands(waves, gpzoo_command, standard_promotion):
+    shown = gpzoo_command("reproduce waves points --variant 5 --preset paper")
+    assert "rmse" in shown and "0.77" in shown and "undecided" in shown
+    folder = Path("runs/waves-points-5-paper-seed0")
+    result = json.loads((folder / "result.json").read_text())
+    assert {"rmse", "test_log_likelihood", "test_log_likelihood_se", "elbo"} == set(result["metrics"])
+    assert result["settings"]["num_inducing"] == 5 and result["paper_metrics"]["rmse"] == 0.77
+    assert [point["step"] for point in result["curve"]] == [500, 1000, 1500, 2000]
+    assert result["versions"]["waves.py"] == f"sha256 {waves.PAPER.sha256()}"
+    assert {"learning_curve.png", "test_curves.png"} <= {path.name for path in folder.iterdir()}
+    posterior = az.from_netcdf(str(folder / "posterior.nc"))["posterior"]
+    assert posterior and all(np.isfinite(posterior[name]).all() for name in posterior)
+
+    # What has run is not trained again, and its curve is not lost.
+    shown = gpzoo_command("compare waves points --preset paper")
+    assert "already finished at step 2,000; nothing to train" in shown
+    assert Path("runs/waves-points-paper-seed0.html").is_file()
+    again = json.loads((folder / "result.json").read_text())
+    assert all(again[name] == result[name] for name in ("metrics", "curve", "commit", "steps"))
+    assert again["resumed_from"] == [2000]
+
+    swept = gpzoo_command("sweep waves --variants 25 --preset paper --seeds 0-1")
+    assert "points 25, seed 0: has a result" in swept and "points 25, seed 1: done" in swept
+    assert "means over 2 seeds" in swept and re.search(r"25 2 0\.258\d* ± 0\.000", swept)
+    swept = gpzoo_command("sweep waves --variants 25 --preset paper --set num_inducing=15 --set steps=100")
+    changed = json.loads(Path("runs/waves-points-25-paper-seed0-num_inducing=15-steps=100/result.json").read_text())
+    assert (changed["settings"]["num_inducing"], changed["steps"]) == (15, 100)
+    assert changed["changes"] == {"num_inducing": 15, "steps": 100} and set(changed["paper_metrics"].values()) == {None}
+    assert "changed: num_inducing = 15, steps = 100" in swept
+
+    # The report of a changed run is of the program with its settings, at test rows alone.
+    for run in (folder, Path("runs/waves-points-25-paper-seed0-num_inducing=15-steps=100")):
+        gpzoo_command(f"inspect {run}")
+        words = re.sub(r"<[^>]*>", " ", (run / "report.html").read_text(encoding="utf-8"))
+        assert "40 rows" in words and ("beside the paper" in words) == (run == folder)
+    assert "cannot be had" not in words
+
+    assert "docs/results/waves.md" in gpzoo_command("results")
+    page = Path("docs/results/waves.md").read_text(encoding="utf-8")
+    assert re.search(r"two waves, 25 points: RMSE .* \(2 seeds\) .*\*\*matched\*\*", page)
+    assert re.search(r"more points raise the bound .*\*\*it holds\*\*", page) and "num_inducing=15" not in page
+    assert "../../runs/waves/points-paper.png" in page and Path("runs/waves/points-paper.png").is_file()
+    assert "3 files, 3 claims, 3 of them with a result" in gpzoo_command("results --check")
+
+
+@pytest.mark.slow
+def test_its_experiments_run_as_a_script(waves, standard_promotion, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.script_main(waves.EXPERIMENTS, ["points", "--set", "steps=20", "--output", str(tmp_path / "out")])
+    assert "rmse" in capsys.readouterr().out and (tmp_path / "out" / "result.json").is_file()
