@@ -150,6 +150,7 @@ class Paper:
         by_hand: how its settings were chosen by hand, see :func:`~gpzoo.reproductions.experiment.by_hand`, in which
             ``presets``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
+        differs: what is done otherwise here than in the paper, and misprints of it, a sentence or two each.
         module: the file with its experiments, of a paper of one's own; ``None`` for a paper of ``gpzoo``.
     """
 
@@ -163,6 +164,7 @@ class Paper:
     telling: Mapping[str, Any] = field(default_factory=dict)
     by_hand: Mapping[str, Any] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
+    differs: Sequence[str] = ()
     module: Path | None = None
 
     @property
