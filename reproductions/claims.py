@@ -173,11 +173,19 @@ class Paper:
         return (*(claim for table in self.tables for claim in table.claims()), *self.others)
 
     def numbers(self, experiment: str, variants: Iterable[str]) -> dict[str, dict[str, float | None]]:
-        """The printed numbers of an experiment's variants, by metric: none read off, or of other machines."""
+        """The printed numbers of an experiment's variants, by metric: none read off, or of other machines.
+
+        Raises:
+            ValueError: if a claim is answered by another variant.
+        """
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
         facts = self.experiments.get(experiment, {})
         for claim in self.claims:
             if claim.answer is not None and claim.answer.experiment == experiment and not (claim.reading or claim.why):
+                if claim.answer.variant not in found:
+                    raise ValueError(
+                        f"{claim.what!r} is answered by {' '.join(claim.answer)}: there is no such variant."
+                    )
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
         for variant, other in facts.get("alike", {}).items():
             found[variant] = found[other]
