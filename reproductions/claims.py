@@ -150,6 +150,7 @@ class Paper:
         by_hand: how its settings were chosen by hand, see :func:`~gpzoo.reproductions.experiment.by_hand`, in which
             ``presets``.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
+        differs: what is done otherwise here than in the paper, and misprints of it, a sentence or two each.
         module: the file with its experiments, of a paper of one's own; ``None`` for a paper of ``gpzoo``.
     """
 
@@ -163,6 +164,7 @@ class Paper:
     telling: Mapping[str, Any] = field(default_factory=dict)
     by_hand: Mapping[str, Any] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
+    differs: Sequence[str] = ()
     module: Path | None = None
 
     @property
@@ -171,11 +173,19 @@ class Paper:
         return (*(claim for table in self.tables for claim in table.claims()), *self.others)
 
     def numbers(self, experiment: str, variants: Iterable[str]) -> dict[str, dict[str, float | None]]:
-        """The printed numbers of an experiment's variants, by metric: none read off, or of other machines."""
+        """The printed numbers of an experiment's variants, by metric: none read off, or of other machines.
+
+        Raises:
+            ValueError: if a claim is answered by another variant.
+        """
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
         facts = self.experiments.get(experiment, {})
         for claim in self.claims:
             if claim.answer is not None and claim.answer.experiment == experiment and not (claim.reading or claim.why):
+                if claim.answer.variant not in found:
+                    raise ValueError(
+                        f"{claim.what!r} is answered by {' '.join(claim.answer)}: there is no such variant."
+                    )
                 found[claim.answer.variant][claim.answer.metric] = claim.printed
         for variant, other in facts.get("alike", {}).items():
             found[variant] = found[other]

@@ -665,6 +665,17 @@ def as_well(records: Records, each: Answered) -> list[Value]:
     return [value for value in found if verdict(metric, value.ours, claim.printed).word in words]
 
 
+def remarks(records: Records, each: Answered) -> list[str]:
+    """For how many steps the GPs of DNN+GP were trained, and those of SV-DKL."""
+    claim, shared = each.claim, "dnn+gp"
+    of_number = claim.answer is not None and claim.answer.metric.startswith(f"{shared}_")
+    if not (of_number or shared in (claim.arguments.get("than"), *claim.arguments.get("models", ()))):
+        return []
+    every = [records.found[key]["settings"]["steps_network_features_joint"] for key in each.runs]
+    counts = [f"{of_gps:,} of {of_gps + together:,}" for _, of_gps, together in every]
+    return [f"DNN+GP had {', '.join(dict.fromkeys(counts))} of SV-DKL's GP steps"] if counts else []
+
+
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
     """The gain in nlpp of SV-DKL over the network before, and over the network after as many steps."""
     first, others = _first(records), ("dnn", "dnn-long")

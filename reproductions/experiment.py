@@ -272,8 +272,15 @@ def experiment(
         variants: its variants.
         figure: draws the recorded results of several variants, by name, in one figure.
         curves: whether that figure needs the results' curves.
+
+    Raises:
+        ValueError: if the TOML lacks a fact, or the settings of a preset, or claims a number of another variant.
     """
-    facts = paper.experiments[name]
+    facts = paper.experiments.get(name, {})
+    needed = ["description", "default", *(f"settings.{preset}" for preset in facts.get("presets", ("quick", "paper")))]
+    there = {*facts, *(f"settings.{preset}" for preset in facts.get("settings", {}))}
+    if absent := [part for part in needed if part not in there]:
+        raise ValueError(f"{paper.key}.toml has no {absent[0]} in [experiments.{name}].")
     given: dict[str, Any] = {name: facts[name] for name in ("description", "presets", "caption") if name in facts}
     given |= {"default_variant": facts["default"], "variants": paper.numbers(name, variants)}
 
@@ -388,13 +395,13 @@ def _imported(path: Path) -> ModuleType:
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+        experiments = getattr(module, "EXPERIMENTS", ())
+        if not experiments or any(each.source is None or each.source.module != path for each in experiments):
+            raise ReproductionError(
+                "EXPERIMENTS must name experiments made by experiment(PAPER, ...), with "
+                'PAPER = load(Path(__file__).with_suffix(".toml")).'
+            )
+    except Exception as error:
         del sys.modules[name]
-        raise
-    experiments = getattr(module, "EXPERIMENTS", ())
-    if not experiments or any(each.source is None or each.source.module != path for each in experiments):
-        raise ReproductionError(
-            f"{path} is no paper: EXPERIMENTS must name experiments made by experiment(PAPER, ...), with "
-            'PAPER = load(Path(__file__).with_suffix(".toml")).'
-        )
+        raise ReproductionError(f"{path} is no paper: {type(error).__name__}: {error}") from error
     return module

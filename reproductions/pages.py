@@ -154,12 +154,22 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "of": lambda text: _of(answers, Answer(*text.split())),
         "facts": module.facts(records) if hasattr(module, "facts") else {},
         "as_well": lambda each: module.as_well(records, each) if hasattr(module, "as_well") else (),
+        "remarks": lambda each: _remarks(answers, module, each),
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,
         "besides": [
             (each, [p for p in each.presets if (each.name, p) in left and p != "quick"]) for each in experiments
         ],
     }
+
+
+def _remarks(answers: Answers, module: Any, each: Answered) -> list[str]:
+    """Remarks on a row: of the variant that answers it, in the TOML, and of the paper's module."""
+    found, answer = [], each.claim.answer
+    if answer is not None:
+        said = answers.paper.experiments.get(answer.experiment, {}).get("remarks", {})
+        found += [said[answer.variant]] if answer.variant in said else []
+    return [*found, *(module.remarks(answers.records, each) if hasattr(module, "remarks") else ())]
 
 
 def _last(records: Records) -> Mapping[tuple[str, str], str]:

@@ -14,10 +14,11 @@ FOLDERS = ("how_to", "tutorials", "explanations")
 
 
 def cells(page: Path) -> list[str]:
-    """The code of a page's cells, less what is IPython's and MyST-NB's own."""
+    """The code of a page's cells, less what is IPython's and MyST-NB's own, and files in other languages."""
     code = re.findall(r"^```\{code-cell\}[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     without_options = [re.sub(r"\A---\n.*?^---\n", "", cell, flags=re.DOTALL | re.MULTILINE) for cell in code]
-    return [re.sub(r"^[%:].*$", "", cell, flags=re.MULTILINE) for cell in without_options]
+    in_python = ["" if re.match(r"%%writefile \S+(?<!\.py)\n", cell) else cell for cell in without_options]
+    return [re.sub(r"^[%:].*$", "", cell, flags=re.MULTILINE) for cell in in_python]
 
 
 def pages() -> list[Path]:

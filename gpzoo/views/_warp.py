@@ -84,7 +84,7 @@ def affine_positions(
 def smooth_displacements(
     noise: Float[Array, "2 H W"], amplitude: Float[Array, ""], smoothness: Float[Array, ""]
 ) -> Float[Array, "2 H W"]:
-    """Random fields of displacements, smooth over the image, as in Simard et al. (2000) and Loosli et al. (2007).
+    """Random fields of displacements, smooth over the image (elastic distortions, Simard et al. 2003).
 
     A Gaussian filter smooths white noise; it is normalised so that the distribution is the same for all pixels.
 

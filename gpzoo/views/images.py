@@ -111,7 +111,10 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
 
 
 class Deformation(Affine):
-    """Images under smooth local displacements, after a small affine map (infiniteMNIST, Loosli et al. 2007; section 5).
+    """Images under smooth local displacements, after a small affine map (learning invariances, section 5).
+
+    The paper takes those of infiniteMNIST (Loosli et al. 2007), which are others: they add multiples of an image's
+    tangents, of its thickness too. Here pixels move by one smooth random field.
 
     Example:
         >>> import jax, numpy as np

@@ -96,10 +96,27 @@ def test_a_file_that_is_no_paper_is_refused(tmp_path, waves):
     for path in (tmp_path / "waves.py", tmp_path / "empty.toml"):
         with pytest.raises(ReproductionError, match=r"with NAME\.toml beside it"):
             module_of_file(path)
-    broken = write(tmp_path, "broken", py="import nothing_of_this_name")
-    for _ in range(2):
-        with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
-            module_of_file(broken)
+    facts = FILES["waves.toml"]
+    for name, told, texts in (
+        ("broken", "ModuleNotFoundError.*nothing_of_this_name", {"py": "import nothing_of_this_name"}),
+        ("syntax", "TOMLDecodeError", {"toml": "title = "}),
+        (
+            "variant",
+            "points 30 rmse: there is no such variant",
+            {"toml": facts.replace('"25", "0', '"30", "0')},
+        ),
+        (
+            "preset",
+            r"no settings\.cpu in \[experiments\.points\]",
+            {"toml": facts.replace('"quick"', '"cpu"')},
+        ),
+    ):
+        text = FILES["waves.py"].replace('"two-waves", "', f'"{name}", "')
+        path = write(tmp_path, name, **{"py": text, **texts})
+        for _ in range(2):
+            with pytest.raises(ReproductionError, match=told):
+                module_of_file(path)
+            registry._KNOWN.pop(name, None)
 
 
 @pytest.mark.slow
