@@ -610,9 +610,12 @@ class Trained:
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
                                   deterministic sites of the program
-        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed
+        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed. ``<site>_left_out``
+                                  of a model :meth:`of_draws`: each datum given all others, for ``az.loo_pit``
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
-        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
+        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site, and of a model :meth:`of_draws` at its
+                                  data, ``log p(y_n | y_-n)``, each datum (or block of them) given all others:
+                                  attributes say which
         ``log_prior``             ``log p`` of hyperparameters and other latent sites that are no GPs, each summed over
                                   its entries: what ``az.psense_summary`` scales
         ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
