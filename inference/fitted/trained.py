@@ -482,7 +482,8 @@ class Trained:
             TypeError: as :class:`~gpzoo.inference.marginal`.
             FactorisationError: if the law of a GP site is not found.
         """
-        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
+        model = self._bind(args, model_kwargs, new=False)
+        guide, params = model.guide, model.params
         if guide.hyperparameters != "point":
             raise ValueError(
                 "left_out is of hyperparameters that are points, and these have a posterior: az.loo leaves out by what "
@@ -490,7 +491,7 @@ class Trained:
             )
         own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
         program = self._marginal(sparse)
-        found = program.draws_of_sites(jax.random.key(0), own, args, 1, {}, model_kwargs, leave_out)
+        found = program.draws_of_sites(jax.random.key(0), own, model.args, 1, {}, model.kwargs, leave_out)
         return {name: np.asarray(x["density"][0]) for name, x in found["left_out"].items()}
 
     @entry_point
