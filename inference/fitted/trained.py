@@ -156,7 +156,8 @@ class Trained:
             params: values of the ``numpyro.param`` sites, if there are any.
             leave_out: blocks of rows in place of single ones, of which :meth:`to_arviz` writes the density given all
                 other data: a label for each row, such as its group; or a list of arrays of numbers of rows, which may
-                overlap, such as all rows after a time.
+                overlap, such as all rows after a time. ``False`` for none: exports then have ``log p(y_n | f_n)``, as
+                where these densities take more than 1 GiB.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -489,6 +490,9 @@ class Trained:
                 "left_out is of hyperparameters that are points, and these have a posterior: az.loo leaves out by what "
                 "to_arviz of a model Trained.of_draws exports."
             )
+        checks.refuse(
+            leave_out is False, "leave_out=False leaves nothing out: give blocks of rows, or None for each row."
+        )
         own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
         program = self._marginal(sparse)
         found = program.draws_of_sites(jax.random.key(0), own, model.args, 1, {}, model.kwargs, leave_out)
@@ -629,6 +633,9 @@ class Trained:
 
         Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
         drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
+
+        Terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data, as
+        the likelihood's part of ``az.psense_summary`` needs it: ``of_draws(..., leave_out=False)`` has the others.
 
         ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``: the rows are the
         whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. Hyperparameters that are points have
