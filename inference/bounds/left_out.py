@@ -26,14 +26,7 @@ from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo import linalg
-from gpzoo.inference.bounds.evidence import (
-    Latents,
-    Law,
-    Site,
-    Term,
-    covariance_of_data,
-    residual_of,
-)
+from gpzoo.inference.bounds.evidence import Latents, Law, Site, Term, covariance_of_data, residual_of
 from gpzoo.linalg.operators import LOG_2PI, matmul
 
 #: Draws of ``f`` at a datum whose outputs depend on each other and are seen together, as of classes.
@@ -129,11 +122,11 @@ def _by_precision(
         P, r, y, key = of
         each = there[:, :, None] & there[:, None, :]
         block = jnp.where(each, P[numbers[:, :, None], numbers[:, None, :]], jnp.eye(numbers.shape[1], dtype=P.dtype))
-        L = jnp.linalg.cholesky(block, symmetrize_input=False)
-        white = linalg.solve_lower(L, jnp.where(there, r[numbers], 0)[..., None])
+        L = _factor(block)
+        white = _solve(L, jnp.where(there, r[numbers], 0)[..., None])
         density = jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white[..., 0]), axis=-1) / 2
         noise = random.normal(key, white.shape, white.dtype)
-        return density, y[numbers] - linalg.solve_lower(L, white - noise, transpose=True)[..., 0]
+        return density, y[numbers] - _solve(L, white - noise, transpose=True)[..., 0]
 
     density, drawn = jax.vmap(of_output)((P, r, data.y, random.split(key, len(data.y))))
     drawn = _by_row(drawn).reshape(-1, term.columns) + _columns(term.marginals.loc) if blocks.single else drawn
@@ -212,7 +205,8 @@ def _cavity(
     W = curvature[rows[:, :, None], columns[:, :, None], columns[:, None, :]]
     W = jnp.where(rows[:, :, None] == rows[:, None, :], W, 0)
     V = matmul(own.mT, own)
-    V = jnp.linalg.solve(jnp.eye(V.shape[-1], dtype=V.dtype) - matmul(V, W), V)
+    rest = jnp.eye(V.shape[-1], dtype=V.dtype) - matmul(V, W)
+    V = V / rest if V.shape[-1] == 1 else jnp.linalg.solve(rest, V)
     return _Cavity(f.ravel()[numbers] - jnp.einsum("gef,gf->ge", V, slope.ravel()[numbers]), V)
 
 
@@ -229,9 +223,9 @@ def _of_gaussian(
     eye = jnp.eye(numbers.shape[1], dtype=y.dtype)
     covariance = cavity.covariance + noise.ravel()[numbers][..., None] * eye
     covariance = jnp.where(there[:, :, None] & there[:, None, :], covariance, eye)
-    L = jnp.linalg.cholesky(covariance, symmetrize_input=False)
+    L = _factor(covariance)
     distance = jnp.where(there, y.ravel()[numbers] - cavity.mean, 0)
-    white = linalg.solve_lower(L, distance[..., None])[..., 0]
+    white = _solve(L, distance[..., None])[..., 0]
     drawn = cavity.mean + jnp.einsum("gef,gf->ge", L, random.normal(key, distance.shape, distance.dtype))
     return -jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white), axis=-1) / 2, drawn
 
@@ -239,7 +233,9 @@ def _of_gaussian(
 def _row_by_row(
     term: Term, f: Float[Array, "N K"], cavity: _Cavity, left: Float[Array, "N K"], blocks: Blocks
 ) -> Float[Array, " G"]:
-    """The sum over a block's rows of their densities, each given the data outside of the block."""
+    """The sum over a block's observed rows of their densities, each given the data outside of the block."""
+    seen = term.seen()
+    observed = jnp.ones(len(f), bool) if seen is None else jnp.any(seen, axis=1)
 
     def of_block(of: tuple) -> Array:
         rows, there, mean, V = of
@@ -250,7 +246,8 @@ def _row_by_row(
         within = jnp.moveaxis(V[:, jnp.arange(size), :, jnp.arange(size)], 1, 0)  # [outputs, rows, K, K]
         all_V = jnp.zeros((outputs, len(f), *within.shape[2:]), f.dtype).at[:, rows].set(within, mode="drop")
         each = _predicted(term, f.at[rows].set(means, mode="drop"), all_V, left)
-        return jnp.sum(jnp.where(there, each[jnp.where(there, rows, 0)], 0))
+        rows = jnp.where(there, rows, 0)
+        return jnp.sum(jnp.where(there & observed[rows], each[rows], 0))
 
     each = (*blocks.entries(1), jnp.moveaxis(cavity.mean, 1, 0), jnp.moveaxis(cavity.covariance, 1, 0))
     return lax.map(of_block, jax.tree.map(jnp.asarray, each))
@@ -280,6 +277,15 @@ def _drawn(
         return mean + jnp.sqrt(jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left) * noise
     root = linalg.root(V[0], "the covariance of a row", None)
     return mean + jnp.einsum("nkl,snl->snk", root, noise) + jnp.sqrt(left) * rest
+
+
+def _factor(K: Float[Array, "G E E"]) -> Float[Array, "G E E"]:
+    """The Cholesky factor; of many single entries it is no work for LAPACK."""
+    return jnp.sqrt(K) if K.shape[-1] == 1 else jnp.linalg.cholesky(K, symmetrize_input=False)
+
+
+def _solve(L: Float[Array, "G E E"], columns: Float[Array, "G E _"], transpose: bool = False) -> Float[Array, "G E _"]:
+    return columns / L if L.shape[-1] == 1 else linalg.solve_lower(L, columns, transpose=transpose)
 
 
 def _likelihood(term: Term, f: Any) -> Any:

@@ -220,14 +220,18 @@ class marginal(whitened):
         """
 
         large: dict[str, int] = {}
-        blocks = None if leave_out is None else Blocks.of(leave_out, number_of_rows(arguments(self, args, None)[0]))
+        blocks: Blocks | None = None
+        if not (leave_out is None or leave_out is False):
+            blocks = Blocks.of(leave_out, number_of_rows(arguments(self, args, None)[0]))
 
         def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
             found = sites_given_data(sites, latents, key, blocks)
-            laws = found.laws
-            if (size := count * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(laws))) > MOST_KEPT:
+            laws, left_out = found.laws, found.left_out
+            if (size := count * _bytes(laws)) > MOST_KEPT:
                 large["+".join(laws)], laws = size, {}
-            return {"values": found.values, "laws": laws, "left_out": found.left_out}, found.good
+            if leave_out is False or count * _bytes(left_out) > MOST_KEPT:
+                left_out = {}
+            return {"values": found.values, "laws": laws, "left_out": left_out}, found.good
 
         found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
@@ -399,6 +403,10 @@ class Evidence(Distribution):
         if not isinstance(mask, bool):
             raise ValueError("handlers.mask around marginal(program) has no terms: put it around the data site inside.")
         return self if mask else super().mask(cast(Any, mask))
+
+
+def _bytes(arrays: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
 
 
 def refuse_marginal(program: Any) -> None:

@@ -241,7 +241,7 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     if model.at_training:
         for name, x in guide.left_out(model.params, draws[1]).items():
-            if x["density"].shape == terms[name].shape:
+            if x["density"].shape == terms[name].shape and not np.isnan(x["density"]).any():
                 terms[name] = x["density"].astype(np.float64)
     for name, mask in found["masks"].items():
         if name in terms:  # a chain of discrete latent variables has no term for each datum

@@ -156,7 +156,8 @@ class Trained:
             params: values of the ``numpyro.param`` sites, if there are any.
             leave_out: blocks of rows in place of single ones, of which :meth:`to_arviz` writes the density given all
                 other data: a label for each row, such as its group; or a list of arrays of numbers of rows, which may
-                overlap, such as all rows after a time.
+                overlap, such as all rows after a time. ``False`` for none: exports then have ``log p(y_n | f_n)``, as
+                where these densities take more than 1 GiB.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -482,15 +483,19 @@ class Trained:
             TypeError: as :class:`~gpzoo.inference.marginal`.
             FactorisationError: if the law of a GP site is not found.
         """
-        guide, params, args = self._guide_with_sites(), self.params, unlabelled(self.model, args, self.data)
+        model = self._bind(args, model_kwargs, new=False)
+        guide, params = model.guide, model.params
         if guide.hyperparameters != "point":
             raise ValueError(
                 "left_out is of hyperparameters that are points, and these have a posterior: az.loo leaves out by what "
                 "to_arviz of a model Trained.of_draws exports."
             )
+        checks.refuse(
+            leave_out is False, "leave_out=False leaves nothing out: give blocks of rows, or None for each row."
+        )
         own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
         program = self._marginal(sparse)
-        found = program.draws_of_sites(jax.random.key(0), own, args, 1, {}, model_kwargs, leave_out)
+        found = program.draws_of_sites(jax.random.key(0), own, model.args, 1, {}, model.kwargs, leave_out)
         return {name: np.asarray(x["density"][0]) for name, x in found["left_out"].items()}
 
     @entry_point
@@ -611,9 +616,12 @@ class Trained:
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
                                   deterministic sites of the program
-        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed
+        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed. ``<site>_left_out``
+                                  of a model :meth:`of_draws`: each datum given all others, for ``az.loo_pit``
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
-        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site ``log p(y_n | y_-n)``
+        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site, and of a model :meth:`of_draws` at its
+                                  data, ``log p(y_n | y_-n)``, each datum (or block of them) given all others:
+                                  attributes say which
         ``log_prior``             ``log p`` of hyperparameters and other latent sites that are no GPs, each summed over
                                   its entries: what ``az.psense_summary`` scales
         ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
@@ -626,6 +634,9 @@ class Trained:
 
         Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
         drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
+
+        Terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data, as
+        the likelihood's part of ``az.psense_summary`` needs it: ``of_draws(..., leave_out=False)`` has the others.
 
         ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``: the rows are the
         whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. Hyperparameters that are points have

@@ -198,7 +198,7 @@ def posterior_draws(count):
 
 
 @pytest.mark.slow
-def test_arviz_leaves_out_as_brute_force_does(tmp_path):
+def test_arviz_leaves_out_as_brute_force_does():
     import arviz as az
 
     draws, elpd = posterior_draws(2000)
@@ -208,6 +208,9 @@ def test_arviz_leaves_out_as_brute_force_does(tmp_path):
     assert abs(float(left.elpd_loo if hasattr(left, "elpd_loo") else left.elpd) - elpd.sum()) < 0.1
     assert not left.warning
     assert "y_-n" in data["log_likelihood"].attrs["y"]
+    np.testing.assert_array_equal(data["posterior"]["f"], trained.params["f_mean"])
+    plain = Trained.of_draws(KEY, draws, MORE, OF_MORE, program=marginal(regression), leave_out=False)
+    assert "f_n" in plain.to_arviz(KEY, MORE, OF_MORE, num_draws=20)["log_likelihood"].attrs["y"]
     fewer = trained.to_arviz(KEY, X[:5], Y[:5], num_draws=20)["log_likelihood"]
     assert fewer["y"].shape == (4, 5, 5) and "f_n" in fewer.attrs["y"]
     grouped = Trained.of_draws(KEY, draws, MORE, OF_MORE, program=marginal(regression), leave_out=np.arange(25) // 9)
