@@ -1,4 +1,4 @@
-"""Pictures of predictions along a column: a forecast beyond the data, groups in panels, and models beside each other."""
+"""Pictures of predictions along a column: a forecast, groups in panels, and models beside each other."""
 
 from __future__ import annotations
 
@@ -245,9 +245,8 @@ class _Series(NamedTuple):
         inputs = np.asarray(jax.tree.leaves(model.inputs)[0])
         checks.refuse(inputs.ndim > 2, f"Values are shown along inputs [N] or [N, features], got shape {inputs.shape}.")
         table = columns(inputs)
-        checks.refuse(
-            not 0 <= column < table.shape[1], f"column must be one of {table.shape[1]} columns, got {column}."
-        )
+        width = table.shape[1]
+        checks.refuse(not 0 <= column < width, f"column must be one of the {width} columns of X, got {column}.")
         x, observed = table[:, column], model.observed(data)
         found = model.predict(key, *model.inputs, quantiles=_QUANTILES)[observed.name]
         checks.refuse(
@@ -286,6 +285,5 @@ class _Series(NamedTuple):
             colour = "k" if self.values.shape[1] == 1 else draw.colour(k)
             size = 4 if len(self.x) <= 300 else 2
             how = {"color": colour, "markersize": size, "markeredgewidth": 0, "zorder": 3.5} | style
-            draw.curve(
-                ax, self.x, self.values[:, k], name if k == 0 else None, "o" if "fillstyle" in style else ".", **how
-            )
+            marks = "o" if "fillstyle" in style else "."
+            draw.curve(ax, self.x, self.values[:, k], name if k == 0 else None, marks, **how)
