@@ -241,13 +241,16 @@ class Kernel(Fields):
             wrong = X.ndim != self.input_ndim + 1 and not self.has_outputs(X)
             named = {1: "[N, features]", 3: "[N, height, width, channels]"}
             wanted = named.get(self.input_ndim, f"of {self.input_ndim + 1} axes, [N, ...]")
-        hint = f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
         checks.refuse(
             wrong,
             f"{type(self).__name__} takes inputs {wanted} (or with one leading axis, one set per output), "
-            f"got {name} of shape {tuple(X.shape)}.{hint}",
+            f"got {name} of shape {tuple(X.shape)}.{self._way_out(X, name)}",
         )
         return X
+
+    def _way_out(self, X: Float[Array, "..."], name: str) -> str:
+        """What to do about inputs of a wrong rank, as the end of a message."""
+        return f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
 
     def batch_axes(self) -> Kernel:
         """The kernel with each leaf replaced by its output axis, or ``None`` without one: ``in_axes`` for ``vmap``."""

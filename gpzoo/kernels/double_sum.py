@@ -112,6 +112,12 @@ class DoubleSum(Wrapper):
         weights = 0 if self.weights is not None and jnp.ndim(self.weights) == 2 else None
         return self._with_fields(base=base, view=jax.tree.map(lambda _: None, self.view), weights=weights)
 
+    def _way_out(self, X: Float[Array, "..."], name: str) -> str:
+        rank, view = X.ndim - 1, type(self.view).__name__
+        if rank <= self.input_ndim:
+            return super()._way_out(X, name)
+        return f" A view of such inputs has input_ndim = {rank}, and that of {view} is {self.input_ndim}."
+
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
         """See :meth:`Kernel.check_inputs`; also refuses inputs that do not fit the view."""
         X = super().check_inputs(X, name)

@@ -42,6 +42,9 @@ ALONE = 0.05
 #: function: the next layer, whose inputs have this spread, cannot tell them apart.
 COLLAPSED = 0.01
 
+#: Nats per row that the bound may be lower in evaluation than over the last tenth of the training.
+LOWER = 0.1
+
 #: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is as long.
 UNMOVED = 1e-4
 
@@ -166,6 +169,23 @@ def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
         elif whole < COLLAPSED * noise:
             findings.append(finding("layer collapsed to its mean", name, "noise", spread=whole, noise=noise))
     return Diagnosis(tuple(findings), table("Inner layers", rows))
+
+
+def evaluation(end: End, losses: np.ndarray, bound: float, rows: int) -> Diagnosis:
+    """Whether networks whose state goes on in training do as well with the state that they ended with.
+
+    Args:
+        end: how the training ended.
+        losses: negative bounds, ``[num_steps]``.
+        bound: of the rows of training, in evaluation.
+        rows: number of rows of training.
+    """
+    if end.last is None:
+        return Diagnosis()
+    lower = -float(np.mean(losses[-(len(losses) // 10) :], dtype=np.float64)) - bound
+    if lower < max(LOWER * rows, 3 * end.last.error):
+        return Diagnosis()
+    return Diagnosis((finding("evaluation far from training", None, lower=lower, per_row=lower / rows),))
 
 
 def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosis:

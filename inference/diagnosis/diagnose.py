@@ -38,7 +38,7 @@ from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import Trace
-from gpzoo.inference.training.finished import Gain, end_of, gain_of_more_steps
+from gpzoo.inference.training.finished import End, Gain, end_of, gain_of_more_steps
 from gpzoo.inference.training.sources import described_arguments
 
 #: Rows from which on no joint q of a sum is trained.
@@ -162,9 +162,11 @@ def _causes(
     data, reason = _of_training(subject, train_args, rows, of_training)
     more = lambda: None if reason else _more_steps(rng_key, trained, subject, data)  # noqa: E731
     num_rows = rows or number_of_rows(subject.args)
+    end = end_of(trained.losses, num_rows, more)
     return Diagnosis.joined(
         [
-            approximation.course(trained.losses, num_rows, trained.backed_off, end_of(trained.losses, num_rows, more)),
+            approximation.course(trained.losses, num_rows, trained.backed_off, end),
+            Diagnosis() if reason else _evaluation(rng_key, trained, subject, data, measured, end),
             chains.of_draws(subject),
             Diagnosis() if by_draws else approximation.by_site(measured),
             approximation.inducing(measured, inner, drawn=by_draws),
@@ -203,6 +205,17 @@ def _more_steps(rng_key: Array, trained: Trained, subject: BoundModel, data: tup
     svi = SVI(subject.model, subject.guide, Adam(0.0), GaussianProcessELBO())  # steps have rates of their own
     size = trained.data.get("batch_size")
     return gain_of_more_steps(named_key(rng_key, "more steps"), svi, subject.params, data, size, subject.kwargs)
+
+
+def _evaluation(
+    rng_key: Array, trained: Trained, subject: BoundModel, data: tuple, measured: Measured, end: End
+) -> Diagnosis:
+    """What networks with a state, such as running means, lose in evaluation at the data of training."""
+    if not any(site["type"] == "mutable" for site in subject.look.trace.values()):
+        return Diagnosis()
+    if not _same(subject.args, data):
+        measured = measure(named_key(rng_key, "evaluation"), replace(subject, args=data))
+    return approximation.evaluation(end, trained.losses, sum(measured.terms.values()), number_of_rows(data))
 
 
 def _of_posterior(

@@ -27,7 +27,7 @@ def wanted(progress: bool | None) -> bool:
 
 
 class WatchedNUTS(NUTS):
-    """NUTS for NumPyro's bar over vectorised chains, whose draws are those of :class:`numpyro.infer.NUTS`.
+    """NUTS for NumPyro's bar over vectorised chains, with the draws of :class:`numpyro.infer.NUTS` up to rounding.
 
     A step is a program of its own, which is kept once it is compiled, as one that calls back would not be.
 

@@ -406,7 +406,7 @@ class Trained:
         num_warmup: int = 500,
         num_samples: int = 500,
         num_chains: int = 4,
-        progress: bool = False,
+        progress: bool | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> MCMC:
         """The posterior of the program's hyperparameters by NUTS, GP sites integrated out at their inducing variables.

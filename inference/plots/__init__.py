@@ -14,17 +14,21 @@ from gpzoo.inference.plots.images import augmentations, inducing_images, patch_w
 from gpzoo.inference.plots.kernels import kernel_by_class, lengthscales
 from gpzoo.inference.plots.layers import layers
 from gpzoo.inference.plots.posteriors import against_nuts, prior_posterior
+from gpzoo.inference.plots.series import beside, forecast, groups
 from gpzoo.inference.plots.training import elbo, learning_curve
 
 __all__ = [
     "against_nuts",
     "augmentations",
+    "beside",
     "blank",
     "components",
     "confusion",
     "elbo",
     "field_2d",
     "fit_1d",
+    "forecast",
+    "groups",
     "inducing_images",
     "kernel_by_class",
     "layers",

@@ -253,6 +253,26 @@ def legend_above(ax: Axes) -> None:
     )
 
 
+def legend_of_all(panels: Sequence[Axes], *, above: bool) -> None:
+    """One legend for panels that have the same entries, in place of their own.
+
+    Args:
+        panels: the axes.
+        above: whether it is above all panels of a figure with a layout, else above the first.
+    """
+    entries: dict[str, Any] = {}
+    for ax in panels:
+        handles, names = ax.get_legend_handles_labels()
+        entries = dict(zip(names, handles, strict=True)) | entries
+        if (own := ax.get_legend()) is not None:
+            own.remove()
+    if not above:
+        return legend_above(panels[0])
+    figure: Any = panels[0].figure
+    options = {"fontsize": NUMBERS, "frameon": False, "handlelength": 1.6, "columnspacing": 1.4}
+    figure.legend(entries.values(), entries.keys(), ncols=min(len(entries), 4), loc="outside upper center", **options)
+
+
 def _columns(ax: Axes, names: Sequence[str]) -> int:
     """How many columns of a legend fit above the axes, at most three."""
     figure: Any = ax.figure

@@ -49,7 +49,7 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
     return draw.finished(ax, "optimisation step", f"evidence lower bound (nats),\nmean of {window} steps")
 
 
-def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
+def learning_curve(values: ArrayLike | Trained, steps: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
     """The evidence lower bound against optimisation steps, minibatch noise in grey under its running mean.
 
     The axes fit the running mean without its first steps, which are far below.
@@ -62,13 +62,16 @@ def learning_curve(values: ArrayLike, steps: ArrayLike | None = None, *, ax: Axe
         'optimisation step'
 
     Args:
-        values: the bound ``[n]``, in nats; values that are not finite are left out.
+        values: the bound ``[n]``, in nats, or a model that :func:`~gpzoo.inference.fit` trained; values that are not
+            finite are left out.
         steps: their step numbers ``[n]``; ``1, ..., n`` if ``None``.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
         ValueError: if the curve is empty or steps and values differ in length.
     """
+    if isinstance(values, Trained):
+        return elbo(values, ax=ax)
     values = np.asarray(values, dtype=np.float64)
     steps = np.arange(1, len(values) + 1) if steps is None else np.asarray(steps)
     if values.ndim != 1 or values.size == 0 or steps.shape != values.shape:

@@ -114,7 +114,7 @@ class EarlyStopping:
         if np.ndim(value) or not np.isfinite(value):
             raise ValueError(f"EarlyStopping is of one training and one finite number, got {value} at step {step}.")
         self._last, self._without_gain = step, self._without_gain + 1
-        if value < self.best - self.min_gain or not self.params:
+        if value < self.best - self.min_gain:
             self.best, self.step, self.params, self._without_gain = float(value), step, dict(params), 0
         if self._without_gain >= self.patience:
             raise StopTraining

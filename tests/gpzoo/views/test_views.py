@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpzoo import View
+from gpzoo.kernels import RBF, DoubleSum
 from gpzoo.views.patches import Patches
 
 
@@ -68,3 +70,14 @@ def test_patches_refuses_shapes(shapes, message):
 def test_patches_refuses_images(shape):
     with pytest.raises(ValueError, match=r"X must be images \[N, H, W, C\].*got shape"):
         Patches((5, 4), (2, 3)).view(jnp.zeros(shape))
+
+
+def test_a_view_of_images_is_told_its_rank():
+    class Mirrored(View):
+        num_views, view_size = 2, 12
+
+        def view(self, X):
+            return jnp.stack([X.reshape(len(X), -1), X[:, :, ::-1].reshape(len(X), -1)], axis=1)
+
+    with pytest.raises(ValueError, match=r"\(5, 3, 4, 1\).*input_ndim = 3, and that of Mirrored is 1"):
+        DoubleSum(RBF(), Mirrored())(np.zeros((5, 3, 4, 1)))

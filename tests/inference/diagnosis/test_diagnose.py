@@ -26,7 +26,7 @@ from gpzoo.inference.fitted.psis import pareto
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
-from gpzoo.models import gp_regression
+from gpzoo.models import gp_regression, network_of
 from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
 from tests.programs import KEY, adam, around_constant, at_start, bayesian_regression, constant, regression, sine
 from tests.zoo import PROGRAMS
@@ -91,6 +91,36 @@ def test_a_training_that_a_falling_rate_stopped_is_not_finished(schedule, rows, 
         found = [diagnose(KEY, trained, X, y), diagnose(KEY, trained, X[:20], y[:20], train_args=(X, y))]
         said[steps] = ["training not finished" in names(each) for each in found]
     assert said == {100: [True, True], 2000: [False, False]}
+
+
+@pytest.mark.slow
+def test_running_means_that_lag_are_a_finding(standard_promotion):
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Features(nnx.Module):
+        def __init__(self, momentum, rngs):
+            self.first, self.norm = nnx.Linear(2, 10, rngs=rngs), nnx.BatchNorm(10, momentum=momentum, rngs=rngs)
+            self.last = nnx.Linear(10, 2, rngs=rngs)
+
+        def __call__(self, x):
+            return self.last(nnx.relu(self.norm(self.first(x))))
+
+    rng = np.random.default_rng(SEED)
+    X = (10 + 2 * rng.standard_normal((100, 2))).astype(np.float32)
+    y = (X[:, 0] - 10 - np.sin(X[:, 1]) + 0.1 * rng.standard_normal(100)).astype(np.float32)
+    said = {}
+    for momentum, steps in ((0.99, 100), (0.9, 1000)):
+        network = network_of(Features(momentum, nnx.Rngs(0)))
+
+        def program(X, y=None, *, training=False, num_data=None, network=network):
+            regression(network(X, training), y, num_data=num_data)
+
+        rate = optax.cosine_decay_schedule(0.03, steps)
+        svi = SVI(program, InducingGuide(program, kmeans(10)), adam(rate), GaussianProcessELBO())
+        trained = fit(KEY, svi, steps, X, y, batch_size=50, model_kwargs={"training": True}, progress=False)
+        found = [diagnose(KEY, trained, X, y), diagnose(KEY, trained, X[:20], y[:20], train_args=(X, y))]
+        said[steps] = ["evaluation far from training" in names(each) for each in found]
+    assert said == {100: [True, True], 1000: [False, False]}
 
 
 TAILS = {

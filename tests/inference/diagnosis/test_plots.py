@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 
 from gpzoo import InducingPoints, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
-from gpzoo.inference import Trained, plots
+from gpzoo.inference import Candidate, Trained, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
+from gpzoo.inference.plots import _axes as draw
 from gpzoo.kernels import RBF, Matern12, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
@@ -592,3 +593,60 @@ REFUSED = [
 def test_what_cannot_be_drawn_is_refused(call, kind, argument):
     with pytest.raises(kind, match=argument):
         call()
+
+
+# -- along a column ----------------------------------------------------------------------------------------------------
+
+
+def test_a_forecast_has_the_quantiles_of_new_rows_and_the_data_of_both():
+    trained, X, y = of_one_input()
+    order, new = np.random.default_rng(0).permutation(20), (X[:7] + 8, y[:7])
+    ax = plots.forecast(KEY, trained, X[order], y[order], new=new, last=5)
+    expected = trained.predict(KEY, new[0], quantiles=(0.05, 0.25, 0.75, 0.95), num_draws=400)["y"]
+    np.testing.assert_allclose(line(ax, "mean"), np.column_stack([new[0][:, 0], expected.mean]))
+    np.testing.assert_allclose(line(ax, "data"), np.column_stack([X[:, 0], y])[-5:])
+    np.testing.assert_allclose(line(ax, "data to come")[:, 1], y[:7])
+    bands = {each.name: each.y for each in draw.drawn_in(ax)}
+    np.testing.assert_allclose(bands["central 90 %"], expected.quantiles[[0, 3]])
+    np.testing.assert_allclose(bands["central 50 %"], expected.quantiles[[1, 2]])
+
+
+def test_groups_have_a_panel_each_with_their_own_rows():
+    trained, X, y = of_one_input()
+    by = np.where(np.arange(20) % 3, "b", "a")
+    panels = plots.groups(KEY, trained, X, y, by=by)
+    assert [panel.get_title() for panel in panels] == ["a", "b"]
+    for panel, name in zip(panels, "ab", strict=True):
+        np.testing.assert_allclose(line(panel, "data"), np.column_stack([X[:, 0], y])[by == name])
+    assert panels[0].get_ylim() == panels[1].get_ylim()
+    grid = np.linspace(-3, 3, 8)[:, None]
+    panels = plots.groups(KEY, trained, X, y, by=by, at=(grid,), at_by=np.repeat(["b", "a"], 4))
+    np.testing.assert_allclose(line(panels[0], "mean")[:, 0], grid[4:, 0])
+
+
+def test_models_stand_beside_each_other_on_one_scale():
+    trained, X, y = of_one_input()
+    found = {"one": trained, "other": Candidate(0.0, None, None, trained)}
+    own = Figure().subplots(1, 2)
+    panels = plots.beside(KEY, found, X, y, picture=plots.forecast, new=(X + 8,), ax=own)
+    assert list(panels) == list(own) and [panel.get_title() for panel in panels] == ["one", "other"]
+    np.testing.assert_allclose(line(panels[0], "mean"), line(panels[1], "mean"))
+    assert panels[0].get_ylim() == panels[1].get_ylim()
+    assert "mean" in words(panels[0]) and not words(panels[1])
+
+
+NOT_ALONG = {
+    "new": (lambda m, X, y: plots.forecast(KEY, m, X, y, new=X), TypeError, "new"),
+    "column": (lambda m, X, y: plots.forecast(KEY, m, X, y, new=(X,), column=1), ValueError, "column"),
+    "by": (lambda m, X, y: plots.groups(KEY, m, X, y, by=np.zeros(3)), ValueError, "by"),
+    "at": (lambda m, X, y: plots.groups(KEY, m, X, y, by=y, at=(X,)), ValueError, "at_by"),
+    "names": (lambda m, X, y: plots.beside(KEY, [m], X, y), TypeError, "models"),
+    "none": (lambda m, X, y: plots.beside(KEY, {}, X, y), ValueError, "models"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ALONG)
+def test_what_cannot_be_shown_along_a_column_is_refused(name):
+    call, error, words = NOT_ALONG[name]
+    with pytest.raises(error, match=words):
+        call(*of_one_input())
