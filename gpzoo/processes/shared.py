@@ -10,6 +10,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo._pytree import Fields, static
+from gpzoo.linalg.operators import total
 
 
 class SharedNoise(Fields):
@@ -35,13 +36,13 @@ class SharedNoise(Fields):
 
     def variance(self) -> Float[Array, "N K"]:
         """Of every entry."""
-        return sum(jnp.sum(jnp.square(x), axis=0) for x in self.loads)
+        return total(jnp.sum(jnp.square(x), axis=0) for x in self.loads)
 
     def covariance(self) -> Float[Array, "N K K"]:
         """Of the outputs of every row."""
         if self.apart:
             return self.variance()[..., None] * jnp.eye(self.loads[0].shape[-1], dtype=self.loads[0].dtype)
-        return sum(jnp.einsum("mnk,mnl->nkl", x, x) for x in self.loads)
+        return total(jnp.einsum("mnk,mnl->nkl", x, x) for x in self.loads)
 
     def plus(self, other: SharedNoise) -> SharedNoise:
         """The part of ``f + g``."""

@@ -20,6 +20,7 @@ from gpzoo.inference import (
     GaussianProcessELBO,
     InducingGuide,
     NaturalGradients,
+    OnlineELBO,
     Trained,
     fit,
     load,
@@ -479,6 +480,7 @@ def test_what_takes_no_coupled_sites_says_so(two):
     for call in (
         lambda: trained.condition(KEY, new, y),
         lambda: trained.add_inducing(KEY, kmeans(3), program.X, program.y),
+        lambda: OnlineELBO(trained),
         lambda: GaussianProcessELBO(tight=True).loss(KEY, trained.params, program, trained.guide, new, y),
         lambda: Trace_ELBO().loss(KEY, trained.params, program, trained.guide, new, y),
     ):
