@@ -65,7 +65,7 @@ class HeteroscedasticGaussian(Likelihood):
         checks.refuse(
             isinstance(f, GaussianMarginals) and not f.independent,
             "HeteroscedasticGaussian takes a function and a noise that are independent; these columns are mixtures "
-            "of the same sources.",
+            "of the same sources, or outputs with one q, which InducingGuide(coupled=False) leaves apart.",
         )
         self.set_counts(num_points=num_points)
         super().__init__(f, missing=missing, validate_args=validate_args)

@@ -63,7 +63,7 @@ class Coupled(Form):
     @property
     def said(self) -> str:
         """See :attr:`Form.said`."""
-        return f"'full', coupled with {', '.join(map(repr, self.group))}"
+        return f"'full' of one q with {', '.join(map(repr, self.group))}"
 
     def goes_with(self, conditional: Conditional) -> bool:
         """No grids; see :meth:`Form.goes_with`."""

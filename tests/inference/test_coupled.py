@@ -20,6 +20,7 @@ from gpzoo.inference import (
     GaussianProcessELBO,
     InducingGuide,
     NaturalGradients,
+    OnlineELBO,
     Trained,
     fit,
     load,
@@ -255,8 +256,9 @@ def mixture(X, y=None, *, law=lambda f: Gaussian(f, 0.1)):
 MIXED = np.random.default_rng(2).standard_normal((2, 3))
 
 
-def test_mixed_outputs_have_the_joint_law_of_numpy():
-    """Predictions, densities of rows, covariances, draws and exports of ``f @ A + g`` and of its sites."""
+@pytest.fixture(scope="module")
+def mixed():
+    """A sum of mixed outputs at the optimum, data, new inputs, and NumPy's joint law of all outputs there."""
     rng = np.random.default_rng(0)
     X = np.sort(rng.uniform(0, 3, (15, 1)), axis=0)
     y, new = rng.standard_normal((15, 3)), np.linspace(-0.5, 3, 4)[:, None]
@@ -271,6 +273,12 @@ def test_mixed_outputs_have_the_joint_law_of_numpy():
     joint = np.array([[-a @ np.linalg.solve(C, b.T) for b in cross] for a in cross])
     for i in range(3):
         joint[i, i] += np.asarray(kernels[i](new))
+    return trained, X, y, new, mean, joint, loadings
+
+
+def test_mixed_outputs_have_the_joint_law_of_numpy(mixed):
+    """Predictions, densities of rows and covariances of ``f @ A + g`` and of its sites."""
+    trained, _, y, new, mean, joint, loadings = mixed
     outputs = np.einsum("ik,ijnn,jl->nkl", loadings, joint, loadings) + 0.1 * np.eye(3)
     found = trained.predict(KEY, new, test_data={"y": y[:4]})
     np.testing.assert_allclose(found["f"].variance, np.stack([np.diag(joint[i, i]) for i in range(2)], 1), atol=1e-6)
@@ -281,6 +289,11 @@ def test_mixed_outputs_have_the_joint_law_of_numpy():
     np.testing.assert_allclose(found["y"].log_density, expected, atol=1e-3)
     q = trained.posterior(KEY, new)
     np.testing.assert_allclose(q["f"].covariance_with(q["g"]), joint[:2, 2], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_draws_and_exports_of_mixed_outputs_have_it_too(mixed):
+    trained, X, y, new, mean, joint, _ = mixed
     exported = trained.to_arviz(KEY, X, y, num_draws=1500, new_args=(new,))
     for draws in (trained.functions(KEY, new, num_draws=1500), exported["predictions"]):
         f, g = np.asarray(draws["f"]).reshape(-1, 4, 2), np.asarray(draws["g"]).reshape(-1, 4)
@@ -479,6 +492,7 @@ def test_what_takes_no_coupled_sites_says_so(two):
     for call in (
         lambda: trained.condition(KEY, new, y),
         lambda: trained.add_inducing(KEY, kmeans(3), program.X, program.y),
+        lambda: OnlineELBO(trained),
         lambda: GaussianProcessELBO(tight=True).loss(KEY, trained.params, program, trained.guide, new, y),
         lambda: Trace_ELBO().loss(KEY, trained.params, program, trained.guide, new, y),
     ):
