@@ -93,7 +93,7 @@ def digits(run: Run) -> Outcome:
     whole = datasets.load("digits")
     flat = [x.reshape(len(x), -1) for x in (whole.X_train, whole.X_test)]
     Y, new = ((x - flat[0].mean(0)).astype(np.float32) for x in flat)
-    size, setting = run.options["num_latents"], Setting.of({"num_draws": 50} | run.options)
+    size, setting = run.options["num_latents"], Setting.of({"num_draws": 50} | dict(run.options))
     keywords = {"num_outputs": Y.shape[1], "num_latents": size}
     per_row, keys = run.variant == "gplvm", keys_of(run)
     # The program's inputs are numbers of rows, or the images themselves.

@@ -102,7 +102,7 @@ def _figure_of_rates(data: Dataset, trained: Trained) -> Figure:
 @experiment(PAPER, "wine-red", ("gp", "linear"))
 def wine(run: Run) -> Outcome:
     """Ordered logit of the grades of red wines: a GP, or a linear function with a normal prior, over random splits."""
-    setting = Setting.of({"num_draws": 100} | run.options)
+    setting = Setting.of({"num_draws": 100} | dict(run.options))
     model = partial(ordinal_gp, **({} if run.variant == "gp" else {"kernel": _linear}))
     guide = InducingGuide(model, kmeans(setting.num_inducing))
 

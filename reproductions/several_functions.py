@@ -56,7 +56,7 @@ def mixture(run: Run) -> Outcome:
     ``weight_distance`` that of their weights.
     """
     data = two_functions(seed=run.seed)
-    setting, restarts = Setting.of({"num_draws": 100} | run.options), run.options["restarts"]
+    setting, restarts = Setting.of({"num_draws": 100} | dict(run.options)), run.options["restarts"]
     model = mixture_of_gps if run.variant == "mixture" else gp_regression
     guide = InducingGuide(model, kmeans(setting.num_inducing))
     if run.finished:

@@ -93,7 +93,7 @@ def halves(run: Run) -> Outcome:
 
 
 def _taken_in(run: Run) -> Outcome:
-    (name, model), setting = KINDS[run.variant], Setting.of({"num_draws": 100} | run.options)
+    (name, model), setting = KINDS[run.variant], Setting.of({"num_draws": 100} | dict(run.options))
     raw = datasets.load(name, split=run.split)
     data, keys, new, online = raw.standardised().flat(), keys_of(run), setting.num_inducing // 10, setting.steps // 4
     if run.finished:

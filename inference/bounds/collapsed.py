@@ -416,14 +416,14 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
     bound = data.value + (jnp.sum(jnp.square(solved)) - residual) / 2 - jnp.sum(jnp.log(linalg.diagonal(L)))
     columns = jnp.concatenate([jnp.flip(matmul(L_inverse.mT, solved), -2), jnp.flip(L_inverse.mT, (-2, -1))], axis=-1)
     means, roots, first = {}, [], 0
-    for name, q in posteriors.items():
+    forms: list[Any] = [q.form for q in posteriors.values()]
+    for (name, q), form in zip(posteriors.items(), forms, strict=True):
         wide = columns.shape[-1]
         end = first + q.conditional.num_inducing * sum(source.site == name for source in data.b)
         own = columns[..., first:end, :].reshape(q.num_outputs or 1, -1, wide)
         own, first = own if q.whiten else matmul(q.conditional.L, own), end
         means[name] = own[..., 0].T.reshape(q.u_mean.shape)
-        roots.append(own[..., 1:].reshape(*q.form.scale.shape[:-1], wide - 1))
-    forms: list[Any] = [q.form for q in posteriors.values()]
+        roots.append(own[..., 1:].reshape(*form.scale.shape[:-1], wide - 1))
     root = jnp.concatenate(roots, axis=-2)
     after = rows_of_root(root, forms) if isinstance(forms[0], Coupled) else [Full(root)]
     lost = float(jnp.finfo(B.dtype).eps) * jnp.max(linalg.diagonal(B))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -168,10 +169,10 @@ def _by_cavity(
     slope, curvature = jax.grad(latents.log_density)(fs)[i], -latents.curvature(fs, i)
     F = linalg.solve_lower(law.L, latents.design(term))
     if latents.apart:
-        each = F, fs[i].T[..., None], slope.T[..., None], curvature.T[..., None, None]
+        each: tuple = F, fs[i].T[..., None], slope.T[..., None], curvature.T[..., None, None]
     else:
         each = F, fs[i][None], slope[None], curvature[None]
-    cavity = jax.vmap(lambda of: _cavity(*of, blocks))(each)
+    cavity = jax.vmap(partial(_cavity, blocks=blocks))(*each)
     f = term.marginals
     left = jnp.broadcast_to(_columns(f._with_fields(parts=()).variance), fs[i].shape)
     if term.gaussian:
@@ -179,9 +180,9 @@ def _by_cavity(
         residual, noise, seen = residual_of(term)
         y = residual + _columns(f.loc)
         seen = jnp.broadcast_to(True if seen is None else seen, y.shape)
-        own = jax.tree.map(by_output, (y, jnp.broadcast_to(noise, y.shape) + left, seen))
+        own: Any = jax.tree.map(by_output, (y, jnp.broadcast_to(noise, y.shape) + left, seen))
         keys = random.split(key, len(own[0]))
-        density, drawn = jax.vmap(lambda of: _of_gaussian(*of, blocks))((cavity, *own, keys))
+        density, drawn = jax.vmap(partial(_of_gaussian, blocks=blocks))(cavity, own[0], own[1], own[2], keys)
         drawn = _in_shape(term, _by_row(drawn)) if blocks.single else drawn
         return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), drawn
     if not blocks.single:

@@ -74,7 +74,7 @@ def of_mean_field(params: Mapping[str, Any], guide: InducingGuide) -> dict[str, 
         sizes: list[int] = []
         for name in group:
             M, *outputs = found[f"{name}_mean"].shape
-            form = guide.form_at(name)
+            form: Any = guide.form_at(name)
             values = (form.after(sizes) if sizes else form).alone(found[f"{name}_scale"])
             found |= {f"{name}_{field}": value for field, value in values.items()}
             sizes.append(form.num_rows(M, tuple(outputs)))

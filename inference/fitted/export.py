@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -159,7 +159,7 @@ def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray
         constants["elbo"] = -losses
     points, left_out = {}, {}
     if model.at_training:
-        left_out = guide.left_out(params, numbers)
+        left_out = cast(DrawsGuide, guide).left_out(params, numbers)
     if options.params:
         for name in guide.sites.parameters.keys() & params.keys():
             points |= _leaves(name, params[name])
@@ -198,7 +198,7 @@ def _draws_of(model: BoundModel, count: int) -> Draws:
     """So many draws of the guide's posterior."""
     sites = model.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
-    at_inducing = model.guide.at_inputs(model.params) if model.at_training else frozenset()
+    at_inducing = cast(DrawsGuide, model.guide).at_inputs(model.params) if model.at_training else frozenset()
     of = {"count": count, "plate_depth": depth, "at_inducing": at_inducing}
     return Draws(model=model.model, guide=model.guide, latents=sites.latents, **of)
 
@@ -240,7 +240,7 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
     stats = _log_densities(found, {})
     terms = {name: x.astype(np.float64) for name, x in (found["log_likelihood"] | found["left_out"]).items()}
     if model.at_training:
-        for name, x in guide.left_out(model.params, draws[1]).items():
+        for name, x in cast(DrawsGuide, guide).left_out(model.params, draws[1]).items():
             if x["density"].shape == terms[name].shape and not np.isnan(x["density"]).any():
                 terms[name] = x["density"].astype(np.float64)
     for name, mask in found["masks"].items():

@@ -92,8 +92,8 @@ def nuts(
         NonFiniteError: if no start with a finite density is found.
     """
     key = checks.rng_key(rng_key)
-    counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
-    counts = {name: checks.positive_int(name, count) for name, count in counts.items()}
+    given_counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
+    counts: dict[str, Any] = {name: checks.positive_int(name, count) for name, count in given_counts.items()}
     given, kwargs = arguments(program, args, model_kwargs)
     with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's own steps mix dtypes
         start = initialize_model(

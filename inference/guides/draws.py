@@ -66,7 +66,8 @@ class DrawsGuide(InducingGuide):
 
     def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
         """See :meth:`InducingGuide.given_data`."""
-        for group, laws in numpyro.param(LAWS, None).items():
+        known: Any = numpyro.param(LAWS, None)
+        for group, laws in known.items():
             if name in laws["sites"]:
                 shared = (group,) if len(laws["sites"]) > 1 else ()
                 return given_data(prior, inducing, laws["sites"][name], laws.get("factor"), shared, name)

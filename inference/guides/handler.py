@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -129,7 +129,7 @@ class PosteriorHandler(Handler):
             mode.seen = numpyro.prng_key(), prior.X, prior.kernel, self._before()
             return prior.mean
         inducing = self._inducing(name, for_site(options.inducing, name), prior)
-        posterior = options.given_data(name, mode.prior(name, prior), inducing) if mode.given_data else None
+        posterior = cast(Any, options).given_data(name, mode.prior(name, prior), inducing) if mode.given_data else None
         posterior = self._posterior(name, prior, inducing) if posterior is None else posterior
         if isinstance(posterior.form, Coupled) and mode.draws:
             self.noise[name] = random.normal(numpyro.prng_key(), posterior.u_mean.shape, posterior.u_mean.dtype)

@@ -86,8 +86,7 @@ class Options:
     def form_at(self, site: str, sites: Sites | None = None) -> Form:
         """The form of ``q(u)`` of a GP site, without values; before set-up of the program that has these sites."""
         sites = self.sites if sites is None else sites
-        group = () if sites is None else sites.group_of(site)
-        if group:
+        if sites is not None and (group := sites.group_of(site)):
             return (Coupled if site == group[0] else CoupledAfter)(group=group, together=site in sites.together)
         return form_of(for_site(self.covariance, site), for_site(self.inducing, site))
 

@@ -254,8 +254,8 @@ class _Series(NamedTuple):
             f"The data {observed.name!r} have no quantiles: they are classes, or have no mean.",
         )
         order = np.argsort(x, kind="stable")
-        values = None if observed.values is None else columns(observed.values)[order]
-        mean, quantiles = columns(found.mean)[order], columns(found.quantiles, 1)[:, order]
+        values = None if observed.values is None else columns(np.asarray(observed.values))[order]
+        mean, quantiles = columns(np.asarray(found.mean))[order], columns(np.asarray(found.quantiles), 1)[:, order]
         return cls(observed.name, model.names[0], x[order], order, mean, quantiles, values)
 
     def rows(self, which: Any) -> _Series:
@@ -281,7 +281,9 @@ class _Series(NamedTuple):
 
     def draw_data(self, ax: Axes, name: str, **style: Any) -> None:
         """The data, where they are known."""
-        for k in range(0 if self.values is None else min(self.values.shape[1], draw.OUTPUTS)):
+        if self.values is None:
+            return
+        for k in range(min(self.values.shape[1], draw.OUTPUTS)):
             colour = "k" if self.values.shape[1] == 1 else draw.colour(k)
             size = 4 if len(self.x) <= 300 else 2
             how = {"color": colour, "markersize": size, "markeredgewidth": 0, "zorder": 3.5} | style

@@ -39,7 +39,7 @@ def joined(callback: Callback | Sequence[Callback] | None) -> Callable[..., None
     """
     if callback is None:
         return None
-    each = list(callback) if isinstance(callback, list | tuple) else [callback]
+    each: list[Any] = list(callback) if isinstance(callback, list | tuple) else [callback]
     for one in each:
         if not callable(one):
             raise TypeError(f"callback must be a function, or a list of functions, got {one!r}.")
