@@ -180,7 +180,8 @@ def _each_block(factorise: Callable, K: BlockDiagonalMatrix, name: str, jitter: 
 def _refuse_failed(
     L: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"], name: str, jitter: float | Array | None
 ) -> None:
-    if is_concrete(L) and not bool(jnp.all(jnp.isfinite(L))):
+    K = lax.stop_gradient(K)
+    if is_concrete(L) and is_concrete(K) and not bool(jnp.all(jnp.isfinite(L))):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
 
 
@@ -202,7 +203,8 @@ def cholesky_or_failed(
         FactorisationError: outside ``jit``, if a factor does not exist.
     """
     L, factorised = guarded_cholesky(add_jitter(K, jitter))
-    if is_concrete(factorised) and not bool(jnp.all(factorised == 1)):
+    K = lax.stop_gradient(K)  # known where a gradient is taken of it, outside `jit`
+    if is_concrete(factorised) and is_concrete(K) and not bool(jnp.all(factorised == 1)):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
     return L, factorised
 

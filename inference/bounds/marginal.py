@@ -332,7 +332,7 @@ class marginal(whitened):
             self._asking = False
         latent = {name for name, site in sampled(trace).items() if not site["is_observed"]}
         if missing := sorted((latent | seen.loose("param", "mutable")) - values.keys()):
-            raise ValueError(f"posterior_samples (or params) has no values of {missing}.")
+            raise ValueError(f"The draws (or params) have no values of {missing}; they name {sorted(values)}.")
 
 
 class Evidence(Distribution):

@@ -129,7 +129,7 @@ def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...
 def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool = True) -> list[Finding]:
     """Findings about the numbers of each positional argument, data or inputs in the trace; ``repeats`` sorts rows."""
     names, optional = checks.positional(program, len(args))
-    findings = []
+    findings, inputs = [], {}
     for name, argument in zip(names, args, strict=True):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
             if np.ndim(leaf) == 0:
@@ -138,8 +138,9 @@ def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool =
             if laws := _laws(seen, leaf):
                 findings += _targets(of, array, laws)
             elif name not in optional:
-                findings += _inputs(of, array, repeats)
-    return findings
+                findings += _inputs(of, array)
+                inputs[of] = array
+    return findings + (_repeated(inputs) if repeats else [])
 
 
 def _laws(seen: Trace, array: Any) -> list[Any]:
@@ -166,7 +167,7 @@ def _is(value: Any, array: Any) -> bool:
     return value is array
 
 
-def _inputs(name: str, X: np.ndarray, repeats: bool) -> list[Finding]:
+def _inputs(name: str, X: np.ndarray) -> list[Finding]:
     findings = _outliers(name, X, OUTLYING, "lost")
     if X.ndim == 2 and X.dtype != bool and not findings:
         spread = X.std(axis=0, dtype=np.float64)
@@ -182,11 +183,19 @@ def _inputs(name: str, X: np.ndarray, repeats: bool) -> list[Finding]:
         numbers = {"least": float(X.min()), "most": float(X.max()), "spread": X.std(dtype=np.float64)}
         if numbers["spread"] > WIDE or numbers["most"] - numbers["least"] < NARROW:
             findings.append(finding("unscaled inputs", name, "images", **numbers))
-    if repeats and X.ndim >= 1 and len(X) > 1:
-        distinct = len(np.unique(X.reshape(len(X), -1), axis=0))
-        if (repeated := len(X) - distinct) > REPEATED * len(X):
-            findings.append(finding("repeated rows", name, repeated=repeated, rows=len(X), distinct=distinct))
     return findings
+
+
+def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
+    """A finding about rows that repeat others in all inputs together."""
+    inputs = {name: X for name, X in inputs.items() if len(X) > 1 and X.dtype.kind in "biuf"}
+    rows = next(map(len, inputs.values()), 0)
+    if not rows or any(len(X) != rows for X in inputs.values()):
+        return []
+    distinct = len(np.unique(np.hstack([X.reshape(rows, -1) for X in inputs.values()]), axis=0))
+    if (repeated := rows - distinct) <= REPEATED * rows:
+        return []
+    return [finding("repeated rows", ", ".join(inputs), repeated=repeated, rows=rows, distinct=distinct)]
 
 
 def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:

@@ -17,6 +17,9 @@ from numpyro.infer import MCMC, NUTS
 #: Leaps of a step that an estimate of the time counts with: trajectories of eight points, as around a normal density.
 _LEAPS = 7
 
+#: R-hat above which chains have not mixed, as in :func:`~gpzoo.inference.diagnose`.
+_MIXED = 1.01
+
 #: Seconds between two looks at the state, for which the device waits.
 _LOOK = 0.2
 
@@ -117,6 +120,8 @@ def told(mcmc: MCMC) -> str:
             ess.append(np.min(effective_sample_size(draws), initial=np.inf))
     if rhat:
         words += f", largest r_hat {np.max(rhat):.3f}, smallest effective sample size {np.min(ess):,.0f}"
+        if np.max(rhat) > _MIXED:
+            words += f"; above {_MIXED} chains have not mixed: run longer"
     return words
 
 

@@ -21,6 +21,7 @@ from numpyro.infer.util import initialize_model
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.errors import NonFiniteError
+from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.fitted._nuts_progress import WatchedNUTS, wanted
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
@@ -87,14 +88,17 @@ def nuts(
         ``mcmc.sampler.model``.
 
     Raises:
-        ValueError: for counts below one, a program without latent sites, or a GP site whose prior depends on a
-            discrete site.
+        ValueError: for counts below one, a program without latent sites, data without a density at any value of the
+            latent functions, or a GP site whose prior depends on a discrete site.
         NonFiniteError: if no start with a finite density is found.
     """
     key = checks.rng_key(rng_key)
     given_counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
     counts: dict[str, Any] = {name: checks.positive_int(name, count) for name, count in given_counts.items()}
     given, kwargs = arguments(program, args, model_kwargs)
+    # Data are refused as `fit` does, of the program with GP sites in it.
+    inner = program.fn if isinstance(program, marginal) else program
+    look(inner, given, kwargs, arrays=inner is program, refuse_data=True)
     with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's own steps mix dtypes
         start = initialize_model(
             named_key(key, "start"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -291,7 +293,7 @@ class Trained:
         self,
         rng_key: Array,
         *new: Argument,
-        num_draws: int = 100,
+        num_draws: int | None = None,
         num_features: int = 2048,
         parts: Mapping[str, Sequence[str]] | None = None,
         batch_size: int = 1000,
@@ -314,7 +316,7 @@ class Trained:
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments at the inputs, one row per input.
-            num_draws: number of functions ``S``.
+            num_draws: number of functions ``S``; 100 if ``None``, or the draws of a model :meth:`of_draws` that has fewer.
             num_features: random features of each addend of each kernel. Over draws the covariance is exact for any
                 number; that of the values of one draw given its frequencies has an error of
                 ``O(num_features^-1/2)``.
@@ -336,6 +338,7 @@ class Trained:
                 several batches.
         """
         labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
+        num_draws = self._number_of_functions(num_draws)
         options: Any = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
         found = values_of_functions(model, rng_key, parts=parts, **options)
         if labels is not None:
@@ -705,6 +708,18 @@ class Trained:
             CheckpointError: if the file cannot be written; what was there before stays.
         """
         _saved.save(files.checked_path("path", path, "a file"), self)
+
+    def _number_of_functions(self, asked: int | None) -> int:
+        known = math.prod(self.guide.shape(self.params)) if isinstance(self.guide, DrawsGuide) else None
+        if asked is None:
+            return 100 if known is None else min(known, 100)
+        if known is not None and asked > known:
+            warnings.warn(
+                f"functions(num_draws={asked}): each of the {known} draws of hyperparameters has one draw of the "
+                "functions, so that they repeat. Take at most so many, or give Trained.of_draws more draws.",
+                stacklevel=checks.outside(),
+            )
+        return asked
 
     def _usable_guide(self) -> InducingGuide:
         """The guide, of one training."""

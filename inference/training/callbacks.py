@@ -99,7 +99,8 @@ class EarlyStopping:
         self._restart()
 
     def _restart(self) -> None:
-        self.best, self.step, self.params, self._last, self._without_gain = np.inf, 0, {}, 0, 0
+        self.best, self.step, self.params, self._last = np.inf, 0, {}, 0
+        self._mark, self._without_gain = np.inf, 0
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any], loss: Any = None) -> None:
         """Look at the training after ``step`` steps.
@@ -114,8 +115,10 @@ class EarlyStopping:
         if np.ndim(value) or not np.isfinite(value):
             raise ValueError(f"EarlyStopping is of one training and one finite number, got {value} at step {step}.")
         self._last, self._without_gain = step, self._without_gain + 1
-        if value < self.best - self.min_gain:
-            self.best, self.step, self.params, self._without_gain = float(value), step, dict(params), 0
+        if value < self.best:
+            self.best, self.step, self.params = float(value), step, dict(params)
+        if value < self._mark - self.min_gain:
+            self._mark, self._without_gain = float(value), 0
         if self._without_gain >= self.patience:
             raise StopTraining
 

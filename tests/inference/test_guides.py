@@ -422,7 +422,7 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.slow_but(name=["lbfgs", "natural"])
+@pytest.mark.slow_but(name=["lbfgs"], dtype=[np.float64])
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fixed_inducing_variables_stay(name, dtype, standard_promotion):
@@ -436,6 +436,7 @@ def test_fixed_inducing_variables_stay(name, dtype, standard_promotion):
         assert found.losses[-1] < found.losses[0]
 
 
+@pytest.mark.slow
 def test_fixed_inducing_variables_by_name_and_in_files(tmp_path, standard_promotion):
     X, y = sine(30)
     guide = InducingGuide(deep, kmeans(5), fixed={"h"})

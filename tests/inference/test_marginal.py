@@ -42,6 +42,7 @@ from gpzoo.inference import (
     nuts,
     predict,
     report,
+    whitened,
 )
 from gpzoo.kernels import RBF, Convolutional, HilbertSpace, Matern52, White
 from gpzoo.likelihoods import Expected, Gaussian
@@ -959,3 +960,18 @@ def test_moments_of_sites_that_are_integrated_out_are_refused(of, inducing, mome
 
     with pytest.raises(TypeError, match=rf"{moment}.*'f'"):
         log_density(marginal(program, inducing), (X, X[:, 0]), {}, {})
+
+
+@pytest.mark.parametrize("around", [marginal, whitened, lambda program: program], ids=["marginal", "whitened", "plain"])
+def test_nuts_refuses_data_without_a_density_as_fit_does(around):
+    X, exposure = np.linspace(-1, 1, 9)[:, None], np.ones(9)
+    exposure[4] = 0.0
+
+    def program(X, exposure, counts):
+        lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 0.5))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+        law = lambda f, exposure: dist.Poisson(exposure * jnp.exp(f))  # noqa: E731
+        numpyro.sample("counts", Expected(law, f, exposure), obs=counts)
+
+    with pytest.raises(ValueError, match=r"'counts'.* 1 of 9 rows .* row 4, exposure = 0.0"):
+        nuts(KEY, around(program), X, exposure, np.ones(9), num_warmup=2, num_samples=2, num_chains=1)

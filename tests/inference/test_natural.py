@@ -24,6 +24,7 @@ from gpzoo.inducing.initialisers import kmeans, unique_patches
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, NaturalGradients, fit
 from gpzoo.inference.diagnosis.approximation import course
+from gpzoo.inference.training.finished import end_of
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, RobustMax, Softmax
 from gpzoo.models import invariant_gp, rotation
@@ -353,7 +354,7 @@ def test_the_stable_update_of_svi_judges_steps_too():
 
 
 def test_diagnosis_says_that_most_steps_were_shortened():
-    said = [finding.name for finding in course(np.zeros(40), 10, {"f": 21, "g": 20}).findings]
+    said = [finding.name for finding in course(np.zeros(40), 10, {"f": 21, "g": 20}, end_of(np.zeros(40), 10)).findings]
     assert said == ["natural steps shortened"]
 
 

@@ -100,6 +100,7 @@ def test_functions_and_predictions_agree(of_thirty):
     np.testing.assert_allclose(functions.std(0), spread, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_inputs_outside_are_refused(of_thirty):
     outside = r"outside the box \[\(-2\.0, 8\.0\)\].*farthest 9 \(row 39, column 0\)"
     with pytest.raises(ValueError, match=outside):
@@ -129,7 +130,7 @@ def test_what_it_cannot_be_is_refused():
 # -- waves of an interval ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(kind=[Matern32])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Matern12, Matern32, Matern52])
 def test_covariances_of_waves_are_inner_products(kind):
     """Those of functions known on a grid tend to them as it becomes finer; by halves, their differences too."""

@@ -160,3 +160,14 @@ def test_rows_that_depend_on_each_other_are_told_before_fit_refuses_them(lag, si
     found = {each.name: each for each in check(partial(program, lag), X, X[:, 0])}
     assert found["rows together"].site == "h" and "joint={'h'}" in found["rows together"].text
     assert "rows together" not in {each.name for each in check(partial(program, 0), X, X[:, 0])}
+
+
+def test_rows_repeat_only_if_they_do_in_all_inputs_together():
+    def program(x, group, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), jnp.hstack([x, group[:, None]])))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    x, group = RNG.standard_normal((60, 1)), np.repeat(np.arange(3.0), 20)
+    assert "repeated rows" not in names(program, x, group, Y[:60])
+    twice = np.tile(np.arange(30), 2)
+    assert "repeated rows" in names(program, x[twice], group[twice], Y[:60])

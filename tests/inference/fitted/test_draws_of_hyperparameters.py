@@ -156,3 +156,10 @@ def test_moments_are_those_of_other_laws(case):
     mean, variance = mixed(*zip(*(law(**values) for values in EACH), strict=True))
     np.testing.assert_allclose(found.mean, mean, atol=1e-4 if "with inducing" in case else 2e-5)
     np.testing.assert_allclose(found.variance, variance, atol=1e-4 if "with inducing" in case else 2e-5)
+
+
+def test_more_functions_than_draws_are_told():
+    posterior = Trained.of_draws(KEY, DRAWS, X, Y, program=marginal(summed))
+    assert len(posterior.functions(KEY, NEW, num_features=8)["level"]) == 6
+    with pytest.warns(UserWarning, match=r"num_draws=7.*6 draws of hyperparameters"):
+        posterior.functions(KEY, NEW, num_draws=7, num_features=8)

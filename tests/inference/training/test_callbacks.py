@@ -33,7 +33,7 @@ def test_callbacks_get_the_mean_loss_since_the_look_before_and_old_ones_do_not()
 
 
 def test_a_training_ends_early_with_its_model_and_goes_on_from_there(tmp_path):
-    values = {10: 2.0, 20: 1.0, 30: 1.5, 40: 0.95}
+    values = {10: 2.0, 20: 1.0, 30: 1.5, 40: 1.2}
     now = []
     stopping = EarlyStopping(lambda params: values[now[-1]], patience=2, min_gain=0.1)
     trained = train([lambda step, *_: now.append(step), stopping], 100, checkpoint=tmp_path)
@@ -41,6 +41,10 @@ def test_a_training_ends_early_with_its_model_and_goes_on_from_there(tmp_path):
     best = trained.with_params(stopping.params).params["lengthscale"]
     np.testing.assert_array_equal(best, train(None, 20).params["lengthscale"])
     assert len(train(None, 50, checkpoint=tmp_path).losses) == 50
+    least = EarlyStopping(patience=3, min_gain=1.0)
+    for step, loss in enumerate([2.0, 1.5, 1.2], start=1):
+        least(step, 0.0, {"a": loss}, loss=loss)
+    assert (least.step, least.params) == (3, {"a": 1.2}) and least._without_gain == 2
     now.append(10)
     stopping(10, 0.0, {"a": 1.0})  # of another training
     assert stopping.step == 10
