@@ -96,10 +96,10 @@ def nuts(
     given_counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
     counts: dict[str, Any] = {name: checks.positive_int(name, count) for name, count in given_counts.items()}
     given, kwargs = arguments(program, args, model_kwargs)
-    # Data are refused as `fit` does, of the program with GP sites in it.
-    inner = program.fn if isinstance(program, marginal) else program
-    look(inner, given, kwargs, arrays=inner is program, refuse_data=True)
     with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's own steps mix dtypes
+        # Data are refused as `fit` refuses them, of the program with GP sites in it.
+        inner: Any = program.fn if isinstance(program, marginal) else program
+        look(inner, given, kwargs, arrays=inner is program, refuse_data=True)
         start = initialize_model(
             named_key(key, "start"),
             program,

@@ -316,7 +316,8 @@ class Trained:
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments at the inputs, one row per input.
-            num_draws: number of functions ``S``; 100 if ``None``, or the draws of a model :meth:`of_draws` that has fewer.
+            num_draws: number of functions ``S``. ``None``: 100, or as many as a model :meth:`of_draws` has draws, if
+                these are fewer.
             num_features: random features of each addend of each kernel. Over draws the covariance is exact for any
                 number; that of the values of one draw given its frequencies has an error of
                 ``O(num_features^-1/2)``.
