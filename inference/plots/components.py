@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,17 @@ from jax import Array
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
 from gpzoo.inference.fitted.functions import values_of_functions
+from gpzoo.inference.fitted.map_batches import BoundModel
+from gpzoo.inference.fitted.predict import Predicting, predictions
 from gpzoo.inference.fitted.trained import Trained
+from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Functions of which bands are quantiles; their random features, and rows at a time.
+#: Functions of which centred bands are quantiles; their random features, and rows at a time.
 _FUNCTIONS, _FEATURES, _ROWS = 400, 2048, 1000
 
 
@@ -68,7 +72,8 @@ def components(
 
     Raises:
         ValueError: for inputs that are no columns, a column that is not there, another number of axes, a program whose
-            GP sites have other rows; as :meth:`gpzoo.inference.Trained.functions`.
+            GP sites have other rows; as :meth:`gpzoo.inference.Trained.predict`.
+        TypeError: if ``centred``, naming a kernel without a known spectral density.
     """
     model = trained._bind(args, model_kwargs)
     inputs = np.asarray(jax.tree.leaves(model.args)[0])
@@ -76,23 +81,45 @@ def components(
     width = 1 if inputs.ndim == 1 else inputs.shape[1]
     checks.refuse(not 0 <= column < width, f"column must be one of the {width} columns of the inputs, got {column}.")
     along = inputs if inputs.ndim == 1 else inputs[:, column]
-    counts: Any = {"num_draws": _FUNCTIONS, "num_features": _FEATURES, "batch_size": _ROWS}
-    draws = values_of_functions(model, rng_key, parts=parts, **counts)
+    bands = _centred(rng_key, model, parts) if centred else _of_rows(rng_key, model, parts)
     order = np.argsort(along)
-    shown = [each for site in model.look.trace for each in (site, *(parts or {}).get(site, ())) if each in draws]
-    rows = {name: draws[name] for name in shown if draws[name].shape[1] == len(along)}
+    shown = [each for site in model.look.trace for each in (site, *(parts or {}).get(site, ())) if each in bands]
+    rows = {name: bands[name] for name in shown if bands[name].shape[1] == len(along)}
     checks.refuse(not rows, "No GP site of the program has a value for each row of the inputs.")
     names, _ = checks.positional(trained.model, len(args))
     panels = draw.several(ax, len(rows), 1.9)
-    for panel, (name, functions) in zip(panels, rows.items(), strict=True):
-        values = functions[:, order].reshape(len(functions), len(along), -1)
-        values = values - values.mean(1, keepdims=True) if centred else values
+    for panel, (name, found) in zip(panels, rows.items(), strict=True):
+        values = found[:, order].reshape(3, len(along), -1)
         for k in range(min(values.shape[-1], draw.OUTPUTS)):
             named = "" if values.shape[-1] == 1 else f" {k}"
-            band = draw.central(values[..., k])
-            draw.band(panel, along[order], band, f"{draw.CENTRAL}{named}", draw.colour(k), 0.25)
-            draw.curve(panel, along[order], values[..., k].mean(0), f"mean{named}", color=draw.colour(k))
+            low, mean, high = values[..., k]
+            draw.band(panel, along[order], (low, high), f"{draw.CENTRAL}{named}", draw.colour(k), 0.25)
+            draw.curve(panel, along[order], mean, f"mean{named}", color=draw.colour(k))
         last = panel is panels[-1]
         draw.label(panel, names[0] if last else "", f"{name}, centred" if centred else name)
     draw.legend_above(panels[0])
     return panels
+
+
+def _of_rows(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
+    """The ends of the band of each function, and between them its mean, ``[3, N, ...]``, row by row."""
+    found = predictions(model, rng_key, Predicting(quantiles=draw.ENDS, parts=parts))
+    bands = {}
+    for name, own in found.items():
+        if name in model.guide.sites.processes or any(name in names for names in (parts or {}).values()):
+            low, high = np.asarray(own.quantiles)
+            bands[name] = np.stack([low, np.asarray(own.mean), high])
+    return bands
+
+
+def _centred(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
+    """:func:`_of_rows` of functions without their means over the inputs, which rows together have."""
+    counts: Any = {"num_draws": _FUNCTIONS, "num_features": _FEATURES, "batch_size": _ROWS}
+    if isinstance(model.guide, DrawsGuide):
+        counts["num_draws"] = min(_FUNCTIONS, math.prod(model.guide.shape(model.params)))
+    bands = {}
+    for name, values in values_of_functions(model, rng_key, parts=parts, **counts).items():
+        values = values - values.mean(1, keepdims=True)
+        low, high = draw.central(values)
+        bands[name] = np.stack([low, values.mean(0), high])
+    return bands

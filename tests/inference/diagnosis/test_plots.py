@@ -18,7 +18,7 @@ from gpzoo.inducing.initialisers import blocks
 from gpzoo.inference import Candidate, Trained, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.kernels import RBF, Matern12, White
+from gpzoo.kernels import RBF, Matern12, Pointwise, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
 from gpzoo.models.invariant import invariant_gp
@@ -258,14 +258,29 @@ def test_components_have_a_panel_each_with_the_band_of_their_functions(centred):
     panels = plots.components(KEY, model, X, parts=parts, centred=centred)
     names = ["second", "slow", "quick", "first"]
     assert [panel.get_ylabel() for panel in panels] == [f"{n}, centred" if centred else n for n in names]
-    drawn = model.functions(KEY, X, num_draws=400, parts=parts)
+    drawn, found = model.functions(KEY, X, num_draws=400, parts=parts), model.predict(KEY, X, parts=parts)
     for name, panel in zip(names, panels, strict=True):
         (line,) = panel.get_lines()
-        values = drawn[name] - drawn[name].mean(1, keepdims=True) if centred else drawn[name]
+        mean = (drawn[name] - drawn[name].mean(1, keepdims=True)).mean(0) if centred else found[name].mean
         np.testing.assert_allclose(line.get_xdata(), X[::-1, 0])
-        np.testing.assert_allclose(line.get_ydata(), values.mean(0)[::-1], atol=1e-6)
+        np.testing.assert_allclose(line.get_ydata(), mean[::-1], atol=1e-6)
     with pytest.raises(ValueError, match="column"):
         plots.components(KEY, model, X, column=1)
+
+
+def test_components_need_no_spectral_density_unless_they_are_centred():
+    X = np.column_stack([np.linspace(0, 3, 8), np.arange(8) % 2])
+
+    def program(X, y=None):
+        same = Pointwise(lambda a, b: jnp.where(a[0] == b[0], 1.0, 0.2), active_dims=[1])
+        f = numpyro.sample("f", GaussianProcess(RBF(active_dims=[0]) * same, X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    model = at_start(program, InducingPoints(X), X, X[:, 0])
+    (panel,) = plots.components(KEY, model, X)
+    np.testing.assert_allclose(panel.get_lines()[0].get_ydata(), model.predict(KEY, X)["f"].mean)
+    with pytest.raises(TypeError, match="spectral density"):
+        plots.components(KEY, model, X, centred=True)
 
 
 def test_components_of_a_dataset_are_along_its_coordinate():
