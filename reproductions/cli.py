@@ -108,7 +108,9 @@ class Command(click.Command):
         except Exception as error:
             # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
-            if debug or isinstance(error, BrokenPipeError) or not (backend or isinstance(error, KNOWN_FAILURES)):
+            if isinstance(error, OSError) and _output_fails():
+                raise
+            if debug or not (backend or isinstance(error, KNOWN_FAILURES)):
                 raise
             said = f"{error or type(error).__name__} (--debug shows where)"
             raise Failed(f"JAX cannot start: {error}" if backend else said) from error
@@ -140,6 +142,15 @@ def _signals_raised() -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, handler)
+
+
+def _output_fails() -> bool:
+    """Whether standard output cannot be written."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
 
 
 def _output_failure(error: OSError) -> int:

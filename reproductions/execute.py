@@ -52,11 +52,11 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
             recorded, the commit of a checkout cannot be read, the experiment reports no settings, a metric is not
             finite, a metric of the paper is missing, or a figure or the posterior cannot be written.
     """
-    run = replace(run, source=experiment.source)
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
     with needs(None, "Writing a posterior as netCDF"):
         import h5netcdf  # noqa: F401
+    run = replace(run, source=experiment.source)
     with ExitStack() as claims:
         starts = _claim(run, claims)
         try:

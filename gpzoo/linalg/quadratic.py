@@ -80,7 +80,7 @@ def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""]
 
 
 def weighted_product(
-    A: Float[Array, "*D M N"], weights: Float[Array, "D N"], C: Float[Array, "*D K N"]
+    A: Float[Array, "*D M N"], weights: Float[Array, "D N"], C: Float[Array, "*E K N"]
 ) -> Float[Array, "D M K"]:
     """``A diag(weights) C^T``."""
     weighted = A * weights[:, None, :]

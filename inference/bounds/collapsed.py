@@ -361,8 +361,10 @@ def _sites_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> tupl
     found = tuple(sites.processes) if len(sites.processes) == 1 else (*sites.coupled, ())[0]
     if not found or sites.processes.difference(found):
         count = f"{len(sites.processes)} ({_listed(sites.processes) or 'none'})"
+        way_out = f"Name them, InducingGuide(..., coupled={sorted(sites.processes)}), or make it one."
         raise _refusal(
-            f"it must have one latent GP site, or several whose sum its data see, and has {count}", "Make it one."
+            f"it must have one latent GP site, or several with one q(u) whose sum its data see, and has {count}",
+            way_out if len(sites.processes) > 1 else "Make it one.",
         )
     guide.form_at(found[0])  # a guide without a q(u) of its own refuses
     for site in sorted(sites.processes & (sites.drawn | guide.joint)):

@@ -136,7 +136,7 @@ def exact(args, sites, data, key):
 @cache
 def prepared(case):
     """The guide, and a function of a key that holds both bounds of a problem against its evidence."""
-    guide = InducingGuide(case, InducingPoints(jnp.zeros((M, 2))))
+    guide = InducingGuide(case, InducingPoints(jnp.zeros((M, 2))), coupled=False)
     args, *_ = problem(case, KEY)
     guide.setup(*args)
 

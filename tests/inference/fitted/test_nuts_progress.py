@@ -24,7 +24,9 @@ def program(X, y=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 3])
-def test_nuts_speaks_and_draws_as_in_silence(chains, capfd, standard_promotion):
+def test_nuts_speaks_and_draws_as_in_silence(chains, capfd, monkeypatch, standard_promotion):
+    for name in ("CI", "PYTEST_XDIST_WORKER"):  # in which NumPyro shows no bar
+        monkeypatch.delenv(name, raising=False)
     X, y = sine(10)
     options = {"num_warmup": 60, "num_samples": 40, "num_chains": chains}
     silent = nuts(KEY, marginal(program), X, y, **options)
