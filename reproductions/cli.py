@@ -10,6 +10,7 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -108,7 +109,7 @@ class Command(click.Command):
         except Exception as error:
             # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
-            if isinstance(error, OSError) and _output_fails():
+            if isinstance(error, OSError) and _is_of_output(error):
                 raise
             if debug or not (backend or isinstance(error, KNOWN_FAILURES)):
                 raise
@@ -144,13 +145,10 @@ def _signals_raised() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _output_fails() -> bool:
-    """Whether standard output cannot be written."""
-    try:
-        print(flush=True)
-    except OSError:
-        return True
-    return False
+def _is_of_output(error: OSError) -> bool:
+    """Whether an error is of a line that is printed, and not of a file."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code is click.echo.__code__
 
 
 def _output_failure(error: OSError) -> int:
