@@ -109,7 +109,7 @@ class Command(click.Command):
         except Exception as error:
             # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
-            if isinstance(error, OSError) and _is_of_output(error):
+            if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _is_of_output(error)):
                 raise
             if debug or not (backend or isinstance(error, KNOWN_FAILURES)):
                 raise

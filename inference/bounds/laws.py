@@ -26,14 +26,17 @@ class SitesGivenData(NamedTuple):
     Attributes:
         values: a draw, see :meth:`Site.values`.
         laws: by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
-        left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
         good: whether they were found.
+        left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
+        lost: rounding errors of log densities of single data, about; of means in posterior standard deviations, up to
+            three times as much.
     """
 
     values: dict[str, Array]
     laws: dict[str, dict[str, Any]]
-    left_out: dict[str, dict[str, Array]]
     good: Bool[Array, ""]
+    left_out: dict[str, dict[str, Array]]
+    lost: Float[Array, ""]
 
 
 def sites_given_data(
@@ -42,8 +45,10 @@ def sites_given_data(
     """A draw of sites given data, their law, and densities of the data's rows or ``blocks``, each given the others."""
     law, good = latents.law()
     left = left_out(sites, latents, law, blocks, random.fold_in(key, 1))
+    # The precision of `v` has eigenvalues of 1 or more: what data say of it as often as the prior is lost as often.
+    lost = float(jnp.finfo(law.L.dtype).eps) * jnp.max(jnp.square(linalg.diagonal(law.L)))
     if is_one_covariance(sites, latents.terms):
-        return _by_covariance(sites, latents, key)._replace(left_out=left)
+        return SitesGivenData(*_by_covariance(sites, latents, key), left_out=left, lost=lost)
     means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}
     for site in sites:
         values |= site.values(draws[site.name], latents.roots[site.name])
@@ -52,7 +57,7 @@ def sites_given_data(
         root = linalg.solve_lower(law.L, jnp.broadcast_to(eye, law.L.shape), transpose=True)
         rows = dict.fromkeys(latents.shapes, root) if latents.apart else _rows_of_sites(latents, root)
         laws = {"+".join(rows): {"sites": {s.name: _of_site(s, means[s.name], rows[s.name], latents) for s in sites}}}
-    return SitesGivenData(values, laws, left, good)
+    return SitesGivenData(values, laws, good, left, lost)
 
 
 def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
@@ -90,8 +95,11 @@ def _of_site(site: Site, v: Float[Array, "J M"], root: Float[Array, "J M R"], la
     return law | {"mean": v.T if several else v[0]}
 
 
-def _by_covariance(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -> SitesGivenData:
-    """Of data that have one covariance; draws by Matheron's rule (Wilson et al. 2020, eq. 13)."""
+def _by_covariance(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -> tuple[dict, dict, Bool[Array, ""]]:
+    """Values, laws and whether they were found, of data that have one covariance.
+
+    Draws are by Matheron's rule (Wilson et al. 2020, eq. 13).
+    """
     (term,), data = latents.terms, covariance_of_data(sites, latents.terms)
     L = jnp.linalg.cholesky(data.covariance, symmetrize_input=False)
     key_noise, *keys = random.split(key, len(sites) + 1)
@@ -117,7 +125,7 @@ def _by_covariance(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -
         of_sites[site.name] = {"mean": a.T if several else a[0], "seen": w if len(w) > 1 else w[0]}
     good = latents.factorised & jnp.all(jnp.isfinite(L))
     law: dict[str, Any] = {"factor": L if len(L) > 1 else L[0], "sites": of_sites}
-    return SitesGivenData(values, {"+".join(of_sites): law}, {}, good)
+    return values, {"+".join(of_sites): law}, good
 
 
 def _weights(term: Term, part: AffineMap) -> Float[Array, "_ N"]:

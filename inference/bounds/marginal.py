@@ -17,7 +17,7 @@ from numpyro.distributions import Distribution, constraints
 from gpzoo import _checks as checks
 from gpzoo._numpyro import given_outside
 from gpzoo._types import ArrayLike
-from gpzoo.errors import FactorisationError
+from gpzoo.errors import FactorisationError, PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected_to, log_evidence
 from gpzoo.inference.bounds.laws import sites_given_data
@@ -32,6 +32,9 @@ from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
+
+#: Rounding errors of a law without a warning; see :class:`~gpzoo.inference.bounds.laws.SitesGivenData`.
+_MOST_LOST = 0.05
 
 #: Most bytes that are kept of the laws of GP sites that data see together, for all draws.
 MOST_KEPT = 2**30
@@ -222,7 +225,7 @@ class marginal(whitened):
         large: dict[str, int] = {}
         blocks: Blocks | None = None
         if not (leave_out is None or leave_out is False):
-            blocks = Blocks.of(leave_out, number_of_rows(arguments(self, args, None)[0]))
+            blocks = Blocks.of(leave_out, number_of_rows(arguments(self, args, model_kwargs)[0]))
 
         def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
             found = sites_given_data(sites, latents, key, blocks)
@@ -231,7 +234,8 @@ class marginal(whitened):
                 large["+".join(laws)], laws = size, {}
             if leave_out is False or count * _bytes(left_out) > MOST_KEPT:
                 left_out = {}
-            return {"values": found.values, "laws": laws, "left_out": left_out}, found.good
+            lost = {"+".join(latents.shapes): found.lost}
+            return {"values": found.values, "laws": laws, "left_out": left_out, "lost": lost}, found.good
 
         found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
@@ -240,6 +244,8 @@ class marginal(whitened):
                 f"which is {bad[0]}: a covariance has no factor, or Newton's steps no end. Look at the hyperparameters "
                 "there; a larger jitter or float64 helps with the former."
             )
+        for name, lost in found.pop("lost", {}).items():
+            _warn_of_rounding(name, np.asarray(lost))
         for name, size in large.items():
             warnings.warn(
                 f"The laws of GP sites {name} given the data take {size / 2**30:.1f} GiB for {len(good)} draws, more "
@@ -403,6 +409,18 @@ class Evidence(Distribution):
         if not isinstance(mask, bool):
             raise ValueError("handlers.mask around marginal(program) has no terms: put it around the data site inside.")
         return self if mask else super().mask(cast(Any, mask))
+
+
+def _warn_of_rounding(sites: str, lost: np.ndarray) -> None:
+    if (worst := float(lost.max())) > _MOST_LOST:
+        warnings.warn(
+            f"The law of GP site(s) {sites} given the data is lost in the rounding errors of {lost.dtype}: the log "
+            f"density of a datum given others may be off by {worst:.1g} nats, and means by more than a tenth of their "
+            "standard deviations, because noise is small beside the variance. Compute in float64 "
+            "(numpyro.enable_x64()), or keep the noise away from zero.",
+            PrecisionWarning,
+            stacklevel=checks.outside(),
+        )
 
 
 def _bytes(arrays: Any) -> int:

@@ -189,6 +189,9 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
 def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
     """A finding about rows that repeat others in all inputs together."""
     inputs = {name: X for name, X in inputs.items() if len(X) > 1 and X.dtype.kind in "biuf"}
+    # Beside a table of inputs a number of each row is an exposure or an error, which tells no inputs apart.
+    if any(X.ndim > 1 for X in inputs.values()):
+        inputs = {name: X for name, X in inputs.items() if X.ndim > 1 or np.array_equal(X, np.round(X))}
     rows = next(map(len, inputs.values()), 0)
     if not rows or any(len(X) != rows for X in inputs.values()):
         return []

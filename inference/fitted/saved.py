@@ -28,7 +28,7 @@ import gpzoo
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
-from gpzoo.inference.guides.draws import DrawsGuide
+from gpzoo.inference.guides.draws import LAWS, LEFT_OUT, DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
 from gpzoo.inference.programs import files
@@ -238,6 +238,8 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
                 "to load, load(path, program, guide=InducingGuide(...))."
             )
         guide = _guide(program, options)
+    if isinstance(guide, DrawsGuide):  # files of earlier versions have draws of the functions alone
+        found["params"] = {LAWS: {}, LEFT_OUT: {}} | found["params"]
     if isinstance(guide, InducingGuide) and guide.sites is None:
         guide.sites = sites
     return {"model": program, "guide": guide, **found}

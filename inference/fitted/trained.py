@@ -20,6 +20,7 @@ from numpyro.infer.svi import SVIState
 from gpzoo import _checks as checks
 from gpzoo._platform import refuse_fork
 from gpzoo._types import Argument, ArrayLike
+from gpzoo.errors import NonFiniteError
 from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.fitted import saved as _saved
 from gpzoo.inference.fitted.export import Exporting, chains_of, drawn_alone, exported
@@ -486,6 +487,7 @@ class Trained:
             ValueError: for hyperparameters with a posterior of their own; as :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
             FactorisationError: if the law of a GP site is not found.
+            NonFiniteError: if rounding leaves no density of some data.
         """
         model = self._bind(args, model_kwargs, new=False)
         guide, params = model.guide, model.params
@@ -500,7 +502,15 @@ class Trained:
         own = {name: jnp.asarray(params[f"{name}_loc"])[None] for name in guide.sites.latents - guide.sites.processes}
         program = self._marginal(sparse)
         found = program.draws_of_sites(jax.random.key(0), own, model.args, 1, {}, model.kwargs, leave_out)
-        return {name: np.asarray(x["density"][0]) for name, x in found["left_out"].items()}
+        densities = {name: np.asarray(x["density"][0]) for name, x in found["left_out"].items()}
+        for name, density in densities.items():
+            if len(bad := np.flatnonzero(~np.isfinite(density))):
+                raise NonFiniteError(
+                    f"Site {name!r}: {len(bad)} of {len(density)} densities given all other data are not finite, the "
+                    f"first of which is {bad[0]}: rounding leaves no variance there. Compute in float64 "
+                    "(numpyro.enable_x64()), or leave out larger blocks."
+                )
+        return densities
 
     @entry_point
     def add_inducing(

@@ -171,3 +171,6 @@ def test_rows_repeat_only_if_they_do_in_all_inputs_together():
     assert "repeated rows" not in names(program, x, group, Y[:60])
     twice = np.tile(np.arange(30), 2)
     assert "repeated rows" in names(program, x[twice], group[twice], Y[:60])
+    exposure = RNG.uniform(1.0, 2.0, 60)
+    assert "repeated rows" in names(log_gaussian_cox, x[twice], np.ones(60), exposure)
+    assert "repeated rows" not in names(log_gaussian_cox, x, np.ones(60), exposure)

@@ -1,5 +1,6 @@
 """Predictions of draws of hyperparameters are mixtures of conditional moments, as NumPy computes them."""
 
+import warnings
 from functools import partial
 
 import jax.numpy as jnp
@@ -163,3 +164,48 @@ def test_more_functions_than_draws_are_told():
     assert len(posterior.functions(KEY, NEW, num_features=8)["level"]) == 6
     with pytest.warns(UserWarning, match=r"num_draws=7.*6 draws of hyperparameters"):
         posterior.functions(KEY, NEW, num_draws=7, num_features=8)
+
+
+def test_files_without_laws_of_sites_predict_by_their_draws(tmp_path):
+    posterior = Trained.of_draws(KEY, DRAWS, X, Y, program=marginal(summed))
+    posterior.save(tmp_path / "whole")
+    kept = {name: x for name, x in posterior.params.items() if not name.startswith("_")}
+    Trained(posterior.model, posterior.guide, kept, data=posterior.data).save(tmp_path / "earlier")
+    found, expected = (load(tmp_path / name, summed).predict(KEY, NEW)["level"] for name in ("earlier", "whole"))
+    assert np.isfinite(found.mean).all() and np.all(found.variance > 0)
+    assert np.max(np.abs(found.mean - expected.mean)) < 4 * np.sqrt(expected.variance.max() / 6)
+    assert (
+        load(tmp_path / "earlier", summed)
+        .to_arviz(KEY, X, Y)["log_likelihood"]
+        .attrs["y"]
+        .startswith("log p(y_n | f_n)")
+    )
+
+
+@pytest.mark.slow_but(kernel=[RBF], size=[60])
+@pytest.mark.parametrize("kernel", [RBF, Matern52])
+@pytest.mark.parametrize("size, noise", [(60, 1e-5), (300, 1e-4), (300, 1e-3), (60, 1e-3)])
+@pytest.mark.parametrize("inducing", [None, "all"])
+def test_float32_keeps_the_law_or_says_that_it_cannot(kernel, size, noise, inducing):
+    rng = np.random.default_rng(size)
+    x = np.float32(np.sort(rng.uniform(0, 3, (size, 1)), axis=0))
+    y = np.float32(np.sin(3 * x[:, 0]) + np.sqrt(noise) * rng.standard_normal(size))
+
+    def program(x, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernel(1.0, 0.5), x))
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+    def given(dtype):
+        points = None if inducing is None else InducingPoints(x.astype(dtype))
+        of = marginal(program, points)
+        posterior = Trained.of_draws(KEY, {}, x.astype(dtype), y.astype(dtype), program=of, num_draws=1)
+        found = posterior.predict(KEY, np.linspace(0, 3, 20, dtype=dtype)[:, None])["f"]
+        return np.asarray(posterior.params["_left_out"]["y"]["density"]), found.mean, np.sqrt(found.variance)
+
+    density, mean, sd = given(np.float64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found, other, _ = given(np.float32)
+    told = any("lost in the rounding errors of float32" in str(warning.message) for warning in caught)
+    assert told or (np.max(np.abs(found - density)) < 0.1 and np.max(np.abs(other - mean) / sd) < 0.2)
+    assert not told or noise < 1e-3

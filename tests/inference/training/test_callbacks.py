@@ -42,9 +42,10 @@ def test_a_training_ends_early_with_its_model_and_goes_on_from_there(tmp_path):
     np.testing.assert_array_equal(best, train(None, 20).params["lengthscale"])
     assert len(train(None, 50, checkpoint=tmp_path).losses) == 50
     least = EarlyStopping(patience=3, min_gain=1.0)
-    for step, loss in enumerate([2.0, 1.5, 1.2], start=1):
-        least(step, 0.0, {"a": loss}, loss=loss)
-    assert (least.step, least.params) == (3, {"a": 1.2}) and least._without_gain == 2
+    with pytest.raises(StopTraining):
+        for step, loss in enumerate([2.0, 1.5, 1.2, 1.1, 0.0], start=1):
+            least(step, 0.0, {"a": loss}, loss=loss)
+    assert (least.step, least.params) == (4, {"a": 1.1})
     now.append(10)
     stopping(10, 0.0, {"a": 1.0})  # of another training
     assert stopping.step == 10
