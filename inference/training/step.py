@@ -184,8 +184,6 @@ class Steps:
 def finite_numbers(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    # Together, because a sum over each array takes longer to compile than all of them to run.
-    alike: dict[Any, list[Array]] = {}
-    for x in floats:
-        alike.setdefault(x.dtype, []).append(x.reshape(*x.shape[:leading], -1))
-    return jnp.stack([jnp.isfinite(jnp.concatenate(xs, -1)).all(-1) for xs in alike.values()]).all(0)
+    # Zero times a number that is not finite is NaN, and no sum of zeros overflows. Booleans take four times as long.
+    zeros = [jnp.sum(0 * x, axis=tuple(range(leading, x.ndim))) for x in floats]
+    return jnp.isfinite(sum(zeros, jnp.zeros(())))
