@@ -360,7 +360,8 @@ def _cholesky_and_inverse(
 def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     """``L^-1``; of a large one by halves, because products take both cores and a solve takes one."""
     half = L.shape[-1] // 2
-    if half < SOLVED_WHOLE // 2:
+    # Of one matrix, small products take longer in the loop of a training than they do alone.
+    if half < (SOLVED_WHOLE if L.ndim > 2 else 4 * SOLVED_WHOLE) // 2:
         return solve_triangular(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape), lower=True)
     first, last = inverse_of_lower(L[..., :half, :half]), inverse_of_lower(L[..., half:, half:])
     below = -matmul(matmul(last, L[..., half:, :half]), first)

@@ -137,8 +137,7 @@ def log_det(L: Any) -> Float[Array, "*batch"]:
 
 @jax.custom_jvp
 def _diagonal(K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M"]:
-    # A slice: XLA compiles a gather for ``jnp.diagonal``.
-    return K.reshape(*K.shape[:-2], -1)[..., :: K.shape[-1] + 1]
+    return jnp.diagonal(K, axis1=-2, axis2=-1)
 
 
 @_diagonal.defjvp
