@@ -31,9 +31,9 @@ def inputs_at_a_time(num_inputs: int) -> int:
     return min(num_inputs, 1000) if _on_cpu() else num_inputs
 
 
-def diagonalises(num_inputs: int, num_inducing: int) -> bool:
-    """Whether marginals at known ``q(u)`` are cheaper once its covariance is diagonal, which takes its eigenvectors."""
-    return _on_cpu() and num_inducing >= 128 and num_inputs >= 20 * num_inducing
+def narrows(num_inputs: int, num_inducing: int) -> bool:
+    """Whether marginals at known ``q(u)`` are cheaper once the root of what it takes off the prior is known."""
+    return _on_cpu() and num_inducing >= 128 and num_inputs >= 10 * num_inducing
 
 
 def bytes_at_a_time() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -367,6 +368,17 @@ def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"
     below = -matmul(matmul(last, L[..., half:, :half]), first)
     right = jnp.zeros_like(below).mT
     return jnp.concatenate([jnp.concatenate([first, right], -1), jnp.concatenate([below, last], -1)], -2)
+
+
+def upper_root_of_rest(root: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], float]:
+    """Upper-triangular ``U`` with ``U U^T = 1 + e - R R^T``, and ``e``, which covers rounding errors.
+
+    ``U`` is NaN where that is not positive definite.
+    """
+    M = len(root)
+    rounding = 4 * math.sqrt(M) * float(jnp.finfo(root.dtype).eps)
+    rest = (1 + rounding) * jnp.eye(M, dtype=root.dtype) - matmul(root, root.mT)
+    return jnp.linalg.cholesky(rest[::-1, ::-1], symmetrize_input=False)[::-1, ::-1], rounding
 
 
 def times_inverse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -56,6 +57,13 @@ def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array
         return squares(B, L)
     groups = _lower_columns(L)
     return total(jnp.sum(jnp.square(_side_by_side(B[-len(part) :], part)), axis=-1).T for part in groups)
+
+
+def lower_product(L: Float[Array, "M M"], B: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    """``L B`` for lower-triangular ``L``, without most products with the zeros above the diagonal."""
+    M, count = len(L), max(1, len(L) // COLUMNS)
+    ends = [M * i // count for i in range(count + 1)]
+    return jnp.concatenate([matmul(L[start:end, :end], B[:end]) for start, end in pairwise(ends)])
 
 
 def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:

@@ -16,13 +16,15 @@ from jaxtyping import Float, Integer, PRNGKeyArray
 
 from gpzoo import _devices, _platform, linalg
 from gpzoo._checks import is_concrete
+from gpzoo._pytree import static
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.grid import InducingGrid, axis_column, axis_covariances
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu, jitter_of
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.kernels.base import Kernel, has_sum
-from gpzoo.linalg.factorise import times_inverse
+from gpzoo.linalg.factorise import times_inverse, upper_root_of_rest
 from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
+from gpzoo.linalg.quadratic import lower_product
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.base import Conditional, Form, log_normal
 from gpzoo.processes.process import GaussianProcess
@@ -348,12 +350,39 @@ class OnValues(Projection):
         return mean, jnp.zeros_like(mean), *self.residual(X, self.solved(K))
 
 
-class Rotated(Projection):
-    """A projection whose ``L`` is a root of ``Kuu`` and not triangular."""
+class Narrowed(Projection):
+    """A projection of whitened variables whose marginals take one product with a triangular matrix.
 
-    def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
-        """See :meth:`Projection.solved`."""
-        return matmul(self.L_inverse.mT if transpose else self.L_inverse, columns)
+    Where ``S`` is below the prior's covariance, ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``: ``mean = B^T U^-1 m`` and
+    ``variance = kff - |B|^2``. Elsewhere marginals are those of any projection.
+
+    Args:
+        known: the projection.
+        form: of ``S``, with an axis of one output.
+    """
+
+    U: Float[Array, "M M"]
+    taken: Float[Array, "M M"]
+    rounding: float = static()
+
+    def __init__(self, known: Projection, form: Form) -> None:
+        super().__init__(known.prior, known.inducing, site=known.site, factor=(known.L, known.L_inverse))
+        self.U, self.rounding = upper_root_of_rest(form.root()[0])
+        self.taken = matmul(self.U.mT, self.L_inverse)
+
+    def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
+        """See :meth:`Projection.marginals`."""
+
+        def narrow(X: Float[Array, "..."], self: Narrowed, mean: Array) -> tuple[Array, ...]:
+            B = lower_product(self.taken, self.covariances(X))
+            left, floor = self.residual(X, B)
+            # What the root has more than 1 is not to make variances smaller: of small ones it would be a large part.
+            return mean_at(B, mean), jnp.maximum(left + self.rounding * self.prior.kernel.diag(X), floor)[None]
+
+        wide = super().marginals
+        mean = solve_triangular(self.U, m, lower=False)
+        is_narrow = jnp.isfinite(linalg.diagonal(self.U)).all()
+        return jax.lax.cond(is_narrow, lambda: self._in_chunks(narrow, mean), lambda: wide(m, form))
 
 
 def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed: Any) -> tuple[Array, ...]:

@@ -62,13 +62,14 @@ def softmax(X, y=None):
         numpyro.sample("y", Softmax(f @ jnp.array([[1.0, 0.0, -1.0], [0.5, 1.0, 0.0]]), num_predictive_draws=5), obs=y)
 
 
-def test_many_inputs_at_once_are_those_of_small_batches():
-    """Where inputs are many for the inducing ones, variances are sums of squares of another root."""
+@pytest.mark.parametrize("width", [0.3, 1.0, 1.4], ids=["narrow", "as wide as the prior", "wide"])
+def test_many_inputs_at_once_are_those_of_small_batches(width):
+    """Where inputs are many for the inducing ones, and ``q(u)`` narrower than the prior, there is another root."""
     inputs, where = np.linspace(-3, 3, 2600)[:, None], np.linspace(-3, 3, 128)[:, None]
     guide = InducingGuide(regression, InducingPoints(where))
     params = guide.init_params(KEY, X, y)
     rng = np.random.default_rng(0)
-    scale = 0.3 * np.eye(128) + 0.02 * np.tril(rng.standard_normal((128, 128)))
+    scale = width * np.eye(128) + 0.02 * (width < 1) * np.tril(rng.standard_normal((128, 128)))
     trained = Trained(regression, guide, params | {"f_mean": rng.standard_normal(128), "f_scale": jnp.asarray(scale)})
     one, several = (trained.predict(KEY, inputs, batch_size=size)["f"] for size in (2600, 130))
     np.testing.assert_allclose(one.mean, several.mean, rtol=1e-7, atol=1e-9)
