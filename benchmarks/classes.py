@@ -1,7 +1,8 @@
-"""Training steps of classifiers of images, weighted convolutions and kernels of all pixels: beside GPflow and GPyTorch.
+"""Training steps of classifiers of images, convolutions and kernels of all pixels: beside GPflow and GPyTorch.
 
 Images of 28 x 28 in ten classes, or in two with few inducing patches of 3 x 3 as for the rectangles data; a full
-whitened ``q(u)`` for every class. The likelihood is the robust-max one, with 20 points of quadrature, or softmax with
+whitened ``q(u)`` for every class. A convolution that is invariant has no weights, one of colours those of the patches
+of every channel. The likelihood is the robust-max one, with 20 points of quadrature, or softmax with
 ten draws; of two classes Bernoulli. Adam for everything, patches or inducing images included.
 """
 
@@ -28,9 +29,12 @@ def _case(
     classes: int = 10,
     dtype: str = "float32",
     softmax: bool = False,
+    weighted: bool = True,
+    channels: int = 1,
 ) -> dict[str, Any]:
     case = {"M": inducing, "batch": batch, "block": block, "patch": patch, "classes": classes, "dtype": dtype}
-    outputs, places = classes if classes > 2 else 1, (SIDE - patch + 1) ** 2 if patch else 1
+    case |= {"weighted": weighted, "channels": channels}
+    outputs, places = classes if classes > 2 else 1, channels * (SIDE - patch + 1) ** 2 if patch else 1
     own = layer(inducing, batch, patch**2 or SIDE**2, outputs, patches=places, pairs=bool(patch))
     peers = ["gpflow", "gpytorch"] if softmax else ["gpflow"]
     return case | {"softmax": softmax, "peers": peers, "layers": [own]}
@@ -42,6 +46,8 @@ CASES = {
     "weighted convolution, M 750, B 100, float32": _case(750, 100, 3, 5),
     "weighted convolution, M 750, B 200, float32": _case(750, 200, 2, 5),
     "weighted convolution, M 750, B 100, float64": _case(750, 100, 2, 5, dtype="float64"),
+    "invariant convolution, M 750, B 100, float32": _case(750, 100, 3, 5, weighted=False),
+    "colour convolution, M 500, B 32, float32": _case(500, 32, 3, 5, channels=3),
     "pixels, M 750, B 200, float32": _case(750, 200, 6),
     "pixels, M 750, B 200, softmax, float32": _case(750, 200, 6, softmax=True),
 }
@@ -50,6 +56,10 @@ CASES = {
 def data(case: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Images, classes, inducing patches or images, and a mean of ``q(u)``."""
     X, y = images(2000, case["dtype"], case["classes"])
+    if case["channels"] > 1:  # the same image in every channel, brighter or darker
+        X = X[..., None] * np.linspace(0.5, 1, case["channels"], dtype=X.dtype)
+        Z = patches(X[..., -1], case["M"], case["patch"])
+        return X, y, Z, wave(case["M"], case["dtype"], case["classes"])
     Z = patches(X, case["M"], case["patch"]) if case["patch"] else X[: case["M"]].reshape(-1, SIDE**2)
     return X, y, Z, wave(case["M"], case["dtype"], case["classes"] if case["classes"] > 2 else None)
 
@@ -71,8 +81,9 @@ def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
     options: dict[str, Any] = {"num_classes": case["classes"], "jitter": JITTER[case["dtype"]]}
     scale = LENGTHSCALE[bool(case["patch"])]
     if case["patch"]:
-        model, inducing, X = convolutional_gp, InducingPatches(Z), X[..., None]
+        model, inducing, X = convolutional_gp, InducingPatches(Z), X.reshape(len(X), SIDE, SIDE, -1)
         options |= {"patch_shape": (case["patch"], case["patch"]), "lengthscale": scale, "white": 0.0}
+        options |= {"weighted": case["weighted"]}
     else:
         model, inducing, X = gp_classification, InducingPoints(Z), X.reshape(len(X), -1)
         options |= {"kernel": partial(rbf, lengthscale=scale)}
@@ -95,7 +106,9 @@ def gpflow_steps(case: Mapping[str, Any]) -> Timed:
     scale = LENGTHSCALE[bool(patch)]
     if patch:
         base = gpflow.kernels.SquaredExponential(lengthscales=scale)
-        kernel = gpflow.kernels.Convolutional(base, [SIDE, SIDE], [patch, patch])
+        shapes = [SIDE, SIDE], [patch, patch]
+        kernel = gpflow.kernels.Convolutional(base, *shapes, colour_channels=case["channels"])
+        gpflow.set_trainable(kernel.weights, case["weighted"])
         inducing = gpflow.inducing_variables.InducingPatches(Z)
     else:
         kernel = gpflow.kernels.SquaredExponential(lengthscales=np.full(SIDE**2, scale, dtype))

@@ -3,7 +3,7 @@
 An RBF with a lengthscale for each of 8 inputs, a full whitened ``q(u)``, Gaussian noise. Adam for everything, or
 natural gradients for ``q(u)`` and Adam for the rest, beside GPflow, whose natural step is given the one gradient that
 there is. "Dispatch" has 200 rows and 20 inducing inputs, all rows in each step; elsewhere there are 10,000 rows in
-minibatches.
+minibatches. Of a sum of two functions ours has a site each, and theirs one kernel that is a sum.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ CASES = {
     "M 500, float64": _case(500, "float64", 20),
     "M 100, natural, float64": _case(100, "float64", 300, way="natural"),
     "M 500, natural, float64": _case(500, "float64", 20, way="natural"),
+    # Not the same q: ours has 100 variables for each function, theirs 200 for the sum.
+    "two functions, M 100 each, float32": _case(100, "float32", 200)
+    | {"sum": True, "peers": ["gpflow"], "other": True},
 }
 
 
@@ -63,6 +66,26 @@ def gpzoo_model(inducing: int, X: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
     return gp_regression, guide, params | {"f_mean": wave(inducing, str(X.dtype))}, options
 
 
+def gpzoo_sum(inducing: int, X: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
+    """:func:`gpzoo_model` of the sum of two functions, whose variables have one ``q``."""
+    import jax
+    import numpyro
+
+    from gpzoo import GaussianProcess, InducingPoints
+    from gpzoo.inference import InducingGuide
+    from gpzoo.likelihoods import Gaussian
+    from gpzoo.models import positive, rbf
+
+    def program(X: Any, y: Any = None, *, num_data: int, jitter: float) -> None:
+        f, g = (numpyro.sample(name, GaussianProcess(rbf(name, X), X, jitter=jitter)) for name in "fg")
+        with numpyro.plate("data", num_data, subsample_size=len(X)):
+            numpyro.sample("y", Gaussian(f + g, positive("noise", NOISE)), obs=y)
+
+    guide = InducingGuide(program, InducingPoints(X[:inducing]))
+    options = {"jitter": JITTER[str(X.dtype)]}
+    return program, guide, guide.init_params(jax.random.key(0), X, y, model_kwargs=options | {"num_data": 1}), options
+
+
 def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
     """Ours."""
     import numpyro
@@ -73,7 +96,7 @@ def gpzoo_steps(case: Mapping[str, Any]) -> Timed:
 
     numpyro.enable_x64(case["dtype"] == "float64")
     X, y = regression(case["rows"], case["dtype"])
-    model, guide, params, options = gpzoo_model(case["M"], X, y)
+    model, guide, params, options = (gpzoo_sum if case.get("sum") else gpzoo_model)(case["M"], X, y)
     svi, natural = SVI(model, guide, optax.adam(0.01), GaussianProcessELBO()), 0.1 if case["way"] == "natural" else None
     return by_fit(svi, params, X, y, batch=case["batch"], block=case["block"], natural=natural, **options)
 
@@ -103,13 +126,14 @@ def gpjax_steps(case: Mapping[str, Any]) -> Timed:
     return by_jax(loss, params, X, y[:, None], batch=case["batch"], versions=versions_of("gpjax", "jax"))
 
 
-def gpflow_model(inducing: int, X: np.ndarray) -> Any:
+def gpflow_model(inducing: int, X: np.ndarray, functions: int = 1) -> Any:
     """The same model of GPflow."""
     import gpflow
 
     dtype = str(X.dtype)
     set_up_tensorflow(dtype, JITTER[dtype])
-    kernel = gpflow.kernels.SquaredExponential(lengthscales=np.ones(COLUMNS, dtype))
+    kernels = [gpflow.kernels.SquaredExponential(lengthscales=np.ones(COLUMNS, dtype)) for _ in range(functions)]
+    kernel = gpflow.kernels.Sum(kernels) if functions > 1 else kernels[0]
     model = gpflow.models.SVGP(kernel, gpflow.likelihoods.Gaussian(NOISE), X[:inducing], num_data=len(X))
     model.q_mu.assign(wave(inducing, dtype)[:, None])
     return model
@@ -121,7 +145,7 @@ def gpflow_steps(case: Mapping[str, Any]) -> Timed:
     import tensorflow as tf
 
     X, y = regression(case["rows"], case["dtype"])
-    model = gpflow_model(case["M"], X)
+    model = gpflow_model(2 * case["M"], X, 2) if case.get("sum") else gpflow_model(case["M"], X)
     q = model.q_mu, model.q_sqrt
     settings: dict[str, Any] = {"batch": case["batch"], "versions": versions_of("gpflow", "tensorflow")}
     variables = lambda: model.trainable_variables  # noqa: E731
