@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax, random
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 from numpyro.infer import MCMC, NUTS, init_to_median
 from numpyro.infer.util import initialize_model
+from scipy.optimize import minimize
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
@@ -31,6 +31,12 @@ from gpzoo.inference.programs.runs import data_of, sampled
 
 #: Steps of the search for the mode, and the relative change of the density at which it ends.
 _STEPS, _ENOUGH = 200, 1e-6
+
+#: A potential where it is not finite, for a search that turns back there.
+_FAR = 1e10
+
+#: A potential with its gradient.
+_Both: TypeAlias = Callable[[Any], tuple[Array, Array]]
 
 #: Standard deviations that the starting mass matrix may have, in the unconstrained space.
 _LEAST, _MOST = 1e-3, 3.0
@@ -113,16 +119,15 @@ def nuts(
         if discrete:  # NumPyro sums them out
             refuse_enumerated_priors(look(program, given, kwargs, arrays=True), discrete)
         flat, unravel = ravel_pytree(start.param_info.z)
-        potential = lambda x: start.potential_fn(unravel(x))  # noqa: E731
+        # The only program that is compiled before the chains'.
+        both = jax.jit(jax.value_and_grad(lambda x: start.potential_fn(unravel(x))))
         noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)
-        mode = jax.jit(partial(_mode, potential))(flat)
-        around = jax.jit(partial(_around, potential)).lower(mode, noise).compile()
-        jax.block_until_ready(around(mode, noise))  # the first run is slower
+        mode = _mode(both, flat)
         began = time.perf_counter()
-        points, spread = jax.block_until_ready(around(mode, noise))
-        gradient = (time.perf_counter() - began) / (2 * len(flat) + len(noise) / 2)
+        points, spread = _around(both, mode, np.asarray(noise))
+        gradient = (time.perf_counter() - began) / (2 * len(flat) + len(noise))
         checks.refuse(
-            not np.all(np.isfinite(np.asarray(points))),
+            not np.isfinite(points).all(),
             "No start with a finite density was found: check the priors and the data, or take float64 "
             "(numpyro.enable_x64()).",
             NonFiniteError,
@@ -130,14 +135,14 @@ def nuts(
         one_by_one = jax.default_backend() == "cpu"
         options: dict[str, Any] = {
             "dense_mass": True,
-            "inverse_mass_matrix": np.asarray(spread @ spread.T),
+            "inverse_mass_matrix": spread @ spread.T,
             "target_accept_prob": target_accept_prob,
         }
         watched = WatchedNUTS(program, in_turn=one_by_one, **options) if wanted(progress) else None
         together: Any = _one_by_one if one_by_one and watched is None else "vectorized"
         kernel = NUTS(program, **options) if watched is None else watched
         mcmc = MCMC(kernel, **counts, chain_method=together, progress_bar=watched is not None, progress_rate=1)
-        first = jax.vmap(unravel)(points) if len(points) > 1 else unravel(points[0])
+        first = jax.vmap(unravel)(jnp.asarray(points)) if len(points) > 1 else unravel(jnp.asarray(points[0]))
         with nullcontext() if watched is None else watched.spoken(mcmc, gradient):
             mcmc.run(named_key(key, "nuts"), *given, init_params=first, extra_fields=extra_fields, **kwargs)
             jax.block_until_ready(mcmc.get_samples())
@@ -149,41 +154,32 @@ def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return partial(lax.map, chain)
 
 
-def _mode(potential: Callable[[Array], Array], start: Float[Array, " D"]) -> Float[Array, " D"]:
+def _mode(both: _Both, start: Float[Array, " D"]) -> Float[np.ndarray, " D"]:
     """The mode of a density, by L-BFGS."""
-    optimizer = optax.lbfgs()
-    both = optax.value_and_grad_from_state(potential)
 
-    def step(state: tuple) -> tuple:
-        x, value, inner, _, count = state
-        _, slope = both(x, state=inner)
-        updates, inner = optimizer.update(slope, inner, x, value=value, grad=slope, value_fn=potential)
-        there: Any = optax.apply_updates(x, updates)
-        new = potential(there)
-        return there, new, inner, value - new, count + 1
+    def finite(x: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = map(np.asarray, both(x.astype(start.dtype)))
+        return float(np.nan_to_num(value, nan=_FAR, posinf=_FAR)), np.nan_to_num(slope).astype(float)
 
-    def going(state: tuple) -> Array:
-        _, value, _, change, count = state
-        return (count < _STEPS) & (change > _ENOUGH * (1 + jnp.abs(value)))
-
-    state = (start, potential(start), optimizer.init(start), jnp.asarray(jnp.inf, start.dtype), 0)
-    return lax.while_loop(going, step, state)[0]
+    options = {"maxiter": _STEPS, "ftol": _ENOUGH}
+    found = minimize(finite, np.asarray(start, float), jac=True, method="L-BFGS-B", options=options)
+    return found.x.astype(start.dtype)
 
 
 def _around(
-    potential: Callable[[Array], Array], mode: Float[Array, " D"], noise: Float[Array, "C D"]
-) -> tuple[Float[Array, "C D"], Float[Array, "D D"]]:
+    both: _Both, mode: Float[np.ndarray, " D"], noise: Float[np.ndarray, "C D"]
+) -> tuple[Float[np.ndarray, "C D"], Float[np.ndarray, "D D"]]:
     """Where chains start around the mode of a density, and a root of the inverse Hessian there.
 
     It takes ``2 D`` gradients and ``C`` densities.
     """
-    size = jnp.finfo(mode.dtype).eps ** (1 / 3)
-    moves = size * jnp.eye(len(mode), dtype=mode.dtype)
-    slopes = lambda sign: lax.map(jax.grad(potential), mode + sign * moves)  # noqa: E731
-    H = (slopes(1) - slopes(-1)) / (2 * size)
-    H = jnp.where(jnp.isfinite(H), (H + H.T) / 2, jnp.eye(len(mode), dtype=mode.dtype))
-    values, vectors = jnp.linalg.eigh(H)
-    spread = vectors / jnp.sqrt(jnp.clip(values, 1 / _MOST**2, 1 / _LEAST**2))
+    size = np.finfo(mode.dtype).eps ** (1 / 3)
+    moves = (size * np.eye(len(mode))).astype(mode.dtype)
+    up, down = (np.stack(jax.device_get([both(mode + sign * move)[1] for move in moves])) for sign in (1, -1))
+    H = (up - down) / (2 * size)
+    H = np.where(np.isfinite(H), (H + H.T) / 2, np.eye(len(mode)))
+    values, vectors = np.linalg.eigh(H)
+    spread = (vectors / np.sqrt(np.clip(values, 1 / _MOST**2, 1 / _LEAST**2))).astype(mode.dtype)
     points = mode + 2 * noise @ spread.T
-    finite = jnp.isfinite(lax.map(potential, points))
-    return jnp.where(finite[:, None], points, mode), spread
+    finite = np.array([np.isfinite(both(point)[0]) for point in points])
+    return np.where(finite[:, None], points, mode), spread
