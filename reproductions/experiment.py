@@ -61,12 +61,14 @@ class Inspected(NamedTuple):
         keywords: the program's keyword arguments.
         which: which of several models and splits of the run it is, such as ``"DGP 3, split 1 of 5"``; empty where the
             run has one.
+        differs: a sentence on how its rows differ from those of the run's metrics; empty where they are the same.
     """
 
     trained: Trained
     args: tuple
     keywords: Mapping[str, Any]
     which: str = ""
+    differs: str = ""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tu
     key = random.key(run.seed)
     made = parts(key, found.trained, found.args, found.keywords, again=result["command"])
     which = f"Of the models of this run, it shows {found.which}. " if found.which else ""
-    return made, which + subtitle(found.args), ""
+    return made, " ".join([which + subtitle(found.args), *filter(None, [found.differs])]), ""
 
 
 def _metrics(result: Mapping[str, Any], printed: Mapping[str, float | None]) -> Section:

@@ -117,7 +117,7 @@ class _Compared:
     Attributes:
         whole: numbers of the first run.
         part: of the second one.
-        again: of the second one with another random key.
+        again: of the second one with other random keys.
         nearly: of the second one with the smallest change in all that it is given.
         size: the number of rows of the first run.
         few: the places in the first run of the rows of the second one.
@@ -211,7 +211,8 @@ def _compare(model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[s
     # Of one type in all runs, each of which would be traced anew.
     given = jax.tree.map(lambda x: np.asarray(x) if jnp.issubdtype(jnp.result_type(x), jnp.number) else x, given)
     whole = numbers(at(some), given, some, random.key(0))
-    part, again = (numbers(at(few), given, few, random.key(i)) for i in (0, 1))
+    part = numbers(at(few), given, few, random.key(0))
+    again = numbers(at(few), jax.tree.map(_another_key, given), few, random.key(1))
     nearly = numbers(*jax.tree.map(_nearly, (at(few), given)), few, random.key(0))
     at_other, other, why = part, len(few), ""
     if ordered:  # which axes are rows, another number of them tells
@@ -310,6 +311,13 @@ def _at_rows(
                 return None
             found = found.take(Layout(each, strided).rows(few, size), axis)
     return found
+
+
+def _another_key(x: Any) -> Any:
+    """Other random keys, such as those that a network has for its dropout; anything else as it is."""
+    if not jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
+        return x
+    return jax.vmap(lambda key: random.fold_in(key, 1))(x.reshape(-1)).reshape(x.shape)
 
 
 def _nearly(x: Any) -> Any:

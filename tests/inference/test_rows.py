@@ -10,12 +10,12 @@ from jax import random
 from numpyro.infer import SVI
 from scipy.stats import norm
 
-from gpzoo import GaussianProcess, InducingPoints, draws, kernels
+from gpzoo import GaussianProcess, InducingPoints, draws, kernels, kmeans
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, diagnose, fit
 from gpzoo.inference.programs.gp_sites import DrawnWithin
 from gpzoo.inference.programs.row_order import _same, rows_of_sites
 from gpzoo.inference.programs.rows import Layout
-from gpzoo.models import gaussian
+from gpzoo.models import gaussian, network_of
 
 KEY = random.key(0)
 RNG = np.random.default_rng(0)
@@ -513,3 +513,25 @@ def test_rows_of_a_minibatch_that_go_by_others_are_refused(of, size, standard_pr
     with pytest.raises(ValueError, match=r"'[yf]' does not come in minibatches"):
         fit(KEY, svi, 1, rows, rows[:, 0], batch_size=size, progress=False)
     assert fit(KEY, svi, 1, rows, rows[:, 0], progress=False).losses.shape == (1,)
+
+
+@pytest.mark.parametrize("size", [3, 7, 12])
+def test_dropout_trains_in_minibatches(size, standard_promotion):
+    """Its key is the network's own, which another key of the program does not change."""
+    nnx = pytest.importorskip("flax.nnx")
+    layers = nnx.Linear(1, 4, rngs=nnx.Rngs(0)), nnx.Dropout(0.4, rngs=nnx.Rngs(1)), nnx.Linear(4, 2, rngs=nnx.Rngs(2))
+    network = network_of(nnx.Sequential(*layers))
+
+    def program(X, y=None, *, training=False, num_data=12):
+        h = network(X, training)
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.0, 1.0), h))
+        with numpyro.plate("data", num_data, subsample_size=len(X)):
+            numpyro.sample("y", gaussian(f), obs=y)
+
+    X = np.linspace(-1, 1, 12, dtype=np.float32)[:, None]
+    svi = SVI(program, InducingGuide(program, kmeans(4)), optax.adam(0.01), GaussianProcessELBO())
+    options = {"batch_size": size, "progress": False, "model_kwargs": {"training": True}}
+    trained = fit(KEY, svi, 4, X, np.sin(X[:, 0]), **options)
+    assert np.isfinite(trained.losses).all()
+    again = trained.predict(KEY, X, batch_size=5)["f"].mean
+    np.testing.assert_allclose(again, trained.predict(random.key(1), X)["f"].mean, atol=1e-5)
