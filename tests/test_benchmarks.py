@@ -1,6 +1,7 @@
 """Tables of benchmarks: what slipped between two of them, and slopes of curves."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,7 @@ pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a checkout alon
 def scripts(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.setattr(sys, "argv", ["benchmark"])
-    import compare
-    import exponents
-
-    return compare, exponents
+    return import_module("compare"), import_module("exponents")
 
 
 def row(seconds=1.0, **ratios):

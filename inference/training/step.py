@@ -185,5 +185,5 @@ def finite_numbers(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     # Zero times a number that is not finite is NaN, and no sum of zeros overflows. Booleans take four times as long.
-    zeros = [jnp.sum(0 * x, axis=tuple(range(leading, x.ndim))) for x in floats]
-    return jnp.isfinite(sum(zeros, jnp.zeros(())))
+    each = [jnp.isfinite(jnp.sum(0 * x, axis=tuple(range(leading, x.ndim)))) for x in floats]
+    return jnp.stack(each).all(0)
