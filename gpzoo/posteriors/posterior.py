@@ -155,7 +155,7 @@ class InducingPosterior(ProcessAtInputs):
             return self
         if has_sum(known.prior.kernel) or not _platform.narrows(self.num_inputs, M):
             return self
-        return InducingPosterior(Narrowed(known, self._q()[1]), self.u_mean, self.form)
+        return InducingPosterior(Narrowed(cast(Projection, known), self._q()[1]), self.u_mean, self.form)
 
     def marginal_parts(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], Float[Array, "*event"]]:
         """Mean at every input, variance due to ``q(u)``, and the residual variance ``k(x, x) - q(x, x)`` given ``u``.
