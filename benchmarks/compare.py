@@ -4,7 +4,7 @@
     python benchmarks/compare.py benchmarks/results/all.json
 
 A row is compared by its ratios to the peers that both tables have, because the machine is not the same twice. One that
-has no peer is compared by its seconds, or by its megabytes, and marked: a slower machine slips too. The process fails
+has no peer is compared by its seconds, and marked: a slower machine slips too. The process fails
 if a row slipped by more than ``--most``, if one of the old rows is gone, or if the newer table lacks a row of
 ``all.py``.
 """
@@ -27,7 +27,7 @@ Table = Mapping[str, Mapping[str, Any]]
 
 
 class Change(NamedTuple):
-    """How far a row went.
+    """What a row gained or lost.
 
     Attributes:
         row: its name, and the peer.

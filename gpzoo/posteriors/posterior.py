@@ -143,9 +143,9 @@ class InducingPosterior(ProcessAtInputs):
         return self._with_loc(mean), self._in_shape(variance)
 
     def for_many_inputs(self) -> InducingPosterior:
-        """The same process, whose marginals at many inputs take fewer products where they can, as a rule one for four.
+        """The same process, whose marginals at many inputs take fewer products where ``q(u)`` allows it.
 
-        There are no derivatives by ``q(u)``.
+        Not for sums of kernels, whose precision needs the products that are left out.
         """
         known, M = self.conditional, self.conditional.num_inducing
         simple = (

@@ -32,9 +32,6 @@ from gpzoo.inference.programs.runs import data_of, sampled
 #: Steps of the search for the mode, and the relative change of the density at which it ends.
 _STEPS, _ENOUGH = 200, 1e-6
 
-#: A potential where it is not finite, for a search that turns back there.
-_FAR = 1e10
-
 #: A potential with its gradient.
 _Both: TypeAlias = Callable[[Any], tuple[Array, Array]]
 
@@ -119,7 +116,7 @@ def nuts(
         if discrete:  # NumPyro sums them out
             refuse_enumerated_priors(look(program, given, kwargs, arrays=True), discrete)
         flat, unravel = ravel_pytree(start.param_info.z)
-        # The only program that is compiled before the chains'.
+        # One compiled program for the search, the Hessian and the estimate of the time.
         both = jax.jit(jax.value_and_grad(lambda x: start.potential_fn(unravel(x))))
         noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)
         mode = _mode(both, flat)
@@ -156,14 +153,22 @@ def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _mode(both: _Both, start: Float[Array, " D"]) -> Float[np.ndarray, " D"]:
     """The mode of a density, by L-BFGS."""
+    best = (np.inf, np.zeros(start.shape), np.asarray(start, float))
 
     def finite(x: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = map(np.asarray, both(x.astype(start.dtype)))
-        return float(np.nan_to_num(value, nan=_FAR, posinf=_FAR)), np.nan_to_num(slope).astype(float)
+        nonlocal best
+        value, slope = (np.asarray(each, float) for each in both(x.astype(start.dtype)))
+        if not (np.isfinite(value) and np.isfinite(slope).all()):
+            # The best point's slope, reflected: the search turns back by a part of its step, whatever the scale.
+            lowest, slope, at = best
+            return float(lowest + np.abs(slope @ (x - at))), -slope
+        if value < best[0]:
+            best = (float(value), slope, x.copy())
+        return float(value), slope
 
-    options = {"maxiter": _STEPS, "ftol": _ENOUGH}
-    found = minimize(finite, np.asarray(start, float), jac=True, method="L-BFGS-B", options=options)
-    return found.x.astype(start.dtype)
+    options = {"maxiter": _STEPS, "ftol": _ENOUGH, "gtol": 0}
+    minimize(finite, best[2], jac=True, method="L-BFGS-B", options=options)
+    return best[2].astype(start.dtype)
 
 
 def _around(

@@ -21,6 +21,9 @@ from gpzoo.inference.training.setup import Setup
 from gpzoo.inference.training.sources import Source
 from gpzoo.inference.training.step_trace import StepTrace
 
+#: Numbers of an array up to which it is put beside others.
+_COPIED = 10_000
+
 
 def make_step(svi: SVI, static: dict[str, Any]) -> Callable:
     """Make ``step(state, batch, arrays)``: the state after one update by a minibatch, and the loss before it.
@@ -184,6 +187,12 @@ class Steps:
 def finite_numbers(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    # Zero times a number that is not finite is NaN, and no sum of zeros overflows. Booleans take four times as long.
-    each = [jnp.isfinite(jnp.sum(0 * x, axis=tuple(range(leading, x.ndim)))) for x in floats]
-    return jnp.stack(each).all(0)
+    # Small ones together, because a sum over each takes longer to compile than all of them to run; large ones are not
+    # copied. Zero times a number that is not finite is NaN, and no sum of zeros overflows.
+    parts: list[Array] = []
+    alike: dict[Any, list[Array]] = {}
+    for x in floats:
+        flat = x.reshape(*x.shape[:leading], -1)
+        (parts if x.size > _COPIED else alike.setdefault(x.dtype, [])).append(flat)
+    parts += [jnp.concatenate(small, -1) for small in alike.values()]
+    return jnp.stack([jnp.isfinite(jnp.sum(0 * x, axis=-1)) for x in parts]).all(0)

@@ -32,10 +32,11 @@ def test_groups_of_columns_change_neither_values_nor_derivatives(monkeypatch, co
     np.testing.assert_allclose(by_B, 2 * np.einsum("dn,dmk,kn->mn", slopes, S, B), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [11, 37])
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_inverse_by_halves(monkeypatch, batch):
+def test_inverse_by_halves(monkeypatch, batch, size):
     monkeypatch.setattr(factorise, "SOLVED_WHOLE", 4)
-    L = np.tril(np.random.default_rng(0).normal(size=(*batch, 11, 11))) + 4 * np.eye(11)
+    L = np.tril(np.random.default_rng(0).normal(size=(*batch, size, size))) + 2 * size**0.5 * np.eye(size)
     found = factorise.inverse_of_lower(jnp.asarray(L))
     np.testing.assert_allclose(found, np.linalg.inv(L), atol=1e-13)
     np.testing.assert_array_equal(found, np.tril(found))

@@ -12,6 +12,7 @@ from gpzoo.kernels import RBF, Convolutional
 from gpzoo.linalg import quadratic as quadratics
 from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors import InducingPosterior, Projection, forms
+from gpzoo.posteriors.conditional import Narrowed
 from gpzoo.processes.process import GaussianProcess
 
 M, D = 3, 2
@@ -177,3 +178,23 @@ def test_many_inputs_have_the_marginals_of_few(name):
         return jax.jvp(function, (scale, X), ones), gradient(scale, X), second
 
     close(jax.jit(lambda: everything(many))(), jax.jit(lambda: everything(few))())
+
+
+@on_cpu
+@pytest.mark.parametrize("width", [0.4, 1.0, 1.3], ids=["narrow", "as wide as the prior", "wide"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 2e-3)])
+@pytest.mark.parametrize(("inducing", "outputs"), [(130, None), (310, 1), (470, None)])
+def test_marginals_by_one_product_are_those_by_two(inducing, outputs, dtype, tolerance, width):
+    rng = np.random.default_rng(0)
+    Z, X = (rng.uniform(-3, 3, (count, 2)).astype(dtype) for count in (inducing, 10 * inducing + 7))
+    prior = GaussianProcess(RBF(1.7, 0.8), X, jitter=1e-4, num_outputs=outputs, mean=0.3)
+    lower = np.tril(rng.standard_normal((inducing, inducing)))
+    scale = width * np.eye(inducing) + 0.01 * (width < 1) * lower
+    mean, scale = (x if outputs is None else np.stack([x] * outputs) for x in (rng.standard_normal(inducing), scale))
+    of = Projection(prior, InducingPoints(Z))
+    posterior = InducingPosterior(of, jnp.asarray(mean.T, dtype), forms.Full(jnp.asarray(scale, dtype)))
+    fewer = posterior.for_many_inputs()
+    assert type(fewer.conditional) is Narrowed
+    for found, expected in zip(fewer.marginals(), posterior.marginals(), strict=True):
+        assert found.shape == expected.shape and found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
