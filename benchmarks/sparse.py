@@ -79,11 +79,12 @@ def gpzoo_sum(inducing: int, X: np.ndarray, y: np.ndarray) -> tuple[Any, ...]:
     def program(X: Any, y: Any = None, *, num_data: int, jitter: float) -> None:
         f, g = (numpyro.sample(name, GaussianProcess(rbf(name, X), X, jitter=jitter)) for name in "fg")
         with numpyro.plate("data", num_data, subsample_size=len(X)):
-            numpyro.sample("y", Gaussian(f + g, positive("noise", NOISE)), obs=y)
+            numpyro.sample("y", Gaussian(f + g, positive("noise", NOISE, X)), obs=y)
 
     guide = InducingGuide(program, InducingPoints(X[:inducing]))
     options = {"jitter": JITTER[str(X.dtype)]}
-    return program, guide, guide.init_params(jax.random.key(0), X, y, model_kwargs=options | {"num_data": 1}), options
+    params = guide.init_params(jax.random.key(0), X, y, model_kwargs=options | {"num_data": len(X)})
+    return program, guide, params, options
 
 
 def gpzoo_steps(case: Mapping[str, Any]) -> Timed:

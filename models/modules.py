@@ -37,9 +37,10 @@ def network_of(module: Any, name: str = "network") -> Network:
 
     Args:
         module: a flax ``nnx`` module (in its ``train()`` mode in training, else in ``eval()``); a flax ``linen`` module
-            (called with ``training`` or ``train`` if it has such an argument); an equinox module, which is mapped over
-            the rows; or a pair ``(init, apply)`` as in ``jax.example_libraries.stax``. Flax state, such as the running
-            statistics of batch normalisation, is kept, and is frozen outside training.
+            (called with ``training`` or ``train`` if it has such an argument; its dropout draws by the program's
+            keys); an equinox module, which is mapped over the rows; or a pair ``(init, apply)`` as in
+            ``jax.example_libraries.stax``. Flax state, such as the running statistics of batch normalisation, is kept,
+            and is frozen outside training.
         name: the parameter is ``<name>$params``, the state ``<name>$state``.
 
     Raises:
@@ -71,14 +72,21 @@ def _is_pair(module: Any) -> bool:
 
 
 def _linen(libraries: Any, module: Any, name: str) -> Network:
+    from flax.errors import InvalidRngError
+
     arguments = inspect.signature(type(module).__call__).parameters
     flag = next((argument for argument in ("training", "train") if argument in arguments), None)
 
     def network(X: Array, training: bool) -> Array:
         mode = {} if flag is None else {flag: training}
         shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), jnp.zeros(X.shape, X.dtype), **mode))
-        state = sorted(set(shapes) - {"params"})
-        return libraries.flax_module(name, module, X, mutable=state or None, **mode)(X, **mode)
+        state = sorted(set(shapes) - {"params"}) or None
+        try:
+            jax.eval_shape(lambda variables: module.apply(variables, X, mutable=state or False, **mode), shapes)
+        except InvalidRngError:  # it drops units in this mode
+            called = libraries.flax_module(name, module, X, apply_rng=["dropout"], mutable=state, **mode)
+            return called(X, rngs={"dropout": numpyro.prng_key()}, **mode)
+        return libraries.flax_module(name, module, X, mutable=state, **mode)(X, **mode)
 
     return network
 

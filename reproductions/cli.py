@@ -111,7 +111,9 @@ class Command(click.Command):
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
             if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _is_of_output(error)):
                 raise
-            if debug or not (backend or isinstance(error, KNOWN_FAILURES)):
+            # Settings are checked one by one; together, or with the data, they can still be refused.
+            of_settings = isinstance(error, ValueError) and bool(ctx.params.get("changes"))
+            if debug or not (backend or of_settings or isinstance(error, KNOWN_FAILURES)):
                 raise
             said = f"{error or type(error).__name__} (--debug shows where)"
             raise Failed(f"JAX cannot start: {error}" if backend else said) from error

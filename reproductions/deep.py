@@ -409,8 +409,9 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     made_by = run.made_by(settings | {"steps": setting.steps}, raw[0])
     test, which = (first.X_test, first.y_test), f"{title_of(last)}, split 1 of {K}"
     model, _, keywords = program_of(last, jnp.asarray(first.X_train), setting)
+    seen = partial(Inspected, args=test, keywords=keywords, which=which, differs=training.units_of(first))
     if run.finished:
-        return training.left(run, raw[0], Inspected(load_model(run.model, model), test, keywords, which))
+        return training.left(run, raw[0], seen(load_model(run.model, model)))
     trained = {name: partial(_on_folds, run, name, own, parts, made_by) for name, own in models.items()}
     scores = {
         name: kept(run.output / f"{name}.json", made_by | {"model": name}, lambda name=name: trained[name]()[0])
@@ -428,8 +429,7 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     said |= {"folds": {"count": K, "of": run.options["of"], "seeds": list(range(K))}}
     said |= {"seconds_training": sum(each["seconds"] for each in scores.values())}
     said |= {"steps": sum(each.steps for each in models.values()) * K}
-    rows, looked_at = (first.X_train, first.y_train), Inspected(one, test, keywords, which)
-    return training.outcome_of(run, setting, rows, looked_at, one, **said)
+    return training.outcome_of(run, setting, (first.X_train, first.y_train), seen(one), one, **said)
 
 
 def _model_described(name: str, num_data: int, setting: Setting, common: Setting) -> dict[str, Any]:

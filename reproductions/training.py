@@ -456,7 +456,18 @@ def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | Non
         keywords: keyword arguments of the program.
         which: see :class:`~gpzoo.reproductions.experiment.Inspected`.
     """
-    return Inspected(trained, (data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]), dict(keywords or {}), which)
+    rows = data.X_test[:_INSPECTED], data.y_test[:_INSPECTED]
+    return Inspected(trained, rows, dict(keywords or {}), which, units_of(data))
+
+
+def units_of(data: Dataset) -> str:
+    """A sentence on the units of a report, where targets are standardised and the run's metrics are not."""
+    if data.y_std == 1:
+        return ""
+    return (
+        f"Its targets are in standard deviations of the training set, {data.y_std:.4g} each; the run's metrics are in "
+        "the units of the data."
+    )
 
 
 def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:

@@ -119,14 +119,17 @@ class DoubleSum(Wrapper):
         return f" A view of such inputs has input_ndim = {rank}, and that of {view} is {self.input_ndim}."
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
-        """See :meth:`Kernel.check_inputs`; also refuses inputs that do not fit the view."""
+        """See :meth:`Kernel.check_inputs`; also refuses inputs that do not fit the view, and views of other shapes."""
         X = super().check_inputs(X, name)
         # Views are later evaluated input by input; here the view's own checks see, and name, the shape the user gave.
         inputs: Any = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
         if isinstance(self.view, SampledView):
             self.view.check_inputs(inputs)
-        else:
-            jax.eval_shape(self.view.view, inputs)
+            return X
+        found = jax.eval_shape(self.view.view, inputs).shape
+        named = (inputs.shape[0], self.view.num_views, self.view.view_size)
+        wanted = f"give [N, num_views, view_size] = {named} for inputs of shape {inputs.shape}"
+        checks.must(found == named, f"{type(self.view).__name__}.view", wanted, f"shape {found}")
         return X
 
     def cross_view(self, X: Array, Z: Array) -> Float[Array, "*D N M"]:

@@ -1,4 +1,4 @@
-"""NUTS from the mode of a program's latent sites, with the curvature there."""
+"""NUTS on hyperparameters, from their mode and with the curvature there, and on programs that draw functions, too."""
 
 from __future__ import annotations
 
@@ -52,11 +52,14 @@ def nuts(
     extra_fields: Sequence[str] = ("energy", "num_steps", "accept_prob"),
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> MCMC:
-    """NumPyro's MCMC by NUTS, run from the mode of the latent sites: for few of them, as in :class:`marginal`.
+    """NumPyro's MCMC by NUTS, run from the mode of the hyperparameters of :class:`marginal` programs.
 
     L-BFGS finds the mode in the unconstrained space. The inverse of the Hessian there, by differences of gradients, is
     the dense mass matrix with which warmup begins; chains start at draws of a normal distribution of twice its
     spread around the mode. All chains are one compiled program.
+
+    Other programs, such as :func:`whitened` ones, start where NumPyro's ``init_to_median`` does, with its diagonal mass
+    matrix: functions and hyperparameters together have a mode that is far from where their mass is.
 
     Example:
         >>> import jax, numpy as np, numpyro, numpyro.distributions as dist
@@ -100,50 +103,64 @@ def nuts(
     counts: dict[str, Any] = {name: checks.positive_int(name, count) for name, count in given_counts.items()}
     given, kwargs = arguments(program, args, model_kwargs)
     with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's own steps mix dtypes
-        # Data are refused as `fit` refuses them, of the program with GP sites in it.
+        integrated, chains, own = _integrates(program), counts["num_chains"], named_key(key, "start")
+        # Data are refused as `fit` refuses them, of the program with GP sites in it; handlers may surround it.
         inner: Any = program.fn if isinstance(program, marginal) else program
-        look(inner, given, kwargs, arrays=inner is program, refuse_data=True)
+        if inner is not program or not integrated:
+            look(inner, given, kwargs, arrays=not integrated, refuse_data=True)
         start = initialize_model(
-            named_key(key, "start"),
+            own if integrated or chains == 1 else random.split(own, chains),
             program,
             model_args=given,
             model_kwargs=kwargs,
             init_strategy=init_to_median(num_samples=15),
         )
-        checks.refuse(not start.param_info.z, "The program has no latent sites for NUTS to move: give it priors.")
+        first = start.param_info.z
+        checks.refuse(not first, "The program has no latent sites for NUTS to move: give it priors.")
+        kind = jnp.result_type(*jax.tree.leaves(first))  # of one step size for all
+        first = jax.tree.map(lambda x: x.astype(kind), first)
         unobserved = sampled(start.model_trace).keys() - data_of(start.model_trace).keys()
         discrete = [name for name in unobserved if start.model_trace[name]["fn"].has_enumerate_support]
         if discrete:  # NumPyro sums them out
             refuse_enumerated_priors(look(program, given, kwargs, arrays=True), discrete)
-        flat, unravel = ravel_pytree(start.param_info.z)
+        flat, unravel = ravel_pytree(first if integrated or chains == 1 else jax.tree.map(lambda x: x[0], first))
         # One compiled program for the search, the Hessian and the estimate of the time.
         both = jax.jit(jax.value_and_grad(lambda x: start.potential_fn(unravel(x))))
-        noise = random.normal(named_key(key, "chains"), (counts["num_chains"], len(flat)), flat.dtype)
-        mode = _mode(both, flat)
-        began = time.perf_counter()
-        points, spread = _around(both, mode, np.asarray(noise))
-        gradient = (time.perf_counter() - began) / (2 * len(flat) + len(noise))
-        checks.refuse(
-            not np.isfinite(points).all(),
-            "No start with a finite density was found: check the priors and the data, or take float64 "
-            "(numpyro.enable_x64()).",
-            NonFiniteError,
-        )
-        one_by_one = jax.default_backend() == "cpu"
-        options: dict[str, Any] = {
-            "dense_mass": True,
-            "inverse_mass_matrix": spread @ spread.T,
-            "target_accept_prob": target_accept_prob,
-        }
+        one_by_one, options = jax.default_backend() == "cpu", {"target_accept_prob": target_accept_prob}
+        if integrated:
+            noise = random.normal(named_key(key, "chains"), (chains, len(flat)), flat.dtype)
+            points, spread = _around(both, _mode(both, flat), np.asarray(noise))
+            checks.refuse(
+                not np.isfinite(points).all(),
+                "No start with a finite density was found: check the priors and the data, or take float64 "
+                "(numpyro.enable_x64()).",
+                NonFiniteError,
+            )
+            options |= {"dense_mass": True, "inverse_mass_matrix": spread @ spread.T}
+            first = jax.vmap(unravel)(jnp.asarray(points)) if chains > 1 else unravel(jnp.asarray(points[0]))
         watched = WatchedNUTS(program, in_turn=one_by_one, **options) if wanted(progress) else None
         together: Any = _one_by_one if one_by_one and watched is None else "vectorized"
         kernel = NUTS(program, **options) if watched is None else watched
         mcmc = MCMC(kernel, **counts, chain_method=together, progress_bar=watched is not None, progress_rate=1)
-        first = jax.vmap(unravel)(jnp.asarray(points)) if len(points) > 1 else unravel(jnp.asarray(points[0]))
-        with nullcontext() if watched is None else watched.spoken(mcmc, gradient):
+        with nullcontext() if watched is None else watched.spoken(mcmc, _seconds(both, flat)):
             mcmc.run(named_key(key, "nuts"), *given, init_params=first, extra_fields=extra_fields, **kwargs)
             jax.block_until_ready(mcmc.get_samples())
     return mcmc
+
+
+def _integrates(program: Any) -> bool:
+    """Whether functions are integrated out of a program, also within handlers and partial functions."""
+    while program is not None and not isinstance(program, marginal):
+        program = getattr(program, "fn", getattr(program, "func", None))
+    return program is not None
+
+
+def _seconds(both: _Both, at: Array) -> float:
+    """The time of a gradient."""
+    jax.block_until_ready(both(at))  # compiles
+    began = time.perf_counter()
+    jax.block_until_ready(both(at))
+    return time.perf_counter() - began
 
 
 def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:

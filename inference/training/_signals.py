@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 
@@ -34,16 +35,16 @@ class Signals:
     def _note(self, number: int, frame: Any) -> None:
         self.received = number
 
-    def propagate(self, kept: bool) -> None:
-        """Raise the signal's exception, which says whether the state is ``kept`` in a checkpoint.
+    def propagate(self, kept: Path | None) -> None:
+        """Raise the signal's exception, which says in which folder the state is ``kept`` in a checkpoint.
 
         Raises:
             KeyboardInterrupt: after SIGINT.
             SystemExit: after SIGTERM.
         """
         what = "its last steps could not be written to a checkpoint"
-        if kept:
-            what = "its checkpoint is written, and the same call resumes from it"
+        if kept is not None:
+            what = f"its checkpoint is written to {kept}, and the same call resumes from it"
         said = f"Training was interrupted; {what}."
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(said)

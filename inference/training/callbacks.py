@@ -46,8 +46,14 @@ def joined(callback: Callback | Sequence[Callback] | None) -> Callable[..., None
     with_loss = [_takes_loss(one) for one in each]
 
     def call(step: int, seconds: float, params: dict[str, Any], loss: Any) -> None:
+        stop = None
         for one, takes in zip(each, with_loss, strict=True):
-            one(step, seconds, params, **({"loss": loss} if takes else {}))
+            try:
+                one(step, seconds, params, **({"loss": loss} if takes else {}))
+            except StopTraining as asked:  # those after it look at this step too
+                stop = asked
+        if stop is not None:
+            raise stop
 
     return call if each else None
 

@@ -270,7 +270,7 @@ def fit(
                 pass
             finally:  # also where a callback raises, or rows that cannot be read
                 saved = save()
-        signals.propagate(saved)
+        signals.propagate(checkpoints.directory if checkpoints is not None and saved else None)
         if state.failed:
             raise_failure(steps, state, num_steps)
         result = setup.result(state, setup.described | columns)

@@ -7,6 +7,7 @@ import numpyro
 import optax
 import pytest
 from jax import random
+from numpyro import handlers
 from numpyro.infer import SVI
 from scipy.stats import norm
 
@@ -515,12 +516,31 @@ def test_rows_of_a_minibatch_that_go_by_others_are_refused(of, size, standard_pr
     assert fit(KEY, svi, 1, rows, rows[:, 0], progress=False).losses.shape == (1,)
 
 
-@pytest.mark.parametrize("size", [3, 7, 12])
-def test_dropout_trains_in_minibatches(size, standard_promotion):
-    """Its key is the network's own, which another key of the program does not change."""
+def dropping_nnx():
     nnx = pytest.importorskip("flax.nnx")
     layers = nnx.Linear(1, 4, rngs=nnx.Rngs(0)), nnx.Dropout(0.4, rngs=nnx.Rngs(1)), nnx.Linear(4, 2, rngs=nnx.Rngs(2))
-    network = network_of(nnx.Sequential(*layers))
+    return nnx.Sequential(*layers)
+
+
+def dropping_linen():
+    linen = pytest.importorskip("flax.linen")
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x, training):
+            return linen.Dense(2)(linen.Dropout(0.4, deterministic=not training)(linen.Dense(4)(x)))
+
+    return Net()
+
+
+@pytest.mark.parametrize("size", [3, 7, 12])
+@pytest.mark.parametrize("module", [dropping_nnx, dropping_linen])
+def test_dropout_trains_in_minibatches(module, size, standard_promotion):
+    """The key is the network's own (nnx), which another key of the program does not change, or the program's."""
+    network = network_of(module())
+    equal = np.ones((40, 1), np.float32)
+    kept, dropped = (handlers.seed(network, 0)(equal, training) for training in (False, True))
+    assert np.ptp(kept, axis=0).max() == 0 < np.ptp(dropped, axis=0).min()  # each row loses units of its own
 
     def program(X, y=None, *, training=False, num_data=12):
         h = network(X, training)

@@ -4,15 +4,19 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from gpzoo import kmeans
+from gpzoo.kernels import RBF
 from gpzoo.reproductions import cli, terminal
 from gpzoo.reproductions.changes import changed, check_changes, parsed, settings_of, written
 from gpzoo.reproductions.execute import execute, make_result
 from gpzoo.reproductions.experiment import ReproductionError, Run, all_experiments
 from gpzoo.reproductions.many_runs import arguments, has_result
 from gpzoo.reproductions.training import Setting
+from tests.programs import KEY
 from tests.reproductions.test_execute import PAPER, experiment, outcome, printed, refused
 
 EXPERIMENTS = {(each.paper, each.name): each for each in all_experiments()}
@@ -137,6 +141,10 @@ def test_the_command_line_names_the_folder_and_refuses_before_anything_runs(monk
     assert json.loads(Path("runs", folder, "result.json").read_text())["changes"]["num_inducing"] == 9
     for wrong in ("num_inducin=9", "num_inducing=many"):
         assert called("--set", wrong).exit_code == 2 and len(seen) == 1
+    many = replace(toy, run=lambda run: kmeans(run.options["num_inducing"])(KEY, np.zeros((4, 1)), RBF()))
+    monkeypatch.setattr(cli, "all_experiments", lambda own: (many,))
+    failed = called("--set", "num_inducing=9")  # as it is known only beside the data
+    assert failed.exit_code == 1 and failed.stderr.count("\n") == 1 and "--debug shows where" in failed.stderr
     swept = CliRunner().invoke(cli.main, ["sweep", "invariant", "toy", "--set", "steps=0"])
     assert swept.exit_code == 2 and "steps cannot be 0" in swept.stderr
 

@@ -81,3 +81,20 @@ def test_a_view_of_images_is_told_its_rank():
 
     with pytest.raises(ValueError, match=r"\(5, 3, 4, 1\).*input_ndim = 3, and that of Mirrored is 1"):
         DoubleSum(RBF(), Mirrored())(np.zeros((5, 3, 4, 1)))
+
+
+@pytest.mark.parametrize("num_views, view_size, more", [(4, 3, 0), (6, 3, 0), (5, 2, 0), (5, 4, 0), (5, 3, 1)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_views_of_another_shape_than_they_say_are_refused(num_views, view_size, more, weighted):
+    said = {"num_views": property(lambda self: num_views), "view_size": property(lambda self: view_size)}
+
+    def view(self, X):
+        return jnp.stack([X[:, i : i + 3] for i in range(5)], axis=1).reshape(-1, 5, 3, *(1,) * more)
+
+    kernel = DoubleSum(
+        RBF(), type("Windows", (View,), {"view": view, **said})(), np.ones(num_views) if weighted else None
+    )
+    named, found = rf"\[N, num_views, view_size\] = \(2, {num_views}, {view_size}\)", r"shape \(2, 5, 3"
+    for call in (kernel, kernel.diag, lambda X: kernel.cross_view(X, np.zeros((4, view_size)))):
+        with pytest.raises(ValueError, match=f"Windows.view must give {named} .*{found}"):
+            call(np.zeros((2, 7)))

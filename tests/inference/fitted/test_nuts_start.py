@@ -1,11 +1,19 @@
-"""Where NUTS starts: the mode of a density that is not finite everywhere."""
+"""Where NUTS starts: at the mode of hyperparameters, of a density that is not finite everywhere, too."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 
+from gpzoo import GaussianProcess, kernels, likelihoods
+from gpzoo.inference import marginal, nuts, whitened
 from gpzoo.inference.fitted.nuts import _mode
+from tests.programs import KEY
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e12])
@@ -29,3 +37,38 @@ def test_the_search_turns_back_where_a_density_is_not_finite(dtype, size, scale)
     found = _mode(counted, jnp.linspace(-3, -1, size).astype(dtype))
     assert beyond and found.dtype == dtype
     np.testing.assert_allclose(found, 0.95, atol=3e-3)
+
+
+def wave(X, y=None):
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+    variance = numpyro.sample("variance", dist.LogNormal(0.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(kernels.RBF(variance, lengthscale), X))
+    numpyro.sample("y", likelihoods.Gaussian(f, numpyro.sample("noise", dist.LogNormal(-2.0, 1.0))), obs=y)
+
+
+def rows(size, dtype):
+    X = np.linspace(0, 10, size, dtype=dtype)[:, None]
+    return X, np.sin(X[:, 0]) + dtype(0.3) * np.random.default_rng(0).standard_normal(size).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    "size, dtype, num_chains, progress",
+    [(14, np.float32, 1, False), (25, np.float64, 2, True), (45, np.float32, 1, False)],
+)
+def test_drawn_functions_take_trajectories_of_usual_length(size, dtype, num_chains, progress, standard_promotion):
+    """From the joint mode, with a dense matrix, many have the largest length that there is, of 1,023 leaps."""
+    options = {"num_warmup": 150, "num_samples": 30, "num_chains": num_chains, "progress": progress}
+    mcmc = nuts(KEY, whitened(wave), *rows(size, dtype), **options)
+    assert np.mean(mcmc.get_extra_fields()["num_steps"]) < 300
+    assert mcmc.get_samples()["noise"].shape == (30 * num_chains,)
+
+
+@pytest.mark.parametrize("size", [14, 70])
+def test_integrated_functions_start_at_the_mode_whatever_is_around_them(size, standard_promotion):
+    known = {"noise": np.float32(0.1)}
+    program, options = marginal(wave), {"num_warmup": 1, "num_samples": 1, "num_chains": 1, "progress": False}
+    around = {"none": program, "handler": handlers.condition(program, known), "partial": partial(program)}
+    for name, each in around.items():
+        sampler = nuts(KEY, each, *rows(size, np.float32), **options).sampler
+        matrix = sampler.__getstate__()["_inverse_mass_matrix"]
+        assert np.shape(matrix) == (3 - (name == "handler"),) * 2

@@ -36,8 +36,10 @@ def test_a_training_ends_early_with_its_model_and_goes_on_from_there(tmp_path):
     values = {10: 2.0, 20: 1.0, 30: 1.5, 40: 1.2}
     now = []
     stopping = EarlyStopping(lambda params: values[now[-1]], patience=2, min_gain=0.1)
-    trained = train([lambda step, *_: now.append(step), stopping], 100, checkpoint=tmp_path)
+    after = Log(show=False)
+    trained = train([lambda step, *_: now.append(step), stopping, after], 100, checkpoint=tmp_path)
     assert len(trained.losses) == 40 and (stopping.step, stopping.best) == (20, 1.0)
+    assert [row["step"] for row in after.rows] == now  # the last look is everyone's
     best = trained.with_params(stopping.params).params["lengthscale"]
     np.testing.assert_array_equal(best, train(None, 20).params["lengthscale"])
     assert len(train(None, 50, checkpoint=tmp_path).losses) == 50
