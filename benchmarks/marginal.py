@@ -49,7 +49,7 @@ def run(library: str, case: Mapping[str, Any]) -> dict[str, Any]:
     X, y = X.astype(dtype), y.astype(dtype) if kind != "laplace" else y
     draws = case.get("draws", DRAWS)
     samples, diverging = SIDES[library](kind, X, y, draws, dtype)
-    logs = {name: np.log(np.asarray(samples[name], float)) for name in PRIORS}
+    logs = {name: np.log(np.asarray(samples[name], float)) for name in PRIORS if name in samples}
     if library == "pymc":
         import arviz as az
 
