@@ -61,8 +61,11 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
 
 
 def relative_jitter(mean: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """The jitter of covariance matrices by default, given their mean diagonals: one that is not differentiated."""
-    return RELATIVE_JITTER[mean.dtype.name] * lax.stop_gradient(mean)
+    """The jitter of covariance matrices by default, given their mean diagonals.
+
+    It is differentiated with them: of a matrix that is nearly singular the factor depends on it as much as on the rest.
+    """
+    return RELATIVE_JITTER[mean.dtype.name] * mean
 
 
 def needed_jitter(
@@ -82,9 +85,9 @@ def needed_jitter(
     hundredth of the least addend.
 
     Returns:
-        The jitter of each matrix, which is not differentiated.
+        The jitter of each matrix. Its derivative by the noise is left out, so that noise below it keeps a slope.
     """
-    variances, least, noise = lax.stop_gradient((variances, least, noise))
+    noise = lax.stop_gradient(noise)
     rounding = ROUNDING * float(jnp.finfo(variances.dtype).eps) * variances.shape[-1] * jnp.max(variances, axis=-1)
     least, noise = jnp.mean(least, axis=-1), jnp.min(noise, axis=-1)
     told = jnp.where(noise > 0, noise, least / 100)

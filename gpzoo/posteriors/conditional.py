@@ -666,7 +666,7 @@ class Interpolation(Conditional):
         """First column of the prior covariance on a grid of one axis, jitter included."""
         column, jitter = axis_column(self.inducing, self.prior.kernel, self.dtype), self.prior.jitter
         if jitter is None:
-            jitter = linalg.TOEPLITZ_JITTER[column.dtype.name] * jax.lax.stop_gradient(column[..., :1])
+            jitter = linalg.TOEPLITZ_JITTER[column.dtype.name] * column[..., :1]
         return column.at[..., :1].add(jitter)
 
 
