@@ -1,6 +1,6 @@
 """The command ``gpzoo``, as ``python -m gpzoo``."""
 
-from gpzoo.reproductions.__main__ import main
+import runpy
 
 if __name__ == "__main__":
-    main()
+    runpy.run_module("gpzoo.reproductions", run_name="__main__")

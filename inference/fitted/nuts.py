@@ -32,6 +32,9 @@ from gpzoo.inference.programs.runs import data_of, sampled
 #: Steps of the search for the mode, and the relative change of the density at which it ends.
 _STEPS, _ENOUGH = 200, 1e-6
 
+_NO_START = "No start with a finite density was found: check the priors and the data, or take float64 "
+_NO_START += "(numpyro.enable_x64())."
+
 #: A potential with its gradient.
 _Both: TypeAlias = Callable[[Any], tuple[Array, Array]]
 
@@ -108,13 +111,17 @@ def nuts(
         inner: Any = program.fn if isinstance(program, marginal) else program
         if inner is not program or not integrated:
             look(inner, given, kwargs, arrays=not integrated, refuse_data=True)
-        start = initialize_model(
-            own if integrated or chains == 1 else random.split(own, chains),
-            program,
-            model_args=given,
-            model_kwargs=kwargs,
-            init_strategy=init_to_median(num_samples=15),
-        )
+        try:
+            start = initialize_model(
+                own if integrated or chains == 1 else random.split(own, chains),
+                program,
+                model_args=given,
+                model_kwargs=kwargs,
+                init_strategy=init_to_median(num_samples=15),
+            )
+        except RuntimeError as error:
+            checks.refuse("valid initial parameters" in str(error), _NO_START, NonFiniteError)
+            raise
         first = start.param_info.z
         checks.refuse(not first, "The program has no latent sites for NUTS to move: give it priors.")
         kind = jnp.result_type(*jax.tree.leaves(first))  # of one step size for all
@@ -126,16 +133,12 @@ def nuts(
         flat, unravel = ravel_pytree(first if integrated or chains == 1 else jax.tree.map(lambda x: x[0], first))
         # One compiled program for the search, the Hessian and the estimate of the time.
         both = jax.jit(jax.value_and_grad(lambda x: start.potential_fn(unravel(x))))
-        one_by_one, options = jax.default_backend() == "cpu", {"target_accept_prob": target_accept_prob}
+        one_by_one = jax.default_backend() == "cpu"
+        options: dict[str, Any] = {"target_accept_prob": target_accept_prob}
         if integrated:
             noise = random.normal(named_key(key, "chains"), (chains, len(flat)), flat.dtype)
             points, spread = _around(both, _mode(both, flat), np.asarray(noise))
-            checks.refuse(
-                not np.isfinite(points).all(),
-                "No start with a finite density was found: check the priors and the data, or take float64 "
-                "(numpyro.enable_x64()).",
-                NonFiniteError,
-            )
+            checks.refuse(not np.isfinite(points).all(), _NO_START, NonFiniteError)
             options |= {"dense_mass": True, "inverse_mass_matrix": spread @ spread.T}
             first = jax.vmap(unravel)(jnp.asarray(points)) if chains > 1 else unravel(jnp.asarray(points[0]))
         watched = WatchedNUTS(program, in_turn=one_by_one, **options) if wanted(progress) else None

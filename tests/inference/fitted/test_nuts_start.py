@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 
-from gpzoo import GaussianProcess, kernels, likelihoods
+from gpzoo import GaussianProcess, NonFiniteError, kernels, likelihoods
 from gpzoo.inference import marginal, nuts, whitened
 from gpzoo.inference.fitted.nuts import _mode
 from tests.programs import KEY
@@ -69,6 +69,19 @@ def test_integrated_functions_start_at_the_mode_whatever_is_around_them(size, st
     program, options = marginal(wave), {"num_warmup": 1, "num_samples": 1, "num_chains": 1, "progress": False}
     around = {"none": program, "handler": handlers.condition(program, known), "partial": partial(program)}
     for name, each in around.items():
-        sampler = nuts(KEY, each, *rows(size, np.float32), **options).sampler
-        matrix = sampler.__getstate__()["_inverse_mass_matrix"]
+        state = nuts(KEY, each, *rows(size, np.float32), **options).last_state
+        (matrix,) = jax.tree.leaves(state.adapt_state.inverse_mass_matrix)
         assert np.shape(matrix) == (3 - (name == "handler"),) * 2
+
+
+@pytest.mark.parametrize("num_chains", [1, 3])
+@pytest.mark.parametrize("of", [marginal, whitened])
+def test_a_density_that_is_nowhere_finite_is_told(of, num_chains, standard_promotion):
+    def nowhere(X, y=None):
+        lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.0, lengthscale), X))
+        numpyro.factor("none", jnp.where(lengthscale > 0, -jnp.inf, 0.0))
+        numpyro.sample("y", likelihoods.Gaussian(f, 0.1), obs=y)
+
+    with pytest.raises(NonFiniteError, match="No start with a finite density"):
+        nuts(KEY, of(nowhere), *rows(6, np.float32), num_chains=num_chains, num_warmup=2, num_samples=2)
