@@ -15,7 +15,7 @@ from jax import Array, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from gpzoo import linalg
-from gpzoo.inference.bounds.evidence import Latents, Site, Term, are_apart, covariance_of_data
+from gpzoo.inference.bounds.evidence import DataCovariance, Latents, Site, Term, are_apart, covariance_of_data
 from gpzoo.inference.bounds.left_out import Blocks, left_out
 from gpzoo.processes.affine import AffineMap
 
@@ -43,12 +43,15 @@ def sites_given_data(
     sites: Sequence[Site], latents: Latents, key: PRNGKeyArray, blocks: Blocks | None
 ) -> SitesGivenData:
     """A draw of sites given data, their law, and densities of the data's rows or ``blocks``, each given the others."""
+    eps = float(jnp.finfo(latents.zero.dtype).eps)
+    if is_one_covariance(sites, latents.terms):
+        data = covariance_of_data(sites, latents.terms)
+        left = left_out(sites, latents, None, blocks, random.fold_in(key, 1))
+        return SitesGivenData(*_by_covariance(sites, latents, data, key), left, eps * _sharpest(data))
     law, good = latents.law()
     left = left_out(sites, latents, law, blocks, random.fold_in(key, 1))
     # The precision of `v` has eigenvalues of 1 or more: what data say of it as often as the prior is lost as often.
-    lost = float(jnp.finfo(law.L.dtype).eps) * jnp.max(jnp.square(linalg.diagonal(law.L)))
-    if is_one_covariance(sites, latents.terms):
-        return SitesGivenData(*_by_covariance(sites, latents, key), left_out=left, lost=lost)
+    lost = eps * jnp.max(jnp.square(linalg.diagonal(law.L)))
     means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}
     for site in sites:
         values |= site.values(draws[site.name], latents.roots[site.name])
@@ -95,12 +98,23 @@ def _of_site(site: Site, v: Float[Array, "J M"], root: Float[Array, "J M R"], la
     return law | {"mean": v.T if several else v[0]}
 
 
-def _by_covariance(sites: Sequence[Site], latents: Latents, key: PRNGKeyArray) -> tuple[dict, dict, Bool[Array, ""]]:
+def _sharpest(data: DataCovariance) -> Float[Array, ""]:
+    """The largest eigenvalue of the covariance in units of the noise, about, which is that of the precision of ``v``.
+
+    It is the best Rayleigh quotient of a root's columns, ``|C e|^2 / e^T C e``.
+    """
+    C = data.covariance / jnp.sqrt(data.noise[..., None] * data.noise[..., None, :])
+    return jnp.max(jnp.sum(jnp.square(C), axis=-1) / linalg.diagonal(C))
+
+
+def _by_covariance(
+    sites: Sequence[Site], latents: Latents, data: DataCovariance, key: PRNGKeyArray
+) -> tuple[dict, dict, Bool[Array, ""]]:
     """Values, laws and whether they were found, of data that have one covariance.
 
     Draws are by Matheron's rule (Wilson et al. 2020, eq. 13).
     """
-    (term,), data = latents.terms, covariance_of_data(sites, latents.terms)
+    (term,) = latents.terms
     L = jnp.linalg.cholesky(data.covariance, symmetrize_input=False)
     key_noise, *keys = random.split(key, len(sites) + 1)
     noise = jnp.sqrt(data.noise) * random.normal(key_noise, data.y.shape, data.y.dtype)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -84,23 +84,23 @@ class Blocks(NamedTuple):
 
 
 def left_out(
-    sites: Sequence[Site], latents: Latents, law: Law, blocks: Blocks | None, key: PRNGKeyArray
+    sites: Sequence[Site], latents: Latents, law: Law | None, blocks: Blocks | None, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
     """The blocks of each data site with so many rows, or its rows, given all other data, by name.
 
     ``density`` is ``log p(y_b | y_-b)``, ``[G]``, in nats. Single rows are ``drawn`` too, each given all others.
+    Gaussian noise without inducing variables needs no ``law`` of ``v``.
     """
-    exact = latents.gaussian and all(site.conditional is None for site in sites)
     found, first = {}, 0
     for i, term in enumerate(latents.terms):
         rows = len(term.marginals)
         own = Blocks.each_row(rows) if blocks is None else blocks
         if rows == own.num_rows:
             each = random.fold_in(key, i)
-            if exact:
+            if latents.gaussian and all(site.conditional is None for site in sites):
                 density, drawn = _by_precision(sites, latents, term, own, first, each)
             else:
-                density, drawn = _by_cavity(latents, law, i, own, each)
+                density, drawn = _by_cavity(latents, cast(Law, law), i, own, each)
             found[term.name] = {"density": density} | ({"drawn": drawn} if own.single else {})
         first += rows * (1 if latents.apart else term.columns)
     return found

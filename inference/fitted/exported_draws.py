@@ -138,7 +138,7 @@ class Draws(GivenProgram):
         if self.guide is None or notes.seen:
             trace = self._run(draw, of_data, given)[0].model
             known = notes.seen | (self.latents if self.guide is None else set())
-            for name in known - given.keys():
+            for name in sorted(known - given.keys()):
                 if name in trace and isinstance(trace[name]["fn"], GaussianProcess):
                     given[name] = given_at(name, trace[name])
         batch = batch._replace(number=batch.number + _NEW)
@@ -194,7 +194,7 @@ class Draws(GivenProgram):
             return x if jnp.shape(x)[:1] == (num_rows,) else jnp.sum(x)
 
         log_prior, log_q = {}, {}
-        for name in self.latents:
+        for name in sorted(self.latents):  # the same program in every process, which a cache on disk then has
             prior, site = found.model[name]["fn"], found.guide.get(name)
             posterior = prior if site is None else site["fn"]
             if isinstance(posterior, InducingPosterior):

@@ -55,12 +55,13 @@ class DrawsGuide(InducingGuide):
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """See :meth:`InducingGuide.__call__`."""
-        draws = {name: numpyro.param(name, None) for name in self.parameters(self.sites_for(args, kwargs), None)}
+        own = self.parameters(self.sites_for(args, kwargs), None)
+        draws = {name: numpyro.param(name, None) for name in sorted(own)}
         chains, count = self.shape(draws)
         any_of = dist.DiscreteUniform(0, chains * count - 1).mask(False)
         number = numpyro.sample(NUMBER, any_of, infer={"is_auxiliary": True})
         one = jax.tree.map(lambda x: jnp.asarray(x).reshape(-1, *x.shape[2:])[number], draws)
-        one |= {f"{site}_scale": jnp.zeros_like(one[f"{site}_mean"]) for site in self.sites.processes}
+        one |= {f"{site}_scale": jnp.zeros_like(one[f"{site}_mean"]) for site in sorted(self.sites.processes)}
         with handlers.block(hide=list(one)), handlers.substitute(data=one):
             return super().__call__(*args, **kwargs)
 

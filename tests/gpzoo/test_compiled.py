@@ -13,12 +13,12 @@ import pytest
 from gpzoo import _compiled
 
 PROGRAM = """
-import json, jax, numpy as np, optax
+import json, jax, numpy as np, numpyro, numpyro.distributions as dist, optax
 from jax import monitoring
 from numpyro.infer import SVI
-from gpzoo import kmeans
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
-from gpzoo.models import gp_regression
+from gpzoo import GaussianProcess, kernels, kmeans
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, marginal
+from gpzoo.likelihoods import Gaussian
 
 found = {"hits": 0, "misses": 0}
 def count(event, **kwargs):
@@ -26,10 +26,24 @@ def count(event, **kwargs):
         found[name] += event == f"/jax/compilation_cache/cache_{name}"
 monitoring.register_event_listener(count)
 X = np.linspace(0, 3, 30, dtype=np.float32)[:, None]
+y, key = np.sin(X[:, 0]), jax.random.key(0)
 float(jax.numpy.sum(jax.numpy.asarray(X)))  # JAX has compiled before
-svi = SVI(gp_regression, InducingGuide(gp_regression, kmeans(4)), optax.adam(0.01), GaussianProcessELBO())
-trained = fit(jax.random.key(0), svi, 5, X, np.sin(X[:, 0]), progress=False)
-print(json.dumps(found | {"folder": jax.config.jax_compilation_cache_dir, "bits": trained.losses.tobytes().hex()}))
+
+def program(X, y=None):  # several sites of each kind, which no set may put into an order of its own
+    a, b, c, noise = (numpyro.sample(name, dist.LogNormal(0, 0.1)) for name in ("a", "b", "c", "noise"))
+    trend = numpyro.sample("trend", GaussianProcess(kernels.RBF(a, b), X))
+    rest = numpyro.sample("rest", GaussianProcess(kernels.Matern32(a, c), X))
+    numpyro.sample("y", Gaussian(trend + rest, noise), obs=y)
+
+svi = SVI(program, InducingGuide(program, kmeans(4)), optax.adam(0.01), GaussianProcessELBO())
+trained = fit(key, svi, 5, X, y, progress=False)
+draws = {name: np.full((1, 4), 0.7, np.float32) for name in ("a", "b", "c", "noise")}
+found_bits = [trained.losses]
+for each in (trained, Trained.of_draws(key, draws, X, y, program=marginal(program))):
+    found_bits.append(np.asarray(each.predict(key, X)["trend"].mean))
+    found_bits.append(each.to_arviz(key, X, y, num_draws=4)["posterior"]["rest"].values)
+bits = "".join(x.tobytes().hex() for x in found_bits)
+print(json.dumps(found | {"folder": jax.config.jax_compilation_cache_dir, "bits": bits}))
 """
 
 
@@ -44,9 +58,9 @@ def run(**variables):
 
 @pytest.mark.slow
 def test_what_was_compiled_is_kept_for_the_next_process(tmp_path):
-    first, second = run(GPZOO_COMPILED=str(tmp_path)), run(GPZOO_COMPILED=str(tmp_path))
-    assert first["hits"] == 0 and first["misses"] > 8
-    assert second["hits"] >= 0.9 * first["misses"] > 10 * second["misses"]
+    first, second = (run(GPZOO_COMPILED=str(tmp_path), PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert first["misses"] > 20
+    assert second["misses"] == 0
     assert first["bits"] == second["bits"]
     folder = tmp_path / "compiled"
     assert first["folder"].startswith(str(folder)) and not list(folder.rglob("*.running"))
