@@ -168,6 +168,12 @@ def exponents(points: list[dict[str, float]]) -> dict[str, float | None]:
     return {"seconds": exponent(size, seconds), "megabytes": memory}
 
 
+def said(what: str, curve: Mapping[str, Any]) -> str:
+    """An exponent beside the expected one, in words."""
+    found = curve["exponents"][what]
+    return f"{what} {'hardly grow' if found is None else format(found, '.2f')} for {curve['expected'][what]}"
+
+
 def main() -> None:
     """Read the command line and measure."""
     if sys.argv[1:2] == ["--point"]:
@@ -187,10 +193,7 @@ def main() -> None:
         own = {"points": points, "expected": {"seconds": time, "megabytes": memory}}
         own["exponents"] = exponents(points)
         curves[name] = own
-        fitted = ", ".join(
-            f"{what} {own['exponents'][what]:.2f} for {own['expected'][what]}" for what in own["expected"]
-        )
-        print(f"{name}: {fitted}", flush=True)
+        print(f"{name}: {', '.join(said(what, own) for what in own['expected'])}", flush=True)
         if arguments.output:
             options = [] if arguments.only == list(CURVES) else ["--only", *arguments.only]
             keep(arguments.output, __file__, options, curves=curves)
