@@ -4,7 +4,7 @@
 
 Each curve varies one number and leaves the others as they are. Every point has a process of its own, which takes the
 median of several steps and tells the memory that it came to hold after its imports, compilation included. An exponent
-is the slope of a line through the logarithms of the largest three sizes, of memory beyond that of the smallest size.
+is the slope of a line through the logarithms of the largest three sizes; of memory, beyond that of the smallest size.
 Beside it stands what the largest term of the arithmetic has; smaller terms, and what does not depend on the size, make
 a slope less than that.
 """
@@ -159,12 +159,16 @@ def exponent(sizes: list[float], numbers: list[float]) -> float:
     return float(np.polyfit(np.log(sizes[-LAST:]), np.log(numbers[-LAST:]), 1)[0])
 
 
-def exponents(points: list[dict[str, float]]) -> dict[str, float | None]:
-    """Of time, and of the memory beyond that of the smallest size, where it grew."""
+def exponents(points: list[dict[str, float]], expected: float) -> dict[str, float | None]:
+    """Of time, and of the memory beyond that of the smallest size, where it grew.
+
+    That of the memory is fitted to what ``size**expected`` is beyond the smallest, so that it is right where it is the
+    ``expected`` one.
+    """
     size, seconds, megabytes = ([each[name] for each in points] for name in ("size", "seconds", "megabytes"))
-    grown = [more - megabytes[0] for more in megabytes[1:]]
-    seen = [(n, more) for n, more in zip(size[1:], grown, strict=True) if more > GROWTH]
-    memory = exponent(*map(list, zip(*seen, strict=True))) if len(seen) > 1 else None
+    grown = [(n**expected - size[0] ** expected, more - megabytes[0]) for n, more in zip(size, megabytes, strict=True)]
+    seen = [pair for pair in grown if pair[1] > GROWTH]
+    memory = expected * exponent(*map(list, zip(*seen, strict=True))) if len(seen) > 1 else None
     return {"seconds": exponent(size, seconds), "megabytes": memory}
 
 
@@ -191,7 +195,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--point", name, str(size)]
             points.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
         own = {"points": points, "expected": {"seconds": time, "megabytes": memory}}
-        own["exponents"] = exponents(points)
+        own["exponents"] = exponents(points, memory)
         curves[name] = own
         print(f"{name}: {', '.join(said(what, own) for what in own['expected'])}", flush=True)
         if arguments.output:

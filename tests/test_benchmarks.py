@@ -34,12 +34,12 @@ def test_a_row_that_slips_and_one_that_is_missing_are_told(scripts):
     assert compare.missing(new, wanted) == ["sparse, beside GPyTorch", "never"]
 
 
-@pytest.mark.parametrize(("slope", "growth"), [(1.0, 2.0), (3.0, 1.0)])
-def test_the_slope_of_a_curve_is_fitted(scripts, slope, growth):
+@pytest.mark.parametrize(("slope", "growth", "ratio"), [(1.0, 2.0, 10), (3.0, 1.0, 2), (2.0, 2.0, 1.5)])
+def test_the_slope_of_a_curve_is_fitted(scripts, slope, growth, ratio):
     _, exponents = scripts
-    sizes = np.array([10.0, 100.0, 1000.0, 1e4])
-    points = [{"size": n, "seconds": n**slope, "megabytes": 300 + n**growth} for n in sizes]
-    found = exponents.exponents(points)
-    np.testing.assert_allclose([found["seconds"], found["megabytes"]], [slope, growth], rtol=0.03)
+    sizes = 40 * float(ratio) ** np.arange(4)
+    points = [{"size": n, "seconds": n**slope, "megabytes": 300 + 5 * n**growth} for n in sizes]
+    found = exponents.exponents(points, growth)
+    np.testing.assert_allclose([found["seconds"], found["megabytes"]], [slope, growth], rtol=1e-9)
     flat = [point | {"megabytes": 300.0} for point in points]
-    assert exponents.exponents(flat)["megabytes"] is None
+    assert exponents.exponents(flat, growth)["megabytes"] is None

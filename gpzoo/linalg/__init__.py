@@ -14,6 +14,7 @@ from gpzoo.linalg.factorise import (
     needed_jitter,
     root,
     solve_lower,
+    times_factor,
 )
 from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, concatenate, diagonal, matmul, total
 from gpzoo.linalg.toeplitz import ToeplitzInverse
@@ -37,6 +38,7 @@ __all__ = [
     "needed_jitter",
     "root",
     "solve_lower",
+    "times_factor",
     "total",
 ]
 

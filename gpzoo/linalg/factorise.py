@@ -231,9 +231,31 @@ def _identity_unless(keep: Bool[Array, "*batch"], L: Float[Array, "*batch M M"])
     return jnp.where(keep[..., None, None], L, jnp.eye(L.shape[-1], dtype=L.dtype))
 
 
+@jax.custom_jvp
+def times_factor(
+    L: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"], v: Float[Array, "*batch M S"]
+) -> Float[Array, "*batch M S"]:
+    """``L v``, whose derivative is by ``K = L L^T``, jitter included, and ``v``.
+
+    Of few columns ``S`` the derivative by ``L`` is one of low rank, and the product that goes on to ``K`` is spared.
+    """
+    return matmul(L, v)
+
+
+@times_factor.defjvp
+def _times_factor_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
+    (L, _, v), (_, dK, dv) = primals, tangents
+    return times_factor(*primals), matmul(L, matmul(_of_factor(L, dK), v) + dv)
+
+
 def _cholesky_tangent(L: Float[Array, "*batch M M"], dK: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    return matmul(L, _of_factor(L, dK))
+
+
+def _of_factor(L: Float[Array, "*batch M M"], dK: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """``L^-1 dL``."""
     P = jnp.tril(solve_lower(L, solve_lower(L, dK).mT).mT)
-    return matmul(L, P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2)
+    return P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2
 
 
 def root(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import Array, random
+from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import constraints
@@ -109,9 +109,11 @@ class WhitenReparam(Reparam):
 
     def _exact(self, name: str, prior: GaussianProcess) -> tuple[None, Float[Array, "*event"]]:
         mean, covariance = prior.moments()
-        L, factorised = guarded_factor(covariance, f"the covariance of GP site {name!r}", prior.covariance_jitter)
+        jitter, of = prior.covariance_jitter, f"the covariance of GP site {name!r}"
+        L, factorised = guarded_factor(lax.stop_gradient(covariance), of, lax.stop_gradient(jitter))
         v = _noise(name, prior.event_shape, mean.dtype, factorised).reshape(prior.num_inputs, -1)
-        f = L @ v if L.ndim == 2 else jnp.einsum("dij,jd->id", L, v)
+        K = linalg.add_jitter(covariance, jitter)
+        f = linalg.times_factor(L, K, v) if L.ndim == 2 else linalg.times_factor(L, K, v.T[..., None])[..., 0].T
         return None, mean + f.reshape(prior.event_shape)
 
     def _sparse(self, name: str, prior: GaussianProcess) -> tuple[Unit, GaussianMarginals]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpzoo import linalg
 from gpzoo.errors import FactorisationError
 from gpzoo.kernels import RBF
 from gpzoo.linalg.factorise import RELATIVE_JITTER, add_jitter, cholesky, cholesky_and_inverse, explain, solve_lower
@@ -243,3 +244,23 @@ def test_failure_of_factor_and_inverse():
         cholesky_and_inverse(BlockDiagonalMatrix(jnp.eye(3), bad), "Kuu", 0.25)
     L, inverse = jax.jit(cholesky_and_inverse)(bad)
     assert np.isnan(L).any() and np.isnan(inverse).any()
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("rows, columns", [(1, 1), (7, 1), (12, 3)])
+def test_products_with_a_factor_follow_its_matrix(batch, rows, columns):
+    """Programs whose functions NUTS draws have no other derivative."""
+    rng = np.random.default_rng(rows)
+    A, B = rng.standard_normal((2, *batch, rows, rows))
+    v, w = rng.standard_normal((2, *batch, rows, columns))
+
+    def product(s, by_factor):
+        K = A @ A.swapaxes(-1, -2) + s * (B @ B.swapaxes(-1, -2)) + jnp.eye(rows)
+        if by_factor:
+            return jnp.linalg.cholesky(K) @ (v * s)
+        return linalg.times_factor(jax.lax.stop_gradient(jnp.linalg.cholesky(K)), K, v * s)
+
+    forward = [jax.jacfwd(lambda s, x=x: product(s, x))(0.7) for x in (True, False)]
+    backward = [jax.grad(lambda s, x=x: jnp.sum(w * product(s, x)))(0.7) for x in (True, False)]
+    for expected, found in (forward, backward):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
