@@ -6,6 +6,7 @@ from .bounds.elbo import GaussianProcessELBO
 from .bounds.importance import ImportanceWeightedELBO
 from .bounds.marginal import marginal
 from .bounds.online import OnlineELBO
+from .bounds.predictive import PredictiveLogLikelihood
 from .diagnosis.check import check
 from .diagnosis.diagnose import diagnose
 from .diagnosis.findings import Diagnosis, Finding
@@ -49,6 +50,7 @@ __all__ = [
     "NonFiniteError",
     "OnlineELBO",
     "PerRow",
+    "PredictiveLogLikelihood",
     "SitePrediction",
     "StopTraining",
     "Trained",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -67,6 +68,7 @@ def fit_deep_kernel(
     weight_decay: float = 0.0,
     pretrained: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
+    one_draw: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = True,
     model_kwargs: Mapping[str, Any] | None = None,
@@ -101,6 +103,9 @@ def fit_deep_kernel(
         pretrained: parameters of a trained network, ``.network.params`` of another call; the first phase is then left
             out.
         batch_size: rows per minibatch; ``None`` for all.
+        one_draw: whether a step takes one draw of ``u``, from which all rows of the minibatch are interpolated, as in
+            the paper (section 4); else each row has draws of its own from its marginal, of less noise. Predictions are
+            by marginals either way.
         checkpoint: folder for the checkpoints of all phases; a stopped call continues from there.
         progress: show progress bars; a string is shown as the training's name.
         model_kwargs: further arguments of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
@@ -138,7 +143,8 @@ def fit_deep_kernel(
     else:
         alone = Trained(partial(network_classifier, network=network), _no_guide, dict(pretrained))
     model = partial(deep_kernel_gp, network=network, **arguments)
-    guide = InducingGuide(model, InducingGrid(64, BOUNDS) if inducing is None else inducing)
+    by_row = InducingGuide(model, InducingGrid(64, BOUNDS) if inducing is None else inducing)
+    guide = InducingGuide(model, by_row.inducing, joint=("f",)) if one_draw else by_row
 
     def phase(
         name: str, start: Mapping[str, Any], network_rule: optax.GradientTransformation, training: bool
@@ -149,7 +155,8 @@ def fit_deep_kernel(
         svi = SVI(model, guide, optax.multi_transform(rules, kinds), GaussianProcessELBO())
         program = {"num_data": num_data, "training": training}
         own = {"init_params": dict(start), "checkpoint": folder(name), "progress": named(name)}
-        return fit(keys[name], svi, lengths[name], X, y, batch_size=batch_size, model_kwargs=program, **own)
+        trained = fit(keys[name], svi, lengths[name], X, y, batch_size=batch_size, model_kwargs=program, **own)
+        return replace(trained, guide=by_row) if one_draw else trained
 
     with keeping_finished(finished, "Training ended in a later phase."):
         some = np.random.RandomState(0).permutation(num_data)[:_START_ROWS]
@@ -157,6 +164,7 @@ def fit_deep_kernel(
         given = {**alone.params, **feature_range(features_of(network, alone.params, few))}
         start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": num_data})
         start = _as_the_network(guide, start, X)
+        by_row.setup(few, labels, model_kwargs={"num_data": num_data})
         # The network is not in training mode, so that its running statistics stay as well.
         features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
         joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)

@@ -37,6 +37,7 @@ class Claim:
         baseline: whether it is of a method that the paper compares with, and not of its own.
         reading: whether the number is read off a figure or an axis; it is then never scored.
         why: the reason why nothing answers it.
+        margin: the largest difference from the number that is none, in its unit; ``None`` for that of the metric.
     """
 
     where: str
@@ -50,6 +51,7 @@ class Claim:
     baseline: bool = False
     reading: bool = False
     why: str = ""
+    margin: float | None = None
 
     @property
     def runs(self) -> list[tuple[str, str]]:
@@ -104,6 +106,7 @@ class Table:
         answer: experiment, variant and metric of a number, in which ``{row}`` and ``{column}`` stand for their keys.
         metric: the metric of all numbers, in words, unless columns have their own.
         note: what a reader must know of its numbers, such as a misprint.
+        margin: see :attr:`Claim.margin`.
     """
 
     where: str
@@ -113,6 +116,7 @@ class Table:
     answer: str = ""
     metric: str = ""
     note: str = ""
+    margin: float | None = None
 
     def cells(self, row: Row) -> Iterator[tuple[Column, Printed | None, Answer | None]]:
         """The cells of a row: the column, the number, and what answers it."""
@@ -131,7 +135,8 @@ class Table:
                     parts = (self.title, row.title, "" if column.metric else column.title)
                     said = f"{', '.join(filter(None, parts))}: {column.metric or self.metric}"
                     baseline = row.baseline or column.baseline
-                    yield Claim(self.where, said, printed, answer, baseline=baseline, why=column.why)
+                    of = {"baseline": baseline, "why": column.why, "margin": self.margin}
+                    yield Claim(self.where, said, printed, answer, **of)
 
 
 @dataclass(frozen=True)
@@ -247,21 +252,24 @@ class Printed(float):
         scale: 100 for a percentage, else 1.
         decimals: number of printed digits after the point.
         rounding: the most by which the number was rounded, half a unit of its last digit.
+        deviation: the standard deviation that is printed with it, ``None`` for none.
     """
 
     text: str
     scale: int
     decimals: int
     rounding: float
+    deviation: float | None
 
     def __new__(cls, text: str) -> Printed:
         """The number of a text, in per cent if it ends so."""
-        digits = text.removesuffix("%").strip().partition("±")[0]
+        digits, _, deviation = text.removesuffix("%").strip().partition("±")
         scale = 100 if text.endswith("%") else 1
         decimals = len(digits.partition(".")[2])
         self = super().__new__(cls, round(float(digits) / scale, decimals + 2))
         self.text, self.scale, self.decimals = text, scale, decimals
         self.rounding = 0.5 * 10.0**-decimals / scale
+        self.deviation = float(deviation) / scale if deviation else None
         return self
 
 
@@ -282,10 +290,9 @@ def beside(ours: float, error: float | None, printed: Printed) -> str:
 
 
 def amount(difference: float, printed: Printed) -> str:
-    """The size of a difference from a printed number, in its unit and with a digit more."""
-    unit = " points" if printed.scale == 100 else ""
-    decimals = min(printed.decimals + 1, 2 if unit else 4)
-    return f"{abs(difference) * printed.scale:.{decimals}f}{unit}"
+    """A difference from a printed number, in its unit, with its sign and a digit more."""
+    decimals = min(printed.decimals + 1, 2 if printed.scale == 100 else 4)
+    return f"{difference * printed.scale:+.{decimals}f}"
 
 
 def number(value: float | None) -> str:

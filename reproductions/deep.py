@@ -35,7 +35,7 @@ from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
 from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, some
-from gpzoo.reproductions.judge import MATCHED, Found, Judged, Value, holding, verdict
+from gpzoo.reproductions.judge import EXCEEDED, SHORT, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import kept, read_json
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of
 from gpzoo.reproductions.training import Setting, train
@@ -502,10 +502,10 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
         what, lead = "DGP 2 less DGP 2 after 10,000 steps", mean_of([a - b for a, b in zip(*each, strict=False)])
     else:
         return None
-    return None if lead is None or holding([lead], allow="level") else Value(f"{what} on {name}", lead, "lead")
+    return None if lead is None or _sign([lead]) >= 0 else Value(f"{what} on {name}", lead, "lead")
 
 
-def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -> Judged:
+def converged(found: Found, models: Sequence[str], than: str, allow: str = "", margin: float = 0.0) -> Judged:
     """In every run each model is better than one; a difference that more training would change decides nothing."""
     leads, unsure, doubts = [], [], {}
     for name, run in found.items():
@@ -514,8 +514,9 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "") -
             doubt = _not_converged(found, name, than if lead.value > 0 else model)
             (unsure if doubt else leads).append(Value(f"{title_of(model)} on {name}", lead, "lead"))
             doubts |= {doubt.name: doubt} if doubt else {}
-    holds = holding([each.ours for each in leads], allow=allow)
-    against = [each for each in [*leads, *unsure] if holding([each.ours], allow=allow) is not True]
+    by: dict[str, Any] = {"allow": allow, "margin": margin}
+    holds = holding([each.ours for each in leads], **by)
+    against = [each for each in [*leads, *unsure] if holding([each.ours], **by) is not True]
     shown = [*leads, *unsure] if len(leads) + len(unsure) <= 4 else against
     return Judged(None if holds and doubts else holds, [*shown, *doubts.values()], len(leads) + len(unsure))
 
@@ -558,7 +559,7 @@ def facts(records: Records) -> dict[str, Any]:
         "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp"]]) < 0],
         "layers": _layers(natural),
         "natural": natural,
-        "beside": [each for each in beside if holding([each["difference"]], allow="equal") is False],
+        "beside": [each for each in beside if _sign([each["difference"]])],
         "their_task": _their_task(records),
         "inducing": _inducing(records),
         "matches": _matches(records),
@@ -609,14 +610,14 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _matches(records: Records) -> dict[str, Any]:
-    """The printed accuracies on MNIST that those of two layers would match, and two of their standard errors."""
+    """The models whose printed accuracies on MNIST are told from ours of two layers, and two standard errors of it."""
     key = Key("deep", "mnist", "dgp2", "cpu")
     if key not in records.found:
         return {}
     ours, models = error_of(records.found[key], "accuracy"), ("sgp", "sgp-500", "dgp2", "dgp3")
     printed = {model: each["accuracy"] for model, each in PAPER.numbers("mnist", models).items()}
-    like = [model for model, each in printed.items() if each and verdict("accuracy", ours, each).word == MATCHED]
-    return {"wide": ours.wide(), "like": [title_of(model) for model in like if model != "dgp2"]}
+    unlike = [m for m, each in printed.items() if each and verdict("accuracy", ours, each).word in (EXCEEDED, SHORT)]
+    return {"wide": ours.wide(), "unlike": list(map(title_of, unlike))}
 
 
 def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 ``gpzoo reproduce deep_kernel adult`` or ``python reproductions/deep_kernel.py digits --preset quick``. Every run trains
 the paper's models: the network alone (``dnn``), a network with another hidden layer (``dnn+``, which the paper does not
 have for ResNet and ImageNet), GPs on the features of ``dnn`` (``dnn+gp``), and both together (``svdkl``). For
-comparison, ``dnn-long`` is the network alone, trained for as many steps as the network of ``svdkl``. The other layer
-has one rectified unit per class, as the paper's seems to have: with few classes these can die, and ``dnn+`` with them.
-``units = "leaky"`` keeps them alive.
+comparison, ``dnn-long`` is the network alone, trained for as many steps as the network of ``svdkl``, and
+``dnn+gp-long`` has as many steps of the GPs. The other layer has one rectified unit per class, as the paper's seems to
+have: with few classes these can die, and ``dnn+`` with them. ``units = "leaky"`` keeps them alive.
 
 Settings of ``paper`` are from section 5, which prints the networks' widths and the minibatches of airline (50,000) and
 of images (5,000), but neither epochs nor rates. Those are the defaults here, without choices by results, and Adam
@@ -50,7 +50,7 @@ from gpzoo.reproductions.training import exported, inspected, predicted
 PAPER = load("deep_kernel")
 
 #: The paper's models, in its order, and the network alone, trained for as many steps as in ``svdkl``.
-MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "svdkl")
+MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "dnn+gp-long", "svdkl")
 
 #: Number of test rows predicted at a time.
 TEST_ROWS = 2000
@@ -88,6 +88,7 @@ class Phases:
         units: those of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
         network: the name of the network, see :func:`module`.
         models: those that are trained.
+        one_draw: whether a step takes one draw of ``u`` for all rows, see :func:`gpzoo.models.fit_deep_kernel`.
     """
 
     epochs: Sequence[float]
@@ -100,6 +101,7 @@ class Phases:
     units: str = "rectified"
     network: str = "connected"
     models: Sequence[str] = MODELS
+    one_draw: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Phases:
@@ -122,7 +124,7 @@ class Phases:
         """Arguments of ``fit_deep_kernel``."""
         batch_size = None if self.batch_size >= rows else self.batch_size
         options = {"num_steps": self.steps(rows), "learning_rates": self.rates, "batch_size": batch_size}
-        return options | {"weight_decay": self.weight_decay}
+        return options | {"weight_decay": self.weight_decay, "one_draw": self.one_draw}
 
 
 #: What ``--set`` may change.
@@ -220,6 +222,9 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     settings |= {"steps_network_features_joint": options["num_steps"], "rates_network_gps_joint": list(own.rates)}
     settings |= {"weight_decay": own.weight_decay, "grid": 64}
     settings |= {"dnn-long": "the network alone, as many steps as network and joint together"}
+    if "dnn+gp-long" in own.models:
+        settings |= {"dnn+gp-long": "GPs on the network alone, as many steps of theirs as in svdkl"}
+    settings |= {"draws": "one of u a step, for all rows"} if setting.one_draw else {}
     settings |= {"images": "moved and mirrored in training"} if setting.augmented else {}
     settings |= {"views_in_training_and_else": setting.views} if setting.views else {}
     settings |= {"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}
@@ -230,9 +235,12 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     made_by = run.made_by(settings | {"split": split, "models": list(setting.models)}, data)
     scored = partial(_scores, run, data, own, fit, plain, seed)
     scores = dict(kept(run.output / f"split-{split}.json", made_by, scored))
+    # After what is kept was named by the settings.
+    settings |= {"mixing": np.asarray(fit.joint.params["mixing"]).round(4).tolist()}
     of_network, of_gps, together = options["num_steps"]
-    # svdkl's phases, the network with another layer, and the long training.
+    # svdkl's phases, the network with another layer, and the long trainings.
     steps = of_network * (3 if "dnn+" in setting.models else 2) + of_gps + 2 * together
+    steps += of_gps + together if "dnn+gp-long" in setting.models else 0
     seconds = scores.pop("seconds")
     common = {"data": data, "dtype": "float32", "elbo": -fit.joint.losses}
     common |= {"stands_in": run.options.get("stands_in", data.name.endswith("-generated"))}
@@ -253,7 +261,7 @@ def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Net
         X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
         return network, fit_network(key, X, y, network=network, **said, **alone)
 
-    of_network, _, together = options["num_steps"]
+    of_network, of_gps, together = options["num_steps"]
     networks = {"dnn": (plain, fit.network)}
     if "dnn+" in own.models:
         networks["dnn+"] = trained("dnn+", own.made(data, seed, plus=True), "plus", of_network)
@@ -261,10 +269,16 @@ def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Net
     scores = {}
     for model, (network, result) in networks.items():
         scores |= scored_as(model, of_network_alone(network, result.params, *test), data.y_test)
-    for model, result in (("dnn+gp", fit.features), ("svdkl", fit.joint)):
+    gps = {"dnn+gp": fit.features, "svdkl": fit.joint}
+    if "dnn+gp-long" in own.models:
+        said = options | {"num_steps": (of_network, of_gps + together, 0), "network": plain}
+        said |= {"pretrained": fit.network.params, "checkpoint": run.checkpoint / "gp-long", "progress": "dnn+gp-long"}
+        X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
+        gps["dnn+gp-long"] = fit_deep_kernel(key, X, y, **said).features
+    for model, result in gps.items():
         test_of = predicted(key, fit.joint.with_params(result.params), *test, TEST_ROWS)
         scores |= scored_as(model, test_of, data.y_test)
-    every = [fit.features, fit.joint, *(result for _, result in networks.values())]
+    every = [*gps.values(), *(result for _, result in networks.values())]
     return scores | {"seconds": float(sum(result.seconds for result in every))}
 
 
@@ -420,7 +434,12 @@ def _table(run: Run) -> Outcome:
     return train(run, one, of=5)
 
 
-_TABLES = [experiment(PAPER, name, _ALL)(_table) for name in ("airline", "adult", "connect4", "diabetes", "covtype")]
+#: Of tables, and by the paper's own draws of ``u``.
+_OF_TABLES = {name: (*_ALL, "one-draw") for name in ("adult", "connect4", "diabetes")}
+_TABLES = [
+    experiment(PAPER, name, _OF_TABLES.get(name, _ALL))(_table)
+    for name in ("airline", "adult", "connect4", "diabetes", "covtype")
+]
 
 
 def _images(run: Run) -> Outcome:
@@ -588,6 +607,16 @@ def grows(found: Found) -> Judged:
     at = [f"{model}, {each['rows']:,} rows" for model in ours for each in by_rows]
     values = [Value(name, each, "accuracy") for name, each in zip(at, [*ours["dnn"], *ours["svdkl"]], strict=True)]
     return Judged(holding(leads), values)
+
+
+def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judged:
+    """A class has weights of the features of others, of at least a share of that of its own."""
+    (_, run), *_ = found.items()
+    if "mixing" not in run.result["settings"]:
+        return Judged(None)
+    of_class = np.abs(np.asarray(run.result["settings"]["mixing"]))[:, label]
+    shares = [Value(f"feature {other}", Ours(float(of_class[other] / of_class[label]))) for other in others]
+    return Judged(all(each.ours.value >= least for each in shares), shares)
 
 
 def flat(found: Found, points: int, most: float) -> Judged:

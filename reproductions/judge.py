@@ -1,5 +1,9 @@
 """Verdicts on numbers of ours beside the paper's, and on statements: one rule for numbers, a few kinds of statements.
 
+The rule is of the difference of two numbers that both have an error. It is none where two one-sided tests say that it
+is less than a margin stated beforehand, and one where its 95 % interval leaves out zero. Else the two are not told
+apart.
+
 A statement of a paper's TOML names its kind as ``judge``, and its ``arguments``: a function of this module, or of
 the module of the paper. It is called with the runs that the claim ``needs`` and returns a :class:`Judged`.
 """
@@ -18,7 +22,7 @@ from gpzoo.reproductions.claims import METRICS, Answer, Claim, Paper, Printed, a
 from gpzoo.reproductions.experiment import Experiment, module_of_file
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, splits_of
 
-MATCHED, EXCEEDED, SHORT, UNDECIDED = "matched", "exceeded", "short", "undecided"
+MATCHED, EXCEEDED, SHORT, NOT_APART, UNDECIDED = "matched", "exceeded", "short", "not told apart", "undecided"
 STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
 READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run", "no experiment"
 BASELINE = "baseline"
@@ -29,39 +33,66 @@ LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
 
 #: All words under which claims are counted, in the order of the pages.
 WORDS = (
-    MATCHED, EXCEEDED, SHORT, UNDECIDED, BASELINE, FEWER_FOLDS, SUBSET, STAND_IN, READING, NOT_SCORED, NOT_RUN,
-    NO_EXPERIMENT,
+    MATCHED, EXCEEDED, SHORT, NOT_APART, UNDECIDED, BASELINE, FEWER_FOLDS, SUBSET, STAND_IN, READING, NOT_SCORED,
+    NOT_RUN, NO_EXPERIMENT,
 )  # fmt: skip
+
+
+#: The probability with which each of two one-sided tests takes a difference as large as the margin for a smaller one.
+EITHER_SIDE = 0.05
 
 
 class Verdict(NamedTuple):
     """What is said of a claim.
 
     Attributes:
-        word: one of matched, exceeded, short and undecided; empty if the two cannot be compared.
-        distance: how far ours is from the paper's, where it is short or exceeded.
+        word: one of matched, exceeded, short, not told apart and undecided; empty if the two cannot be compared.
+        interval: by how much ours is better than the paper's, from and to, in words; empty for statements.
         limit: what keeps it from being scored.
     """
 
     word: str = ""
-    distance: str = ""
+    interval: str = ""
     limit: str | None = None
 
     def __str__(self) -> str:
-        """``"short by 0.51 points"``, or ``"subset, short by 0.51 points"``."""
-        said = f"{self.word} by {self.distance}" if self.distance else self.word
+        """``"short (-0.76…-0.26 points)"``, or ``"subset, short (-0.76…-0.26 points)"``."""
+        said = f"{self.word} ({self.interval})" if self.interval else self.word
         return ", ".join(filter(None, (self.limit, said)))
 
 
-def largest_error(metric: str, paper: float) -> float:
-    """The largest standard error of ours with which it can match a number of the paper."""
+def margin_of(metric: str, paper: float, stated: float | None = None) -> float:
+    """The largest difference from a number of the paper that is none: the claim's own or that of the metric."""
+    if stated is not None:
+        return stated / as_printed(paper).scale
     facts = METRICS.get(kind(metric) or "", {})
-    share = facts["largest_share"] * abs(paper) if "largest_share" in facts else math.inf
-    found = min(facts.get("largest_error", math.inf), share)
+    share = facts["margin_share"] * abs(paper) if "margin_share" in facts else math.inf
+    found = min(facts.get("margin", math.inf), share)
     return found if math.isfinite(found) else 0.0
 
 
-def verdict(metric: str, ours: Ours, paper: float, limit: str | None = None) -> Verdict:
+def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[str, Any]) -> float | None:
+    """The standard error of a paper's number on its own data, as far as it can be told.
+
+    By the deviation that it prints over its splits; of a share on one split binomially, for as many test rows as ours;
+    else it is as large as ours.
+    """
+    if printed.deviation is not None:
+        return printed.deviation / math.sqrt((result["folds"] or {"of": 1})["of"])
+    if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
+        return math.sqrt(printed * (1 - printed) / result["data"]["sizes"]["test"])
+    return ours.error
+
+
+def verdict(
+    metric: str,
+    ours: Ours,
+    paper: float,
+    limit: str | None = None,
+    *,
+    paper_error: float | None = None,
+    margin: float | None = None,
+) -> Verdict:
     """The verdict on a number of ours.
 
     Args:
@@ -69,16 +100,32 @@ def verdict(metric: str, ours: Ours, paper: float, limit: str | None = None) -> 
         ours: our number.
         paper: the paper's; the rounding of a :class:`gpzoo.reproductions.claims.Printed` is allowed for.
         limit: what keeps it from being scored, a word such as :data:`SUBSET`.
+        paper_error: the standard error of the paper's number; ``None`` for that of ours.
+        margin: see :attr:`gpzoo.reproductions.claims.Claim.margin`.
     """
     if limit in (STAND_IN, READING) or not toward(metric):
         return Verdict(limit=limit or NOT_SCORED)
-    printed, wide = as_printed(paper), ours.wide()
-    better = toward(metric) * (ours.value - paper)
-    if wide is None:
+    printed = as_printed(paper)
+    if ours.error is None:
         return Verdict(UNDECIDED, limit=limit)
-    if abs(better) > printed.rounding + wide:
-        return Verdict(EXCEEDED if better > 0 else SHORT, amount(better, printed), limit)
-    return Verdict(MATCHED if wide <= 2 * largest_error(metric, paper) else UNDECIDED, limit=limit)
+    error = math.hypot(ours.error, ours.error if paper_error is None else paper_error)
+    better = ours._replace(value=toward(metric) * (ours.value - paper), error=error)
+    rounding, wide = printed.rounding, better.wide() or 0.0
+    unit = " points" if printed.scale == 100 else ""
+    ends = (amount(better.value + sign * (wide + rounding), printed) for sign in (-1, 1))
+    if within(better, margin_of(metric, paper, margin) - rounding):
+        word = MATCHED
+    elif abs(better.value) > rounding + wide:
+        word = EXCEEDED if better.value > 0 else SHORT
+    else:
+        word = NOT_APART
+    return Verdict(word, f"{'…'.join(ends)}{unit}", limit)
+
+
+def within(difference: Ours, margin: float) -> bool:
+    """Whether a difference is surely less than the margin either way, by two one-sided tests; not if unknown."""
+    wide = difference.wide(beyond=EITHER_SIDE)
+    return wide is not None and abs(difference.value) + wide <= margin
 
 
 def limit_of(result: Mapping[str, Any]) -> str | None:
@@ -129,7 +176,7 @@ class Found(dict[str, Recorded]):
         return [Value(name, self[name].ours(metric) or Ours(float("nan")), metric) for name in names or self]
 
 
-def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "") -> bool | None:
+def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "", margin: float = 0.0) -> bool | None:
     """Whether all leads are positive by more than two standard errors; ``None`` if that is undecided.
 
     It fails if one is negative by more than chance explains in so many.
@@ -137,7 +184,9 @@ def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "")
     Args:
         leads: by how much the one is better than the other.
         tie: leads whose error is not known decide if they are larger than this.
-        allow: ``"level"`` asks that none is negative, ``"equal"`` that none is far from zero either way.
+        allow: ``"level"`` asks that none is negative by more than the margin, ``"equal"`` that none is as far from zero
+            either way: surely so, each by a test at 5 %, for what is not told apart may differ all the same.
+        margin: of these, stated before the run.
     """
     if not (leads := list(leads)):
         return None
@@ -147,21 +196,33 @@ def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "")
         # A number that is missing, NaN, is not clear either.
         return 0 if wide is None or not abs(value.value) > wide else 1 if value.value > 0 else -1
 
+    def no_worse(value: Ours) -> bool:
+        wide = value.wide(beyond=EITHER_SIDE)
+        return clear(value) >= 0 and tie is not None if wide is None else value.value - wide >= -margin
+
+    signs = [0 if allow and within(each, margin) else clear(each, len(leads)) for each in leads]
     if allow == "equal":
-        return None if any(each.error is None for each in leads) else not any(map(clear, leads))
-    if any(clear(each, len(leads)) < 0 for each in leads):
+        return True if all(within(each, margin) for each in leads) else False if any(signs) else None
+    if any(sign < 0 for sign in signs):
         return False
-    signs = [clear(each) for each in leads]
-    return True if min(signs) >= (0 if allow else 1) else None
+    if allow:
+        return True if all(map(no_worse, leads)) else None
+    return True if all(clear(each) > 0 for each in leads) else None
 
 
 def better(
-    found: Found, metric: str, than: str, share: float = 0.0, tie: float | None = None, allow: str = ""
+    found: Found,
+    metric: str,
+    than: str,
+    share: float = 0.0,
+    tie: float | None = None,
+    allow: str = "",
+    margin: float = 0.0,
 ) -> Judged:
     """Every other variant is better than one; by at least a share of its number where ``share`` is given."""
     base = found.all(metric, [than])[0].ours
     leads = [lead(value.ours, base, metric) for value in found.all(metric) if value.name != than]
-    holds = holding(leads, tie=tie, allow=allow)
+    holds = holding(leads, tie=tie, allow=allow, margin=margin)
     far = min(each.value for each in leads) >= share * abs(base.value) if share else True
     return Judged(holds and far, found.all(metric))
 
@@ -173,15 +234,28 @@ def best(found: Found, metric: str, name: str, tie: float | None = None) -> Judg
     return Judged(holding(leads, tie=tie), found.all(metric))
 
 
-def order(found: Found, metric: str, variants: Sequence[str], tie: float | None = None, allow: str = "") -> Judged:
+def order(
+    found: Found,
+    metric: str,
+    variants: Sequence[str],
+    tie: float | None = None,
+    allow: str = "",
+    margin: float = 0.0,
+) -> Judged:
     """Each variant is better than the next one."""
     values = found.all(metric, variants)
     leads = [lead(a.ours, b.ours, metric) for a, b in pairwise(values)]
-    return Judged(holding(leads, tie=tie, allow=allow), values)
+    return Judged(holding(leads, tie=tie, allow=allow, margin=margin), values)
 
 
 def pairs(
-    found: Found, metric: str, models: Sequence[str], than: str = "", allow: str = "", tie: float | None = None
+    found: Found,
+    metric: str,
+    models: Sequence[str],
+    than: str = "",
+    allow: str = "",
+    tie: float | None = None,
+    margin: float = 0.0,
 ) -> Judged:
     """In every run each of its models is better than one of them, or without ``than`` than the model before it."""
     leads = [
@@ -190,17 +264,18 @@ def pairs(
         for model, other in ([(each, than) for each in models] if than else [(b, a) for a, b in pairwise(models)])
         if f"{model}_{metric}" in run.result["metrics"] and f"{other}_{metric}" in run.result["metrics"]
     ]
-    holds = holding([each.ours for each in leads], allow=allow, tie=tie)
-    one = [each for each in leads if holding([each.ours], allow=allow, tie=tie) is not True]
+    by: dict[str, Any] = {"allow": allow, "tie": tie, "margin": margin}
+    holds = holding([each.ours for each in leads], **by)
+    one = [each for each in leads if holding([each.ours], **by) is not True]
     return Judged(holds, one if len(leads) > 4 else leads, len(leads))
 
 
-def same_order(found: Found, by: str, metric: str, tie: float = 0.0) -> Judged:
+def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: float = 0.0) -> Judged:
     """One metric orders the variants as another does; numbers that differ by less than ``tie`` are in no order."""
     by_first = sorted(found, key=lambda name: -toward(by) * found.all(by, [name])[0].ours.value)
     first, second = found.all(by, by_first), found.all(metric, by_first)
     close = any(abs(a.ours.value - b.ours.value) < tie for a, b in pairwise(first))
-    holds = holding([lead(a.ours, b.ours, metric) for a, b in pairwise(second)], allow="level")
+    holds = holding([lead(a.ours, b.ours, metric) for a, b in pairwise(second)], allow="level", margin=margin)
     return Judged(None if close and holds else holds, [*first, *second])
 
 
@@ -277,7 +352,7 @@ def judge_of(claim: Claim, paper: Paper) -> Any:
 
 
 #: The verdicts on results that can be scored, the best first.
-SCORED = (MATCHED, EXCEEDED, UNDECIDED, SHORT)
+SCORED = (MATCHED, EXCEEDED, NOT_APART, UNDECIDED, SHORT)
 
 
 class Trained(NamedTuple):
@@ -357,8 +432,11 @@ class Answers:
                 continue
             limit, said, trained = self.limit(run.keys[0]), Verdict(), None
             if claim.printed is not None:
-                said = verdict(answer.metric, ours, claim.printed, READING if claim.reading else limit)
-                trained = training(run, answer.metric, claim.printed) if said.word in (SHORT, UNDECIDED) else None
+                of = {"paper_error": error_of_paper(answer.metric, ours, claim.printed, run.result)}
+                limited = READING if claim.reading else limit
+                said = verdict(answer.metric, ours, claim.printed, limited, margin=claim.margin, **of)
+                by_training = said.word in (SHORT, NOT_APART, UNDECIDED)
+                trained = training(run, answer.metric, claim.printed) if by_training else None
             found.append(Answered(claim, said, ours, None, run.keys, self.size(run.keys), trained))
         best = min(found, key=self._rank, default=None)
         first = min(found, key=lambda each: self._rank(each)[0], default=None)

@@ -18,7 +18,7 @@ from gpzoo.reproductions.kept import read_json
 COMPARED = ("paper", "tuned", "cpu")
 
 #: The probability that a normal variable exceeds its mean by more than two standard deviations.
-_BEYOND_TWO = 0.022750131948179195
+BEYOND_TWO = 0.022750131948179195
 
 
 class Key(NamedTuple):
@@ -46,13 +46,16 @@ class Ours(NamedTuple):
     source: str = ""
     degrees: float = math.inf
 
-    def wide(self, among: int = 1) -> float | None:
-        """Two standard errors, by Student's t and for one of so many numbers; ``None`` if the error is not known."""
+    def wide(self, among: int = 1, beyond: float = BEYOND_TWO) -> float | None:
+        """Two standard errors, by Student's t and for one of so many numbers; ``None`` if the error is not known.
+
+        Or as many as an error exceeds, on one side, with the probability ``beyond``.
+        """
         from scipy.special import ndtri, stdtrit
 
         if self.error is None:
             return None
-        share = 1 - _BEYOND_TWO / among
+        share = 1 - beyond / among
         return self.error * float(ndtri(share) if math.isinf(self.degrees) else stdtrit(self.degrees, share))
 
 

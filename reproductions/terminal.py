@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpzoo.reproductions.changes import written
-from gpzoo.reproductions.claims import METRICS, Printed, beside, kind, number
+from gpzoo.reproductions.claims import METRICS, Printed, as_printed, beside, kind, number
 from gpzoo.reproductions.experiment import Numbers, changes_of
-from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, limit_of, verdict
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, SHORT, error_of_paper, limit_of, verdict
 from gpzoo.reproductions.records import Ours, error_of, mean_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str
     for metric, ours in result["metrics"].items():
         paper, found = None if result["stands_in"] or changes_of(result) else printed.get(metric), None
         if paper is not None and result["preset"] != "quick" and kind(metric) is not None:
-            found = verdict(metric, error_of(result, metric), paper, limit)
+            own, printed_one = error_of(result, metric), as_printed(paper)
+            theirs = error_of_paper(metric, own, printed_one, result)
+            found = verdict(metric, own, printed_one, limit, paper_error=theirs)
         rows.append((metric, ours, paper, found))
     width = 2 + sum(any(row[place] is not None for row in rows) for place in (2, 3))
     return ("metric", "ours", "paper", "verdict")[:width], [row[:width] for row in rows]

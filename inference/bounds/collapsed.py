@@ -45,6 +45,13 @@ _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
 Moments: TypeAlias = Mapping[str, Float[Array, "N *D"]]
 
 
+class Between(NamedTuple):
+    """Bounds of the log evidence, in nats: what it is at ``least``, and at ``most``."""
+
+    least: Float[Array, ""]
+    most: Float[Array, ""]
+
+
 class CollapsedELBO(GaussianProcessELBO):
     """Evidence lower bound at the optimal ``q(u)``, which is known in closed form: an objective for Gaussian data.
 
@@ -137,6 +144,48 @@ class CollapsedELBO(GaussianProcessELBO):
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
         arrays, static = split_arrays(kwargs)
         return self.finisher(guide, static)(guide.checked_params(params, args, kwargs), args, arrays)
+
+    @traceable_entry_point
+    def evidence(
+        self,
+        params: Mapping[str, Any],
+        guide: InducingGuide,
+        *args: Argument,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> Between:
+        """What the log evidence is at least and at most, in nats, at these hyperparameters and inducing variables.
+
+        What lies between is what more inducing variables could add. ``least`` is the bound of the class. With
+        ``t = sum beta d``, what inducing variables leave of the data in units of their noise, ``most`` is
+
+        ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
+
+        (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). Both are ``log p(y)``
+        where ``t`` is 0; where ``t`` is large, ``most`` says little.
+
+        Args:
+            params: see :meth:`optimal`; any ``q(u)`` gives the same.
+            guide: the program's guide.
+            *args: the program's positional arguments, data included.
+            model_kwargs: its keyword arguments, by name.
+
+        Raises:
+            ValueError: see the class; and for a program that mixes outputs of its sites, ``f @ A + g``.
+        """
+        args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
+        arrays, static = split_arrays(kwargs)
+
+        @jax.jit
+        def bounds(params: dict[str, Any], args: tuple, arrays: dict) -> Between:
+            program = _Terms(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
+            if program.together and any(q.num_outputs not in (None, 1) for q in program.posteriors.values()):
+                raise _refusal("it mixes outputs of its GP sites", "Give each a site of its own.")
+            data = program.expansion()
+            known = data.quadratic & data.separate
+            both = Between(_best(program.posteriors, data).bound, _most(program.posteriors, data))
+            return jax.tree.map(lambda x: jnp.where(known, x, jnp.nan), both)
+
+        return bounds(guide.checked_params(params, args, kwargs), args, arrays)
 
     def finisher(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
         """:meth:`optimal` as a function of ``(params, args, kwargs)`` that were checked, compiled by its first call.
@@ -430,6 +479,21 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
     after = rows_of_root(root, forms) if isinstance(forms[0], Coupled) else [Full(root)]
     lost = float(jnp.finfo(B.dtype).eps) * jnp.max(linalg.diagonal(B))
     return _Best(bound, means, dict(zip(posteriors, after, strict=True)), lost)
+
+
+def _most(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> Float[Array, ""]:
+    """See :meth:`CollapsedELBO.evidence`."""
+    precision, linear, left = _sums({name: q.conditional for name, q in posteriors.items()}, data.b, data.beta)
+    eye, whole = jnp.eye(precision.shape[-1], dtype=precision.dtype), 1 + left
+    squares = []  # of the data in units of their noise: those that no site sees have none
+    for source, b in data.b.items():
+        beta = data.beta[source, source]
+        squares.append(jnp.where(beta > 0, b * b / jnp.where(beta > 0, beta, 1), 0))
+    L = jnp.linalg.cholesky(precision + eye, symmetrize_input=False)
+    wide = jnp.linalg.cholesky(precision + whole * eye, symmetrize_input=False)
+    seen = jnp.sum(jnp.square(linalg.solve_lower(wide, linear[..., None])))
+    square = jnp.sum(jnp.max(jnp.stack(squares), axis=0))
+    return data.value + (left * square + seen) / (2 * whole) - jnp.sum(jnp.log(linalg.diagonal(L)))
 
 
 def _sums(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from gpzoo._numpyro import Handler, Messenger
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs.enumeration import is_enumerated, scored
 from gpzoo.inference.programs.gp_sites import Bound, in_mode
-from gpzoo.inference.programs.runs import SeenNames, observed, unmasked
+from gpzoo.inference.programs.runs import SeenNames, Trace, observed, unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.likelihoods import Likelihood
 from gpzoo.linalg import total
@@ -116,7 +116,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
                 return guide(*args, **kwargs)
 
         def checked_model(*args: Any, **kwargs: Any) -> Any:
-            with _ModelSide(record, self.tight, _sites_of(guide)):
+            with _ModelSide(record, self.data_site, _sites_of(guide)):
                 return model(*args, **kwargs)
 
         # Outside the checks: it runs the checked program, and sums over the values of discrete sites.
@@ -129,6 +129,16 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return estimate
 
+    def data_site(self, name: str, fn: Any, record: Trace) -> Any:
+        """The distribution of a data site that the objective scores; subclasses override this.
+
+        Args:
+            name: of the site.
+            fn: its distribution in the program, of the values that the guide has given.
+            record: the guide's run.
+        """
+        return _tightened(name, fn, record) if self.tight else fn
+
     def _estimate(self, *args: Any, **kwargs: Any) -> Any:
         """The loss and the mutable state, as NumPyro's objectives give them; subclasses override this.
 
@@ -140,12 +150,12 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 class _ModelSide(Handler):
     """The handler of the model's run: it compares each GP site with the guide's, and freezes mutable state.
 
-    For the tighter bound it takes the divergence of ``q(f | u)`` off the terms of data sites.
+    Data sites have the distribution that the objective scores.
     """
 
-    def __init__(self, record: dict[str, dict[str, Any]], tight: bool, sites: Sites | None) -> None:
+    def __init__(self, record: Trace, data_site: Callable[[str, Any, Trace], Any], sites: Sites | None) -> None:
         super().__init__()
-        self.record, self.tight, self.sites = record, tight, sites
+        self.record, self.data_site, self.sites = record, data_site, sites
 
     def process_message(self, msg: dict[str, Any]) -> None:
         name = msg.get("name")
@@ -153,31 +163,8 @@ class _ModelSide(Handler):
             # A copy: networks write their new state into the dictionary they are handed.
             msg["value"] = jax.tree.map(lambda x: x, self.record[name]["value"])
             msg["stop"] = True
-        elif self.tight and msg["type"] == "sample" and msg["is_observed"]:
-            msg["fn"] = self._tightened(name, msg["fn"])
-
-    def _tightened(self, name: Any, fn: Any) -> Any:
-        """The distribution of a data site, less the divergence of ``q(f | u)`` from the prior given ``u``."""
-        likelihood = unmasked(fn)
-        if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
-            drawn = [n for n, s in self.record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
-            if drawn and not isinstance(likelihood, GaussianProcess | Unit):
-                raise ValueError(
-                    f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
-                    f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
-                    "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
-                )
-            return fn
-        parts = likelihood.f.parts
-        if any(part.residual is not None for part in parts) and not likelihood.takes_residual:
-            sites = sorted(likelihood.f.sites)
-            raise ValueError(
-                f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
-                f"residual variance in closed form for GP site(s) {sites}. Learn a factor of each: "
-                f"InducingGuide(..., residual={sites})."
-            )
-        divergences = [jnp.sum(part.divergence) for part in parts if part.divergence is not None]
-        return _LessDivergence(fn, total(divergences)) if divergences else fn
+        elif msg["type"] == "sample" and msg["is_observed"]:
+            msg["fn"] = self.data_site(cast(str, name), msg["fn"], self.record)
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample" or msg["is_observed"]:
@@ -210,6 +197,30 @@ class _ModelSide(Handler):
                 f"GP site {name!r} has scale {ours} in the guide and {theirs} in the model, so its KL would be "
                 "weighted wrongly. Apply handlers.scale to both, or to neither."
             )
+
+
+def _tightened(name: str, fn: Any, record: Trace) -> Any:
+    """The distribution of a data site, less the divergence of ``q(f | u)`` from the prior given ``u``."""
+    likelihood = unmasked(fn)
+    if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
+        drawn = [n for n, s in record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
+        if drawn and not isinstance(likelihood, GaussianProcess | Unit):
+            raise ValueError(
+                f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
+                f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
+                "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
+            )
+        return fn
+    parts = likelihood.f.parts
+    if any(part.residual is not None for part in parts) and not likelihood.takes_residual:
+        sites = sorted(likelihood.f.sites)
+        raise ValueError(
+            f"GaussianProcessELBO(tight=True): {type(likelihood).__name__} at data site {name!r} has no best "
+            f"residual variance in closed form for GP site(s) {sites}. Learn a factor of each: "
+            f"InducingGuide(..., residual={sites})."
+        )
+    divergences = [jnp.sum(part.divergence) for part in parts if part.divergence is not None]
+    return _LessDivergence(fn, total(divergences)) if divergences else fn
 
 
 class _LessDivergence(MaskedDistribution):

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from gpzoo.inference.bounds.collapsed import CollapsedELBO
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import Measured, Process
+from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.training.finished import MORE_STEPS, End
 from gpzoo.inference.training.natural import shortened
 
@@ -42,6 +44,9 @@ ALONE = 0.05
 #: function: the next layer, whose inputs have this spread, cannot tell them apart.
 COLLAPSED = 0.01
 
+#: Rows times squared inducing variables up to which bounds of the evidence are computed: seconds.
+MOST_OF_BOUNDS = 10**9
+
 #: Nats per row that the bound may be lower in evaluation than over the last tenth of the training.
 LOWER = 0.1
 
@@ -60,6 +65,26 @@ def by_site(measured: Measured) -> Diagnosis:
         else:
             rows.append((name, "log prior less log posterior", term, None))
     return Diagnosis(sections=table("The bound by site", rows))
+
+
+def evidence(subject: BoundModel) -> Diagnosis:
+    """What more inducing variables could add, where data are Gaussian; nothing of other programs and of many rows."""
+    sizes = [np.shape(subject.params[f"{site}_mean"])[0] for site in subject.guide.sites.processes]
+    if subject.num_rows * sum(sizes) ** 2 > MOST_OF_BOUNDS:
+        return Diagnosis()
+    try:
+        found = CollapsedELBO().evidence(subject.params, subject.guide, *subject.args, model_kwargs=subject.kwargs)
+    except ValueError:  # which says why there is no optimal q(u)
+        return Diagnosis()
+    least, most = map(float, found)
+    if not np.isfinite(most - least):
+        return Diagnosis()
+    missing = max(most - least, 0.0)
+    rows = [("at least", least), ("at most", most)]
+    which = "enough" if missing < 1 else "missing"
+    return Diagnosis(
+        sections=table("Bounds of the evidence", rows, which, missing=missing, per_row=missing / subject.num_rows)
+    )
 
 
 def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:

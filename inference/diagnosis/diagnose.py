@@ -163,12 +163,14 @@ def _causes(
     more = lambda: None if reason else _more_steps(rng_key, trained, subject, data)  # noqa: E731
     num_rows = rows or number_of_rows(subject.args)
     end = end_of(trained.losses, num_rows, more)
+    gaussian = not (reason or by_draws) and all(site.noise is not None for site in measured.outcomes.values())
     return Diagnosis.joined(
         [
             approximation.course(trained.losses, num_rows, trained.backed_off, end),
             Diagnosis() if reason else _evaluation(rng_key, trained, subject, data, measured, end),
             chains.of_draws(subject),
             Diagnosis() if by_draws else approximation.by_site(measured),
+            approximation.evidence(replace(subject, args=data)) if gaussian and measured.outcomes else Diagnosis(),
             approximation.inducing(measured, inner, drawn=by_draws),
             approximation.layers(measured, inner),
             approximation.parameters(subject.params, measured.starts),

@@ -531,3 +531,63 @@ def test_the_experiment_trains_in_float64(tmp_path):
     assert result.params["f_mean"].dtype == np.float64 and result.params["f_mean"].shape == (2, 30)
     # The folds' targets are the same but for a shift, which standardising takes away.
     np.testing.assert_allclose(*scores["rmse"], rtol=1e-3)
+
+
+# -- what more inducing variables could add ----------------------------------------------------------------------------
+
+
+def at_most(y, noise, points):
+    """``log N(y | 0, Q + S)`` with ``S (1 + t)`` in place of ``S`` in the square (Titsias 2014)."""
+    s = np.broadcast_to(noise, len(X))
+    Kuu, Kuf = kernel_matrix(points, points) + 1e-9 * VARIANCE * np.eye(len(points)), kernel_matrix(points, X)
+    Q = Kuf.T @ np.linalg.solve(Kuu, Kuf)
+    t = np.sum((VARIANCE - np.diag(Q)) / s)
+    determinant = np.linalg.slogdet(Q + np.diag(s))[1]
+    square = y @ np.linalg.solve(Q + (1 + t) * np.diag(s), y)
+    return -(len(y) * np.log(2 * np.pi) + determinant + square) / 2
+
+
+@pytest.mark.parametrize("noise", [NOISE, jnp.asarray(EACH)])
+@pytest.mark.parametrize("count", [1, 6, 13])
+def test_the_upper_bound_is_that_of_the_paper(noise, count):
+    points = np.linspace(-3, 3, count)[:, None]
+    model = partial(program, likelihood=plain, noise=noise)
+    guide = InducingGuide(model, InducingPoints(jnp.asarray(points)))
+    found = COLLAPSED.evidence(guide.init_params(KEY, X, Y[:, 0]), guide, X, Y[:, 0])
+    np.testing.assert_allclose(found.most, at_most(Y[:, 0], np.asarray(noise), points), rtol=1e-8)
+
+
+def added(X, y=None):
+    """Two sites, one of them times a factor for each row."""
+    a = numpyro.sample("a", GaussianProcess(RBF(VARIANCE, LENGTHSCALE), X))
+    b = numpyro.sample("b", GaussianProcess(RBF(0.3, 2.0), X))
+    plain(a + jnp.asarray(FACTOR) * b, y, NOISE)
+
+
+@pytest.mark.parametrize("case", [*CASES, "added"])
+def test_the_evidence_lies_between_its_bounds(case):
+    if case == "added":
+        model, y = added, Y[:, 0]
+    else:
+        likelihood, options, y, _ = CASES[case]
+        model = partial(program, likelihood=likelihood, **options)
+    found = []
+    for points in (Z, X[::2], X):
+        guide = InducingGuide(model, InducingPoints(jnp.asarray(points)))
+        params = guide.init_params(KEY, X, y)
+        found.append(COLLAPSED.evidence(params, guide, X, y))
+        np.testing.assert_allclose(found[-1].least, bound(model, guide, params, X, y, loss=COLLAPSED), rtol=1e-9)
+    least, most = np.array(found).T
+    evidence = least[-1]  # with inducing points at all rows
+    assert np.all(least <= evidence + 1e-5) and np.all(most >= evidence - 1e-5)
+    assert np.all(np.diff(most - least) < 0) and most[-1] - least[-1] < 1e-3
+
+
+def test_no_upper_bound_of_mixed_outputs_or_other_noise():
+    def mixed(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(VARIANCE, LENGTHSCALE), X, num_outputs=2))
+        plain(f[:, 0] + numpyro.sample("g", GaussianProcess(RBF(0.3, 2.0), X)), y, NOISE)
+
+    guide = InducingGuide(mixed, InducingPoints(jnp.asarray(Z)))
+    with pytest.raises(ValueError, match="mixes outputs"):
+        COLLAPSED.evidence(guide.init_params(KEY, X, Y[:, 0]), guide, X, Y[:, 0])

@@ -15,8 +15,8 @@ from scipy.special import stdtrit
 
 PAPERS = ("convolutional", "deep", "deep_kernel", "invariant")
 LOWER, HIGHER = ("error", "nlpp", "rmse"), ("accuracy", "test_log_likelihood", "auc")
-CAPS = dict.fromkeys(("error", "accuracy", "auc"), 0.0015) | {"nlpp": 0.02, "test_log_likelihood": 0.02}
-SHARES = {"nlpp": 0.1, "rmse": 0.02}
+MARGINS = dict.fromkeys(("error", "accuracy", "auc"), 0.003) | {"nlpp": 0.04, "test_log_likelihood": 0.04}
+SHARES = {"nlpp": 0.2, "rmse": 0.04}
 #: The probability that a normal variable is within two standard deviations, or below them.
 BELOW_TWO = 1 - 0.5 * math.erfc(2 / math.sqrt(2))
 
@@ -39,16 +39,17 @@ def cells(paper):
 
 
 def numbers(paper):
-    """Every printed number that has an answer: where, what, text, experiment, variant, metric, reading."""
+    """Every printed number that has an answer: where, what, text, answer, whether it is a reading, and its margin."""
     for table, row, column, text in cells(paper):
         if "key" in column:
             parts = filter(None, (table.get("title"), row["title"], "" if column.get("metric") else column["title"]))
             what = f"{', '.join(parts)}: {column.get('metric') or table.get('metric', '')}"
             answer = table["answer"].format(row=row["key"], column=column["key"]).split()
-            yield table["where"], what, text + " %" * column.get("percent", False), answer, False
+            yield table["where"], what, text + " %" * column.get("percent", False), answer, False, table.get("margin")
     for claim in paper["claims"]:
         if "answer" in claim:
-            yield claim["where"], claim["what"], claim["printed"], claim["answer"].split(), claim.get("reading", False)
+            answer, reading = claim["answer"].split(), claim.get("reading", False)
+            yield claim["where"], claim["what"], claim["printed"], answer, reading, claim.get("margin")
 
 
 def splits_of(result):
@@ -57,10 +58,10 @@ def splits_of(result):
 
 
 def ours(results, metric):
-    """The mean over seeds, and two standard errors of it if they are known; ``None`` without the metric."""
+    """The mean over seeds, its standard error if that is known, and its degrees; ``None`` without the metric."""
     first, values = results[0], [result["metrics"].get(metric) for result in results]
     if metric == "hours":
-        return first["seconds_training"] / 3600, None
+        return first["seconds_training"] / 3600, None, 0
     if values[0] is None:
         return None
     splits, error = splits_of(first), first["metrics"].get(f"{metric}_se")
@@ -71,7 +72,18 @@ def ours(results, metric):
         seeds = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
         if seeds >= (error or 0):
             error, degrees = seeds, len(values) - 1
-    return mean, None if error is None else error * (stdtrit(degrees, BELOW_TWO) if degrees else 2)
+    return mean, error, degrees
+
+
+def error_of_paper(metric, error, text, result):
+    """The standard error of the paper's number: by its deviation, binomially, or as ours."""
+    scale, (digits, _, deviation) = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")
+    if deviation:
+        return float(deviation) / scale / math.sqrt(result["folds"]["of"] if result["folds"] else 1)
+    share = float(digits) / scale
+    if splits_of(result) == 1 and re.search("(^|_)(error|accuracy)$", metric) and 0 <= share <= 1:
+        return math.sqrt(share * (1 - share) / result["data"]["sizes"]["test"])
+    return error
 
 
 def limit(result):
@@ -83,25 +95,33 @@ def limit(result):
     return "fewer folds" if result["folds"] and splits_of(result) < result["folds"]["of"] else ""
 
 
-def verdict(metric, mean, wide, text, limited):
+def verdict(metric, number, text, limited, paper_error=None, margin=None):
     """The words of a row's last cell."""
     kind = next((name for name in LOWER + HIGHER if re.search(f"(^|_){name}$", metric)), "")
     if limited in ("stand-in", "reading") or not kind:
         return limited or "not scored"
+    mean, error, degrees = number
     scale, digits = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")[0]
     paper, rounding = float(digits) / scale, 0.5 * 10.0 ** -len(digits.partition(".")[2]) / scale
     better = (mean - paper) * (1 if kind in HIGHER else -1)
-    cap = min(CAPS.get(kind, math.inf), SHARES.get(kind, math.inf) * abs(paper))
-    word = "matched" if wide is not None and wide <= 2 * cap else "undecided"
-    if wide is not None and abs(better) > rounding + wide:
-        word = "exceeded" if better > 0 else "short"
+    least = min(MARGINS.get(kind, math.inf), SHARES.get(kind, math.inf) * abs(paper))
+    margin = least if margin is None else margin / scale
+    word = "undecided"
+    if error is not None:
+        both = math.hypot(error, error if paper_error is None else paper_error)
+        two, tested = (stdtrit(degrees or math.inf, share) for share in (BELOW_TWO, 0.95))
+        word = "not told apart"
+        if abs(better) + tested * both + rounding <= margin:
+            word = "matched"
+        elif abs(better) > rounding + two * both:
+            word = "exceeded" if better > 0 else "short"
     return f"{limited}, {word}" if limited else word
 
 
 def rederived(root):
     """Of every number with a result: paper, where, what, its text, our mean, the words of the verdict."""
     for name, paper, _ in papers(root):
-        for where, what, text, (experiment, variant, metric), reading in numbers(paper):
+        for where, what, text, (experiment, variant, metric), reading, margin in numbers(paper):
             presets, found = paper["experiments"][experiment]["presets"], []
             for preset in ("paper", "tuned", "cpu") if presets != ["quick"] else ("quick",):
                 first = root / f"reproductions/results/{name}/{experiment}-{variant}-{preset}.json"
@@ -111,8 +131,10 @@ def rederived(root):
                 results = [json.loads(path.read_text()) for path in paths]
                 if results and (number := ours(results, metric)) is not None:
                     own = limit(results[0])
-                    words = verdict(metric, *number, text, "reading" if reading else own)
-                    ranks = ["matched", "exceeded", "undecided", "short", last := words.split(", ")[-1]]
+                    theirs = error_of_paper(metric, number[1], text, results[0])
+                    words = verdict(metric, number, text, "reading" if reading else own, theirs, margin)
+                    last = words.split(", ")[-1]
+                    ranks = ["matched", "exceeded", "not told apart", "undecided", "short", last]
                     order = ("", "fewer folds", "subset", "stand-in").index(own)
                     found.append((order, ranks.index(last), number[0], words))
             if found:
@@ -146,7 +168,7 @@ def miscounted(root):
         own = page.partition("## The paper's own methods")[2].partition("Standard errors are ours")[0]
         verdicts = [line.split(" | ")[-1].strip("* |") for line in own.splitlines()[4:] if line.startswith("| ")]
         words = {"matched": "matched|it holds", "exceeded": "exceeded", "short": "short|it does not hold"}
-        for word, said in (words | {"undecided": "undecided"}).items():
+        for word, said in (words | {"undecided": "undecided", "not told apart": "not told apart"}).items():
             rows = sum(bool(re.match(said, cell)) for cell in verdicts)
             if rows != counts.get(word, 0):
                 yield f"{name}: {rows} rows are {word}, and the page counts {counts.get(word, 0)}"
@@ -154,9 +176,8 @@ def miscounted(root):
         if not int(total) == claims == sum(counts.values()):
             yield f"{name}: {claims} claims, the page has {total}, and its counts add up to {sum(counts.values())}"
     good = totals["matched"] + totals["exceeded"]
-    said = (
-        f"**Of {good + totals['undecided'] + totals['short']} claims on the papers' own methods that could be scored, "
-    )
+    scored = good + sum(totals[word] for word in ("not told apart", "undecided", "short"))
+    said = f"**Of {scored} claims on the papers' own methods that could be scored, "
     for page in ("RESULTS.md", "docs/results/index.md"):
         text, ran = (root / page).read_text(), f"{totals['not run']} of all {sum(totals.values())} were not run"
         if f"{said}{good} are matched or exceeded" not in text or ran not in text:

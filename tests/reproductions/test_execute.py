@@ -320,7 +320,8 @@ def test_what_a_run_says_of_its_data_is_recorded_and_shown(run):
     lines = printed(report.table(result, PAPER)).splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
     assert rows["metric"] == ["ours", "paper", "verdict"]
-    assert rows["error"] == ["0.03", "0.02", "short", "by", "0.010"] and rows["nlpp"] == ["0.1", "0.2", "undecided"]
+    assert rows["error"] == ["0.03", "0.02", "short", "(-0.017…-0.003)"]
+    assert rows["nlpp"] == ["0.1", "0.2", "undecided"]
     assert rows["angle_degrees"] == ["90", "80"]
 
 

@@ -42,14 +42,18 @@ def test_printed_numbers_know_their_last_digit():
 
 SPLITS = ("3 splits", 2)
 RULE = [
-    ("error", Ours(0.0122, 0.0005), "1.22 %", "matched"),
-    ("error", Ours(0.0157, 0.0012), "1.22 %", "short by 0.35 points"),
-    ("error", Ours(0.0110, 0.0005), "1.22 %", "exceeded by 0.12 points"),
-    # An error that is too large or not known decides nothing, nor do three splits with two degrees of freedom.
-    ("error", Ours(0.0140, 0.0016), "1.22 %", "undecided"),
+    ("error", Ours(0.0122, 0.0005), "1.22 %", "matched (-0.15…+0.15 points)"),
+    ("error", Ours(0.0110, 0.0005), "1.22 %", "matched (-0.03…+0.27 points)"),
+    # Surely less than the margin, and surely something, is no difference that counts.
+    ("error", Ours(0.0132, 0.0001), "1.22 %", "matched (-0.13…-0.07 points)"),
+    ("error", Ours(0.0157, 0.0012), "1.22 %", "short (-0.69…-0.01 points)"),
+    ("error", Ours(0.0080, 0.0005), "1.22 %", "exceeded (+0.27…+0.57 points)"),
+    # As good, by a test that tells little, is not the same; nor do three splits with two degrees of freedom tell much.
+    ("error", Ours(0.0140, 0.0016), "1.22 %", "not told apart (-0.64…+0.28 points)"),
+    ("accuracy", Ours(0.7, 0.01, *SPLITS), "0.734", "not told apart (-0.0985…+0.0305)"),
     ("nlpp", Ours(0.028), "0.028", "undecided"),
-    ("accuracy", Ours(0.7, 0.01, *SPLITS), "0.734", "undecided"),
-    ("rmse", Ours(8.9, 0.15), "8.87", "matched"),
+    ("rmse", Ours(8.9, 0.10), "8.87", "matched (-0.318…+0.258)"),
+    ("rmse", Ours(8.9, 0.15), "8.87", "not told apart (-0.459…+0.399)"),
     ("seconds_per_step", Ours(9.0), "0.14", "not scored"),
 ]
 
@@ -65,18 +69,40 @@ def test_the_rule(metric, ours, paper, said):
         assert str(verdict(metric, ours, Printed(paper), limit)) == limit
 
 
+def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
+    ours, paper = Ours(0.0122, 0.0002), Printed("1.22 %")
+    for error, margin, said in ((0.0, None, "matched"), (0.003, None, "not told apart"), (0.003, 0.6, "matched")):
+        assert verdict("error", ours, paper, paper_error=error, margin=margin).word == said
+    one = recorded({"metrics": {}}).result
+    for text, result, expected in (
+        ("2 %", one, math.sqrt(0.02 * 0.98 / 10_000)),
+        ("2±0.4 %", one | {"folds": {"count": 4, "of": 16}}, 0.001),
+        ("0.02", one | {"folds": {"count": 4, "of": 16}}, 0.0002),
+    ):
+        found = judge.error_of_paper("error", ours, Printed(text), result)
+        assert found == pytest.approx(expected) == rederive.error_of_paper("error", 0.0002, text, result)
+    assert judge.error_of_paper("nlpp", ours, Printed("0.3"), one) == 0.0002
+
+
 def test_the_rule_is_that_of_the_script():
-    """On a grid of numbers, errors, papers' numbers and limits."""
-    for metric, value, error, text, limit in itertools.product(
+    """On a grid of numbers, errors, papers' numbers and errors, margins and limits."""
+    seen = set()
+    for metric, value, error, theirs, text, limit, degrees, margin in itertools.product(
         ("error", "svdkl_accuracy", "nlpp", "rmse", "dgp2_test_log_likelihood", "auc", "hours"),
         (-0.4, 0.012, 0.02, 0.9),
-        (None, 0.0, 0.0007, 0.0016, 0.01, 0.021),
+        (None, 0.0, 0.0007, 0.0016, 0.01),
+        (None, 0.0005, 0.02),
         ("1.22 %", "0.901±0.002", "-0.41", "0.02"),
-        (None, FEWER_FOLDS, SUBSET, STAND_IN, READING),
+        (None, FEWER_FOLDS, STAND_IN, READING),
+        (0, 2),
+        (None, 0.3),
     ):
-        ours = Ours(value, error)
-        said = rederive.verdict(metric, value, ours.wide(), text, limit or "")
-        assert str(verdict(metric, ours, Printed(text), limit)).startswith(said), (metric, ours, text)
+        ours = Ours(value, error, degrees=degrees or math.inf)
+        said = rederive.verdict(metric, (value, error, degrees), text, limit or "", theirs, margin)
+        found = verdict(metric, ours, Printed(text), limit, paper_error=theirs, margin=margin)
+        assert ", ".join(filter(None, (limit, found.word))) == said or str(found) == said, (metric, ours, text)
+        seen.add(found.word)
+    assert seen == {"matched", "exceeded", "short", "not told apart", "undecided", ""}
 
 
 def recorded(*results):
@@ -144,11 +170,20 @@ LEADS = [
     ([CLEAR, CLEAR], {}, True),
     ([CLEAR, NOISE], {}, None),
     ([CLEAR, AGAINST], {}, False),
-    ([CLEAR, NOISE], {"allow": "level"}, True),
-    ([CLEAR, NEAR, *[CLEAR] * 30], {"allow": "level"}, None),  # as chance explains among so many
-    ([NEAR], {"allow": "level"}, False),
-    ([NOISE], {"allow": "equal"}, True),
-    ([CLEAR], {"allow": "equal"}, False),
+    # What a test cannot tell from nothing is not nothing: it must be less than the margin.
+    ([CLEAR, NOISE], {"allow": "level"}, None),
+    ([CLEAR, NOISE], {"allow": "level", "margin": 0.2}, None),
+    ([CLEAR, NOISE], {"allow": "level", "margin": 0.3}, True),
+    ([CLEAR, NEAR, *[CLEAR] * 30], {"allow": "level", "margin": 0.3}, None),  # as chance explains among so many
+    ([NEAR], {"allow": "level", "margin": 0.3}, False),
+    ([NEAR], {"allow": "level", "margin": 0.5}, True),
+    ([Ours(0.0)], {"allow": "level", "tie": 0.0}, True),
+    ([Ours(-0.1)], {"allow": "level", "tie": 0.05}, False),
+    ([NOISE], {"allow": "equal", "margin": 0.2}, None),
+    ([NOISE], {"allow": "equal", "margin": 0.3}, True),
+    ([Ours(-0.25, 0.01)], {"allow": "equal", "margin": 0.3}, True),
+    ([CLEAR], {"allow": "equal", "margin": 0.3}, False),
+    ([Ours(0.1)], {"allow": "equal", "margin": 0.3}, None),
     ([Ours(0.1)], {}, None),
     ([Ours(0.1)], {"tie": 0.05}, True),
     ([Ours(-0.01)], {"tie": 0.05}, None),
@@ -260,7 +295,7 @@ STATEMENTS = [
     # A lead over a model that had not converged decides nothing, nor one within its errors.
     ("deep", "the deepest DGP is best", None, "fewer folds, undecided"),
     ("deep", "the deepest DGP is best", trained_longer("sgpr"), "fewer folds, matched"),
-    ("deep", NEVER, trained_longer("sgpr"), "fewer folds, matched"),
+    ("deep", NEVER, trained_longer("sgpr"), "fewer folds, undecided"),  # of five splits one may be worse by more
     ("deep", "power, protein and kin8nm every DGP", trained_longer("dgp2"), "fewer folds, short"),
     # Of many pairs, one fails by more than chance.
     ("deep", NEVER, worse, "fewer folds, short"),
