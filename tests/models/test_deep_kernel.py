@@ -84,6 +84,22 @@ def test_phases_train_what_they_should(trained, digits):
 
 
 @pytest.mark.slow
+def test_one_draw_of_u_serves_all_rows(trained, digits):
+    """The paper's scheme trains as well, and predicts by marginals as ever; in a step alike rows have one function."""
+    network, _ = trained
+    X, y, X_test, y_test = digits
+    found = fit_deep_kernel(KEY, X, y, network=network, num_steps=STEPS, one_draw=True, **OPTIONS).joint
+    whole, parts = (found.predict(KEY, X_test, batch_size=b)["y"].probs for b in (360, 37))
+    np.testing.assert_allclose(whole, parts, atol=1e-5)
+    assert float(np.mean(whole.argmax(-1) != y_test)) < 0.1
+    drawn = InducingGuide(found.model, found.guide.inducing, joint=("f",))
+    drawn.setup(X[:4], y[:4], model_kwargs={"num_data": len(X)})
+    with handlers.seed(rng_seed=0), handlers.substitute(data=found.params):
+        f = drawn(np.concatenate([X[:2], X[:2]]), np.concatenate([y[:2], y[:2]]))["f"]
+    np.testing.assert_allclose(f[:2], f[2:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_features_and_where_they_start(trained, digits):
     network, result = trained
     X = digits[0]

@@ -44,7 +44,7 @@ def test_all_models_are_trained_and_recorded(short, monkeypatch, tmp_path):
     result = execute(EXPERIMENTS["digits"], run)
     kinds = "accuracy", "nlpp", "nlpp_se"
     assert {f"{model}_{metric}" for model in models.MODELS for metric in kinds} == set(result["metrics"])
-    assert result["steps"] == (3 + 3 + 3) + 3 + 6 and result["settings"]["steps_network_features_joint"] == [3, 3, 3]
+    assert result["steps"] == (3 + 3 + 3) + 3 + 6 + 6 and result["settings"]["steps_network_features_joint"] == [3, 3, 3]
     assert {"figure_3.png", "posterior.nc", "split-0.json"} <= {path.name for path in run.output.iterdir()}
     assert result["selection"]["data"].endswith("put aside")
     # Once more: nothing is evaluated again, and no network trained for it.
@@ -78,7 +78,7 @@ def test_splits_have_means_and_code_chooses_their_settings(short, tmp_path):
     # With other classes than the paper's they are no data to compare with its numbers.
     assert result["stands_in"] and set(result["paper_metrics"].values()) == {None}
     assert "25 classes" in settings["label"] and settings["epochs"] == "of some trials by hand"
-    assert result["folds"] == {"count": 2, "of": 5, "seeds": [0, 1]} and result["steps"] == 2 * 18
+    assert result["folds"] == {"count": 2, "of": 5, "seeds": [0, 1]} and result["steps"] == 2 * 24
     assert sorted(path.name for path in run.checkpoint.iterdir() if path.is_dir()) == ["0", "1"]
     assert EXPERIMENTS["diabetes"].run(replace(run, finished=True)).inspected.which == "svdkl, split 2 of 2"
 
