@@ -26,7 +26,7 @@ from gpzoo.inference import (
     marginal,
     predict,
 )
-from gpzoo.kernels import RBF, Constant, Convolutional, Kernel, Linear, Matern32, Matern52, White
+from gpzoo.kernels import RBF, ChangePoint, Constant, Convolutional, Kernel, Linear, Matern12, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
 from gpzoo.linalg.factorise import RELATIVE_JITTER, ROUNDING
 from gpzoo.posteriors.conditional import Projection
@@ -216,3 +216,15 @@ def test_a_training_in_float32_says_what_it_loses(case, size, level, standard_pr
         fit(KEY, SVI(program, guide(program), optax.adam(0.01), bound), 1, X, y, progress=False)
     told = [each for each in caught if issubclass(each.category, PrecisionWarning) and "rounding" in str(each.message)]
     assert len(told) == (level > 1)
+
+
+@pytest.mark.parametrize("places", [(3.0,), (3.0, 6.0), (1.0, 4.0, 8.5)])
+@pytest.mark.parametrize("rows", [30, 300])
+def test_addends_that_are_shut_at_most_rows_are_not_lost(places, rows):
+    """No row of a change point sees all addends, and the least of them at a row is none."""
+    kernel = RBF(0.5, 1.0)
+    for place in places:
+        kernel = ChangePoint(kernel, Matern12(2.0, 0.5), place, width=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        GaussianProcess(kernel, np.linspace(0, 9, rows)[:, None]).sample(jax.random.key(0))

@@ -44,7 +44,8 @@ def test_all_models_are_trained_and_recorded(short, monkeypatch, tmp_path):
     result = execute(EXPERIMENTS["digits"], run)
     kinds = "accuracy", "nlpp", "nlpp_se"
     assert {f"{model}_{metric}" for model in models.MODELS for metric in kinds} == set(result["metrics"])
-    assert result["steps"] == (3 + 3 + 3) + 3 + 6 + 6 and result["settings"]["steps_network_features_joint"] == [3, 3, 3]
+    assert result["steps"] == (3 + 3 + 3) + 3 + 6 + 6
+    assert result["settings"]["steps_network_features_joint"] == [3, 3, 3]
     assert {"figure_3.png", "posterior.nc", "split-0.json"} <= {path.name for path in run.output.iterdir()}
     assert result["selection"]["data"].endswith("put aside")
     # Once more: nothing is evaluated again, and no network trained for it.
