@@ -44,7 +44,13 @@ DRAWN_BY_BATCH = ("latent inputs", "deep with a latent of each row")
 def test_batches_are_the_whole(name, standard_promotion):
     trained, inputs, whole = model_of(name)
     parts = predicted(trained, inputs, batch_size=5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max()), parts, whole)
+    # A variance is a difference from the prior's, which is about 1: no processor gives it closer than a digit of that.
+    digit = 2 * np.finfo(np.float32).eps
+
+    def same(part, all_rows):
+        np.testing.assert_allclose(part, all_rows, rtol=1e-3, atol=1e-3 * np.abs(all_rows).max() + digit)
+
+    jax.tree.map(same, parts, whole)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(whole))
 
 
