@@ -117,7 +117,7 @@ class Kernel(Fields):
         return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
 
     def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """Of a kernel without noise, :meth:`variances`; of a sum, those of the addend with the least on average."""
+        """Of a kernel without noise, :meth:`variances`; of a sum of kernels, the least of its addends'."""
         return self.variances(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
@@ -431,12 +431,7 @@ class Sum(_Combination):
                [2.61, 5.  ]], dtype=float32))
     """
 
-    _combine = operator.add
-
-    @staticmethod
-    def _least(one: Float[Array, " N"], other: Float[Array, " N"]) -> Float[Array, " N"]:
-        """Those of the lesser addend: an addend that is shut at some rows, as by a gate, is none that is lost there."""
-        return jnp.where(jnp.mean(one) <= jnp.mean(other), one, other)
+    _combine, _least = operator.add, jnp.minimum
 
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
         """The sum of those of the parts."""

@@ -61,6 +61,10 @@ class Gate(Elementary):
         """The squares of the factors."""
         return jnp.square(self._factor(X))
 
+    def least_variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
+        """One: a function that is shut at some rows, or at all, is not lost there in rounding errors."""
+        return jnp.ones(len(X), X.dtype)
+
     def _factor(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         steps = (self.active_columns(X)[:, 0] - self.location) / self.width
         return jax.nn.sigmoid(-steps if self.closing else steps)

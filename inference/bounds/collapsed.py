@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -113,7 +113,7 @@ class CollapsedELBO(GaussianProcessELBO):
         refuse_other_program(model, guide)
         program = _Terms(rng_key, param_map, model, guide, args, kwargs)
         data = program.expansion()
-        best = _best(program.posteriors, data)
+        best = _best(program.posteriors, data, _sums_of(program.posteriors, data))
         loss = -jnp.where(data.quadratic & data.separate, best.bound, jnp.nan)
         return {"loss": loss, "mutable_state": data.mutable_state}
 
@@ -170,22 +170,26 @@ class CollapsedELBO(GaussianProcessELBO):
             model_kwargs: its keyword arguments, by name.
 
         Raises:
-            ValueError: see the class; and for a program that mixes outputs of its sites, ``f @ A + g``.
+            ValueError: see :meth:`optimal`; and for a program that mixes outputs of its sites, ``f @ A + g``.
+            FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
         arrays, static = split_arrays(kwargs)
+        params = guide.checked_params(params, args, kwargs)
 
-        @jax.jit
-        def bounds(params: dict[str, Any], args: tuple, arrays: dict) -> Between:
-            program = _Terms(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
+        def bounds(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[Between, _Best, Array, Array]:
+            program = _Terms(random.key(0), params, guide.model, guide, args, arrays | static)
             if program.together and any(q.num_outputs not in (None, 1) for q in program.posteriors.values()):
                 raise _refusal("it mixes outputs of its GP sites", "Give each a site of its own.")
             data = program.expansion()
-            known = data.quadratic & data.separate
-            both = Between(_best(program.posteriors, data).bound, _most(program.posteriors, data))
-            return jax.tree.map(lambda x: jnp.where(known, x, jnp.nan), both)
+            sums = _sums_of(program.posteriors, data)
+            best = _best(program.posteriors, data, sums)
+            return Between(best.bound, _most(data, sums)), best, data.quadratic, data.separate
 
-        return bounds(guide.checked_params(params, args, kwargs), args, arrays)
+        found, best, *known = jax.jit(bounds)(params, args, arrays)
+        again = partial(bounds, params, args, arrays)
+        _refuse_unknown_terms(best, "bounds of the evidence", np.asarray(found), known, again)
+        return found
 
     def finisher(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
         """:meth:`optimal` as a function of ``(params, args, kwargs)`` that were checked, compiled by its first call.
@@ -198,30 +202,42 @@ class CollapsedELBO(GaussianProcessELBO):
         def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Array, Array]:
             program = _Terms(random.key(0), params, _guide(guide).model, guide, args, arrays | static)
             data = program.expansion()
-            return _best(program.posteriors, data), data.quadratic, data.separate
+            best = _best(program.posteriors, data, _sums_of(program.posteriors, data))
+            return best, data.quadratic, data.separate
 
         compiled = jax.jit(solution)
 
         def solve(params: Mapping[str, Any], args: tuple, arrays: dict) -> dict[str, Any]:
-            best, quadratic, separate = compiled(dict(params), args, arrays)
-            names = " + ".join(site for site in best.mean)
+            best, *known = compiled(dict(params), args, arrays)
             again = partial(solution, dict(params), args, arrays)
             numbers = np.concatenate(list(map(np.ravel, jax.tree.leaves(best))))
-            refuse_not_finite(names, "numbers of the optimal q(u)", numbers, set(best.mean), again)
-            if not quadratic:
-                reason = f"the terms of its data are not quadratic in GP site {names!r}, as those of Gaussian data are"
-                raise _refusal(reason, "Use likelihoods.Gaussian.")
-            if not separate:
-                reason = f"the terms of its data mix outputs of GP site {names!r}, each of which must be seen by itself"
-                way_out = "Under f @ A they are if the rows of A are orthogonal and the noise variance is one number."
-                raise _refusal(reason, way_out)
-            _warn_if_lost(names, best.lost)
+            _refuse_unknown_terms(best, "numbers of the optimal q(u)", numbers, known, again)
             found = dict(params)
             for site, form in best.forms.items():
                 found |= {f"{site}_{field}": getattr(form, field) for field in form.data_fields}
             return found | {f"{site}_mean": mean for site, mean in best.mean.items()}
 
         return solve
+
+
+def _refuse_unknown_terms(
+    best: _Best, said: str, numbers: np.ndarray, known: Sequence[Array], again: Callable[[], Any]
+) -> None:
+    """Refuse numbers that are not finite, and terms that are not ``known`` to be quadratic and apart; or warn.
+
+    Raises:
+        ValueError, FactorisationError: see :meth:`CollapsedELBO.optimal`.
+    """
+    names, (quadratic, separate) = " + ".join(best.mean), known
+    refuse_not_finite(names, said, numbers, set(best.mean), again)
+    if not quadratic:
+        reason = f"the terms of its data are not quadratic in GP site {names!r}, as those of Gaussian data are"
+        raise _refusal(reason, "Use likelihoods.Gaussian.")
+    if not separate:
+        reason = f"the terms of its data mix outputs of GP site {names!r}, each of which must be seen by itself"
+        way_out = "Under f @ A they are if the rows of A are orthogonal and the noise variance is one number."
+        raise _refusal(reason, way_out)
+    _warn_if_lost(names, best.lost)
 
 
 def _warn_if_lost(site: str, lost: Float[Array, ""]) -> None:
@@ -378,8 +394,12 @@ def _of_pair(beta: Mapping[tuple[_Source, _Source], Array], a: _Source, b: _Sour
 _BY_SITE = GaussianProcessELBO(sum_sites=False)
 
 
-def _refusal(reason: str, way_out: str) -> ValueError:
-    return ValueError(f"CollapsedELBO has no optimal q(u) for this program: {reason}. {way_out} {_ELSE}")
+class NoOptimumError(ValueError):
+    """A program has no optimal ``q(u)`` in closed form."""
+
+
+def _refusal(reason: str, way_out: str) -> NoOptimumError:
+    return NoOptimumError(f"CollapsedELBO has no optimal q(u) for this program: {reason}. {way_out} {_ELSE}")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -456,9 +476,17 @@ class _Best(NamedTuple):
     lost: Float[Array, ""]
 
 
-def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Best:
+#: ``A diag(beta) A^T``, ``A b`` and ``sum beta d``; see :func:`_sums`.
+Sums: TypeAlias = tuple[Float[Array, "D T T"], Float[Array, "D T"], Float[Array, ""]]
+
+
+def _sums_of(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> Sums:
+    return _sums({name: q.conditional for name, q in posteriors.items()}, data.b, data.beta)
+
+
+def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion, sums: Sums) -> _Best:
     """See :class:`CollapsedELBO`."""
-    precision, linear, residual = _sums({name: q.conditional for name, q in posteriors.items()}, data.b, data.beta)
+    precision, linear, residual = sums
     # B = U U^T with an upper U: B^-1 then has the lower root U^-T. It is the Cholesky factor of B in reverse order.
     B = jnp.flip(precision + jnp.eye(precision.shape[-1], dtype=precision.dtype), (-2, -1))
     named = f"the precision of q(u) of site {' + '.join(posteriors)!r}"
@@ -481,9 +509,9 @@ def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> _Bes
     return _Best(bound, means, dict(zip(posteriors, after, strict=True)), lost)
 
 
-def _most(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> Float[Array, ""]:
+def _most(data: _Expansion, sums: Sums) -> Float[Array, ""]:
     """See :meth:`CollapsedELBO.evidence`."""
-    precision, linear, left = _sums({name: q.conditional for name, q in posteriors.items()}, data.b, data.beta)
+    precision, linear, left = sums
     eye, whole = jnp.eye(precision.shape[-1], dtype=precision.dtype), 1 + left
     squares = []  # of the data in units of their noise: those that no site sees have none
     for source, b in data.b.items():
@@ -500,7 +528,7 @@ def _sums(
     conditionals: Mapping[str, Any],
     b: dict[_Source, Float[Array, "D N"]],
     beta: dict[tuple[_Source, _Source], Float[Array, "D N"]],
-) -> tuple[Float[Array, "D T T"], Float[Array, "D T"], Float[Array, ""]]:
+) -> Sums:
     """``A diag(beta) A^T`` ``[D, T, T]``, ``A b`` ``[D, T]`` and ``sum beta d``, a chunk of rows at a time.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gpzoo.inference.bounds.collapsed import CollapsedELBO
+from gpzoo.inference.bounds.collapsed import CollapsedELBO, NoOptimumError
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, table
 from gpzoo.inference.diagnosis.measure import Measured, Process
 from gpzoo.inference.fitted.map_batches import BoundModel
@@ -74,11 +74,9 @@ def evidence(subject: BoundModel) -> Diagnosis:
         return Diagnosis()
     try:
         found = CollapsedELBO().evidence(subject.params, subject.guide, *subject.args, model_kwargs=subject.kwargs)
-    except ValueError:  # which says why there is no optimal q(u)
+    except NoOptimumError:
         return Diagnosis()
     least, most = map(float, found)
-    if not np.isfinite(most - least):
-        return Diagnosis()
     missing = max(most - least, 0.0)
     rows = [("at least", least), ("at most", most)]
     which = "enough" if missing < 1 else "missing"

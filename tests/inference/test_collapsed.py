@@ -591,3 +591,13 @@ def test_no_upper_bound_of_mixed_outputs_or_other_noise():
     guide = InducingGuide(mixed, InducingPoints(jnp.asarray(Z)))
     with pytest.raises(ValueError, match="mixes outputs"):
         COLLAPSED.evidence(guide.init_params(KEY, X, Y[:, 0]), guide, X, Y[:, 0])
+
+    def classes(f, y, noise):
+        numpyro.sample("y", Bernoulli(f), obs=y)
+
+    labels, guides = (Y[:, 0] > 0).astype(int), []
+    for likelihood, y, said in ((classes, labels, "not quadratic"), (plain, Y[:, 0], "Cholesky")):
+        model = partial(program, likelihood=likelihood, jitter=0.0)
+        guides.append(InducingGuide(model, InducingPoints(jnp.asarray(Z if y is labels else np.zeros((3, 1))))))
+        with pytest.raises(ValueError if y is labels else FactorisationError, match=said):
+            COLLAPSED.evidence(guides[-1].init_params(KEY, X, y), guides[-1], X, y)

@@ -218,13 +218,15 @@ def test_a_training_in_float32_says_what_it_loses(case, size, level, standard_pr
     assert len(told) == (level > 1)
 
 
-@pytest.mark.parametrize("places", [(3.0,), (3.0, 6.0), (1.0, 4.0, 8.5)])
-@pytest.mark.parametrize("rows", [30, 300])
-def test_addends_that_are_shut_at_most_rows_are_not_lost(places, rows):
-    """No row of a change point sees all addends, and the least of them at a row is none."""
+@pytest.mark.parametrize("places", [(3.0,), (3.0, 6.0), (6.0, 3.0), (1.0, 4.0, 8.5)])
+@pytest.mark.parametrize("ends", [(0.0, 9.0), (7.0, 9.0), (-30.0, -20.0)])
+@pytest.mark.parametrize(("rows", "dtype"), [(30, np.float64), (300, np.float64), (40, np.float32)])
+def test_addends_that_are_shut_are_not_lost(places, ends, rows, dtype):
+    """At some rows or at all, such as those of a forecast after the change."""
     kernel = RBF(0.5, 1.0)
     for place in places:
         kernel = ChangePoint(kernel, Matern12(2.0, 0.5), place, width=0.05)
+    X = np.linspace(*ends, rows)[:, None].astype(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error", PrecisionWarning)
-        GaussianProcess(kernel, np.linspace(0, 9, rows)[:, None]).sample(jax.random.key(0))
+        GaussianProcess(kernel, X).sample(jax.random.key(0))
