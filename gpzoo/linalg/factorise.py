@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 
 from gpzoo._checks import first_of, is_concrete, outside, refuse
 from gpzoo.errors import FactorisationError, PrecisionWarning
-from gpzoo.linalg.operators import BlockDiagonalMatrix, concatenate, diagonal, matmul
+from gpzoo.linalg.operators import BlockDiagonalMatrix, concatenate, diagonal, lower_congruence, lower_product, matmul
 
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
@@ -448,10 +448,14 @@ def transposed_square(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M
 
 @_cholesky_and_inverse.defjvp
 def _cholesky_and_inverse_jvp(graded: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple:
-    L, inverse = _cholesky_and_inverse(*primals, graded)
-    P = jnp.tril(times_inverse(L, inverse, times_inverse(L, inverse, tangents[0], graded).mT, graded).mT)
+    (L, inverse), (dK,) = _cholesky_and_inverse(*primals, graded), tangents
+    if graded:
+        P = times_inverse(L, inverse, times_inverse(L, inverse, dK, graded).mT, graded).mT
+    else:
+        P = lower_congruence(inverse, dK)
+    P = jnp.tril(P)
     P = P - jnp.eye(P.shape[-1], dtype=P.dtype) * P / 2
-    return (L, inverse), (matmul(L, P), -matmul(P, inverse))
+    return (L, inverse), (lower_product(L, P, lower=True), -lower_product(P, inverse, lower=True))
 
 
 def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, jitter: Jitter = None) -> int:

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable
 from functools import reduce
+from itertools import pairwise
 from typing import Any, ClassVar, Self, cast
 
 import jax
@@ -19,6 +20,10 @@ from gpzoo._pytree import Fields
 
 #: The constant of a normal log density.
 LOG_2PI = math.log(2 * math.pi)
+
+#: Rows or columns of a triangular matrix that are multiplied at once; smaller products are slower than the zeros they
+#: save.
+GROUP = 150
 
 
 class _OfSquares(Fields):
@@ -154,6 +159,60 @@ def matmul(
     return (
         cast(Array, A @ B) if isinstance(A, BlockDiagonalMatrix) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
     )
+
+
+def lower_groups(size: int) -> list[tuple[int, int]]:
+    """First and last of the groups of rows, or of columns, in which a lower-triangular matrix is multiplied."""
+    count = max(1, size // GROUP)
+    return list(pairwise(size * i // count for i in range(count + 1)))
+
+
+def lower_product(
+    A: Float[Array, "*#batch M M"], B: Float[Array, "*#batch M K"], *, lower: bool = False
+) -> Float[Array, "*#batch M K"]:
+    """``A B`` for lower-triangular ``A``, without most products with the zeros above the diagonal.
+
+    Args:
+        A: the matrices on the left.
+        B: those on the right.
+        lower: whether these are lower-triangular too.
+    """
+    rows = []
+    for start, end in lower_groups(A.shape[-1]):
+        part = matmul(A[..., start:end, :end], B[..., :end, :end] if lower else B[..., :end, :])
+        rows.append(_with_zeros(part, B.shape[-1]))
+    return concatenate(rows, -2)
+
+
+def lower_congruence(A: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """What is not above the diagonal in ``A K A^T`` for lower-triangular ``A``, without most other products.
+
+    Above the diagonal, what stands there is not zero.
+    """
+    groups, M = lower_groups(A.shape[-1]), A.shape[-1]
+    rows = [_with_zeros(matmul(A[..., start:end, :end], K[..., :end, :end]), M) for start, end in groups]
+    left, columns = concatenate(rows, -2), []
+    for start, end in groups:
+        part = matmul(A[..., start:end, :end], left[..., start:, :end].mT)
+        columns.append(_with_zeros(part, M, before=True).mT)
+    return concatenate(columns, -1)
+
+
+def lower_gram(A: Float[Array, "*batch M M"], B: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
+    """``A^T B`` of lower-triangular matrices with zeros above the diagonal, without most products with zeros."""
+    rows = []
+    for start, end in lower_groups(A.shape[-1]):
+        part = matmul(A[..., start:, start:end].mT, B[..., start:, :end])
+        rows.append(_with_zeros(part, A.shape[-1]))
+    return jnp.tril(concatenate(rows, -2))
+
+
+def _with_zeros(part: Float[Array, "*batch K _"], size: int, before: bool = False) -> Float[Array, "*batch K {size}"]:
+    """``part`` with columns of zeros behind it, or before it."""
+    if part.shape[-1] == size:
+        return part
+    zeros = jnp.zeros((*part.shape[:-1], size - part.shape[-1]), part.dtype)
+    return jnp.concatenate([zeros, part] if before else [part, zeros], axis=-1)
 
 
 class KroneckerProduct(_OfSquares):

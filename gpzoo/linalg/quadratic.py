@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -18,12 +17,10 @@ from gpzoo.linalg.operators import (
     concatenate,
     diagonal,
     kronecker_matmul,
+    lower_groups,
     matmul,
     total,
 )
-
-#: Columns of a triangular matrix that are multiplied at once; smaller products are slower than the zeros they save.
-COLUMNS = 150
 
 
 def spread(
@@ -57,13 +54,6 @@ def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array
         return squares(B, L)
     groups = _lower_columns(L)
     return total(jnp.sum(jnp.square(_side_by_side(B[-len(part) :], part)), axis=-1).T for part in groups)
-
-
-def lower_product(L: Float[Array, "M M"], B: Float[Array, "M N"]) -> Float[Array, "M N"]:
-    """``L B`` for lower-triangular ``L``, without most products with the zeros above the diagonal."""
-    M, count = len(L), max(1, len(L) // COLUMNS)
-    ends = [M * i // count for i in range(count + 1)]
-    return jnp.concatenate([matmul(L[start:end, :end], B[:end]) for start, end in pairwise(ends)])
 
 
 def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -114,9 +104,7 @@ def _lower_trace_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Arr
 
 def _lower_columns(L: Float[Array, "D M M"]) -> list[Float[Array, "_ D _"]]:
     """Columns of lower-triangular matrices, rows first, in groups that each lack the rows of zeros above them."""
-    M = L.shape[-1]
-    count = max(1, M // COLUMNS)
-    starts = [M * i // count for i in range(count)]
+    starts = [start for start, _ in lower_groups(L.shape[-1])]
     # Parts of a split, because their derivatives are put beside each other; those of slices are added up.
     parts = jnp.split(L, starts[1:], axis=-1)
     return [jnp.swapaxes(part[:, start:], 0, 1) for start, part in zip(starts, parts, strict=True)]

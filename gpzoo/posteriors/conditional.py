@@ -23,8 +23,7 @@ from gpzoo.inducing.kuu_kuf import Kuf, Kuu, jitter_of
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.kernels.base import Kernel, has_sum
 from gpzoo.linalg.factorise import times_inverse, upper_root_of_rest
-from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, matmul
-from gpzoo.linalg.quadratic import lower_product
+from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, lower_product, matmul
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.base import Conditional, Form, log_normal
 from gpzoo.processes.process import GaussianProcess

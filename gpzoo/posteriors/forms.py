@@ -19,6 +19,7 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import static
+from gpzoo.linalg.operators import lower_gram
 from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.processes.process import to_event_shape
@@ -345,7 +346,7 @@ def _natural_factor(
     divided by ``S``, which can be nearly singular.
     """
     L, M = jnp.tril(L), L.shape[-1]
-    half = jnp.tril(linalg.matmul(L.mT, jnp.tril(slope)))
+    half = lower_gram(L, jnp.tril(slope))
     B = jnp.eye(M, dtype=L.dtype) + rate * (half + jnp.tril(half, -1).mT)
 
     def upper(B: Array) -> Array:

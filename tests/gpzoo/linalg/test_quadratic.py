@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpzoo.linalg import factorise, quadratic
+from gpzoo.linalg import factorise, operators
 from gpzoo.posteriors import forms
 
 
 @pytest.mark.parametrize("columns", [100, 3, 1])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_groups_of_columns_change_neither_values_nor_derivatives(monkeypatch, columns, outputs):
-    monkeypatch.setattr(quadratic, "COLUMNS", columns)
+    monkeypatch.setattr(operators, "GROUP", columns)
     rng = np.random.default_rng(0)
     scale, B = rng.normal(size=(outputs, 10, 10)), rng.normal(size=(10, 4))
     slopes = rng.normal(size=(outputs, 4))
@@ -30,6 +30,26 @@ def test_groups_of_columns_change_neither_values_nor_derivatives(monkeypatch, co
     slope = np.tril(2 * weighted @ L) + np.eye(10) / diagonal[:, None]
     np.testing.assert_allclose(by_scale, slope, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(by_B, 2 * np.einsum("dn,dmk,kn->mn", slopes, S, B), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("group", [1, 2, 5, 100])
+@pytest.mark.parametrize(("batch", "size"), [((), 11), ((2,), 7), ((3, 2), 4), ((), 1)])
+def test_groups_of_rows_change_no_product(monkeypatch, batch, size, group):
+    monkeypatch.setattr(operators, "GROUP", group)
+    rng = np.random.default_rng(size)
+    A, B, K = rng.normal(size=(3, *batch, size, size))
+    A, B, C = np.tril(A), np.tril(B), rng.normal(size=(*batch, size, 3))
+    found = jax.jit(
+        lambda A, B, C, K: (
+            operators.lower_product(A, C),
+            operators.lower_product(A, B, lower=True),
+            operators.lower_gram(A, B),
+            jnp.tril(operators.lower_congruence(A, K)),
+        )
+    )(A, B, C, K)
+    transposed = np.swapaxes(A, -1, -2)
+    for one, expected in zip(found, (A @ C, A @ B, np.tril(transposed @ B), np.tril(A @ K @ transposed)), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [11, 37])
