@@ -74,6 +74,7 @@ _said = "A quick build: outputs and pictures are of shortened trainings, numbers
 html_theme_options = {"announcement": _said} if _quick else {}
 html_title = f"gpzoo {release}"
 html_static_path = ["_static"]
+html_logo = html_favicon = "_static/logo.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False

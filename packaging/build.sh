@@ -9,6 +9,10 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 git -C "$root" archive HEAD | tar -x -C "$work"
 home="$(sed -n 's/^Homepage = "\(.*\)"$/\1/p' "$work/pyproject.toml")"
+if [[ -z "$home" ]]; then
+  echo "pyproject.toml has no Homepage yet: python packaging/publish.py REPOSITORY SITE, and commit." >&2
+  exit 1
+fi
 version="$(sed -n 's/^version = "\(.*\)"$/\1/p' "$work/pyproject.toml")"
 if [[ "$1" != "v$version" ]]; then
   echo "The tag is $1, and pyproject.toml has version $version." >&2

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -169,13 +170,35 @@ def test_what_is_said_of_the_package_is_said_alike():
     assert (cited["version"], cited["license"]) == (project["version"], project["license"])
     assert cited["title"].startswith(f"{project['name']}:")
     assert [{"name": author}] == archived["creators"] == project["authors"]
-    assert (cited["repository-code"], cited["url"]) == (project["urls"]["Homepage"], project["urls"]["Documentation"])
+    urls = project.get("urls", {})
+    assert (cited.get("repository-code"), cited.get("url")) == (urls.get("Homepage"), urls.get("Documentation"))
     recipe = (ROOT / "packaging" / "conda" / "recipe.yaml").read_text(encoding="utf-8")
     needed = {line.replace(" ", "") for line in re.findall(r"^    - (.+)$", recipe.split("  run:")[1], re.MULTILINE)}
     assert {name.replace("[h5py]", "") for name in project["dependencies"]} <= needed
     assert f'version: "{project["version"]}"' in recipe
     first = re.search(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert first and first[1] == gpzoo.__version__ == project["version"]
+
+
+def test_publishing_is_one_change(tmp_path):
+    """No file names an address that is not there yet; one command puts it everywhere."""
+    publish = runpy.run_path(str(ROOT / "packaging" / "publish.py"))["publish"]
+    names = ["pyproject.toml", "CITATION.cff", "README.md", "docs/index.md", ".zenodo.json"]
+    (tmp_path / "docs").mkdir()
+    for name in names:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert "gpzoo.github.io" not in text and "pip install gpzoo" not in text, name
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    publish(tmp_path, "https://example.org/gpzoo", "https://example.org/site/")
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls["Documentation"] == "https://example.org/site/" and urls["Homepage"] == "https://example.org/gpzoo"
+    for name in names[1:4]:
+        said = (tmp_path / name).read_text(encoding="utf-8")
+        assert "url: https://example.org/site/" in said or "`pip install gpzoo`, or `pip install .`" in said, name
+    archived = json.loads((tmp_path / ".zenodo.json").read_text(encoding="utf-8"))
+    assert archived["related_identifiers"][0]["identifier"] == urls["Documentation"]
+    with pytest.raises(SystemExit, match="published already"):
+        publish(tmp_path, "https://example.org/gpzoo", "https://example.org/site/")
 
 
 @cache

@@ -4,14 +4,17 @@ import base64
 import gzip
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parents[1]
-SITE = "https://gpzoo.github.io/gpzoo"
-_INSTALL = '%pip install -q "gpzoo[reproductions]" pandas'
+_URLS = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
+#: Where the site is, if anywhere yet.
+SITE = _URLS.get("Documentation", "").rstrip("/")
+_INSTALL = '%pip install -q "gpzoo[reproductions]" pandas'  # where gpzoo is installed: its extras
 
 
 def notebook(page: Path) -> dict[str, Any]:
@@ -25,7 +28,10 @@ def notebook(page: Path) -> dict[str, Any]:
             f'pathlib.Path("{name}").write_bytes(gzip.decompress(base64.b64decode(held)))'
         )
     text = re.sub(r'"\.\./_static/([\w.]+)"', r'"\1"', text)
-    text = re.sub(r"\]\(([\w./]+)\.md", lambda link: f"]({_address(page, link[1])}.html", text)
+    if SITE:
+        text = re.sub(r"\]\(([\w./]+)\.md", lambda link: f"]({_address(page, link[1])}.html", text)
+    else:
+        text = re.sub(r"\[([^\]]+)\]\([\w./]+\.md[^)]*\)", r"\1", text)
     cells = [_cell("code", source) for source in needed]
     for part in re.split(r"(^```\{code-cell\}\n.*?^```\n)", text, flags=re.DOTALL | re.MULTILINE):
         if part.startswith("```{code-cell}"):
