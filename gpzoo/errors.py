@@ -1,4 +1,4 @@
-"""Errors of computations that cannot go on, which keep results until then, and warnings."""
+"""Errors of computations that cannot go on, with the results until then, and warnings."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 
 class GPZooError(Exception):
-    """A computation that could not go on, though its arguments were accepted.
+    """The base class of errors in computations that could not go on, although their arguments were accepted.
 
-    :class:`FactorisationError`, :class:`~gpzoo.NonFiniteError` and
-    :class:`~gpzoo.CheckpointError` are its kinds. Arguments that are refused raise ``ValueError`` or
-    ``TypeError`` instead, before anything is computed.
+    Its subclasses are :class:`FactorisationError`, :class:`~gpzoo.NonFiniteError` and :class:`~gpzoo.CheckpointError`.
+    Arguments that gpzoo refuses raise ``ValueError`` or ``TypeError`` instead, before anything is computed.
 
     Example:
         >>> from gpzoo import GPZooError, NonFiniteError
@@ -23,16 +22,16 @@ class GPZooError(Exception):
         The bound is nan. {'f_variance': 1.0}
 
     Args:
-        message: the failure, its place, and the way out.
-        result: the result until then.
+        message: the failure, where it happened, and what to do.
+        result: the result until the failure.
 
     Attributes:
-        result: of a training that failed, the :class:`~gpzoo.inference.Trained` with the last good parameters, those
-            at which the bound was last finite; ``None`` where nothing had been computed.
-        finished: where several trainings follow each other (:func:`~gpzoo.inference.compare`,
-            :func:`~gpzoo.models.fit_deep_kernel`), what those before gave, by name; ``None`` elsewhere.
+        result: after a failed training, the :class:`~gpzoo.inference.Trained` with the last parameters at which the
+            bound was finite; ``None`` if nothing had been computed.
+        finished: if several trainings follow each other (:func:`~gpzoo.inference.compare`,
+            :func:`~gpzoo.models.fit_deep_kernel`), the results of the finished trainings, by name; ``None`` otherwise.
 
-    Errors of other kinds that end a training, such as those of a callback, have both attributes too.
+    Errors of other kinds that end a training, such as errors of a callback, have both attributes too.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -41,7 +40,7 @@ class GPZooError(Exception):
 
 
 class PrecisionWarning(UserWarning):
-    """Numbers that float32 does not hold as well as the computation needs.
+    """A warning about numbers that float32 does not hold as precisely as the computation needs.
 
     Example:
         >>> import jax, numpy as np, warnings
@@ -59,7 +58,7 @@ class PrecisionWarning(UserWarning):
 
 
 class FactorisationError(GPZooError, ValueError):
-    """A covariance matrix that is not numerically positive definite; the message names it and says how to go on.
+    """The error for a covariance matrix that is not numerically positive definite; the message says what to do.
 
     Example:
         >>> import jax, numpy as np
@@ -74,7 +73,7 @@ class FactorisationError(GPZooError, ValueError):
 
 
 class NonFiniteError(GPZooError, FloatingPointError):
-    """Training met a bound or gradient that is not finite; ``result`` holds the last state where the bound was.
+    """The error for a bound or gradient that is not finite; ``result`` holds the last state with a finite bound.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -93,7 +92,7 @@ class NonFiniteError(GPZooError, FloatingPointError):
 
 
 class CheckpointError(GPZooError, RuntimeError):
-    """A checkpoint that cannot be read, or that belongs to another training.
+    """The error for a checkpoint that cannot be read, or that belongs to another training.
 
     Example:
         >>> import pathlib, tempfile
@@ -109,7 +108,7 @@ class CheckpointError(GPZooError, RuntimeError):
 
 
 class DatasetError(RuntimeError):
-    """A data set that cannot be had; the message is one line of printable text and says how to go on.
+    """The error for a data set that is not available; the message is one line of printable text and says what to do.
 
     Example:
         >>> from gpzoo.tables import ParquetTable
@@ -124,19 +123,19 @@ class DatasetError(RuntimeError):
 
 
 def plain(text: str) -> str:
-    """Text in one line, unprintable characters escaped: names and messages may come out of a hostile file."""
+    """Text in one line, with unprintable characters escaped: names and messages may come from a hostile file."""
     joined = " ".join(text.splitlines())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in joined)
 
 
 def keep_in(error: BaseException, name: str, computed: Callable[[], Any], where: str) -> None:
-    """Keep the results until an error in the error, with a note that says so.
+    """Attach results to an error as an attribute, with a note that says so.
 
     Args:
-        error: of any kind; an attribute that it has under this name stays.
-        name: of the attribute, ``"result"`` or ``"finished"``.
-        computed: makes its value.
-        where: how far the computation had come, the note's beginning.
+        error: an error of any kind; an attribute that it already has under this name stays.
+        name: name of the attribute, ``"result"`` or ``"finished"``.
+        computed: function that makes the attribute's value.
+        where: how far the computation had come; the note begins with it.
     """
     said = f"What it computed is in this error's .{name}."
     if getattr(error, name, None) is not None:

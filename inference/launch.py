@@ -1,10 +1,10 @@
-"""Launcher of several processes of a script on one machine, which are started, watched, and ended as one.
+"""Launcher of a script in several processes on one machine: it starts, watches and ends them as one.
 
     python -m gpzoo.inference.launch --processes 2 script.py --its-own options
 
-In a cluster that is the work of ``srun``, ``mpirun`` or Kubernetes, which :func:`~gpzoo.inference.all_devices` knows.
-On one machine these are not there as a rule, and a launcher of another library, such as ``torchrun``, would bring that
-library, and set none of the variables by which JAX finds the processes.
+In a cluster, ``srun``, ``mpirun`` or Kubernetes does this, and :func:`~gpzoo.inference.all_devices` knows them. One
+machine usually does not have them. A launcher of another library, such as ``torchrun``, would bring that library, and
+set none of the variables by which JAX finds the processes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from collections.abc import Sequence
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training.devices import PROCESS
 
-#: Seconds that processes have to end: those that were asked to write a checkpoint, and those that wait for a dead one.
+#: Seconds that processes have to end: those asked to write a checkpoint, and those that wait for a dead process.
 _CHECKPOINT, _DEAD = 60.0, 5.0
 
 
 def launch(processes: int, command: Sequence[str]) -> int:
     """Run a script in several processes, which :func:`~gpzoo.inference.all_devices` joins.
 
-    If one dies, the others are ended: SIGTERM, then SIGKILL. SIGINT and SIGTERM go to all of them, so that a training
-    writes its checkpoint.
+    If one process dies, the others are ended: by SIGTERM, then SIGKILL. SIGINT and SIGTERM go to all processes, so that
+    a training writes its checkpoint.
 
     Args:
-        processes: how many.
+        processes: number of processes.
         command: the script, ``.py``, and its arguments.
 
     Returns:
@@ -51,7 +51,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
         try:
             for number in range(processes):
                 environment = os.environ | {"JAX_COORDINATOR_ADDRESS": address, PROCESS: f"{number}/{processes}"}
-                # In a session of its own, or a terminal would interrupt it a second time.
+                # In its own session, because a terminal would otherwise interrupt it a second time.
                 running.append(subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True))
             dead = _wait(running, signals)
             if signals.received:
@@ -74,7 +74,7 @@ def launch(processes: int, command: Sequence[str]) -> int:
 
 
 def _wait(running: Sequence[subprocess.Popen], signals: Signals) -> int | None:
-    """Wait for all, for one that dies, whose number is returned, or for a signal."""
+    """Wait until all end, one dies (its number is returned), or a signal comes."""
     while not signals.received:
         for number, process in enumerate(running):
             if process.poll():
@@ -86,7 +86,7 @@ def _wait(running: Sequence[subprocess.Popen], signals: Signals) -> int | None:
 
 
 def _end(running: Sequence[subprocess.Popen], number: int, seconds: float) -> None:
-    """Send a signal to all that run, and kill those that do not end in time."""
+    """Send a signal to all running processes, and kill those that do not end in time."""
     for process in running:
         if process.poll() is None:
             process.send_signal(number)

@@ -1,4 +1,4 @@
-"""Trackers of trainings in MLflow or TensorBoard: callbacks of :func:`gpzoo.inference.fit`."""
+"""Trackers of trainings in MLflow or TensorBoard, as callbacks of :func:`gpzoo.inference.fit`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpzoo._extras import needs
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.training.callbacks import Metrics
 
-#: Parameters with more entries are not tracked: those of ``q(u)``, inducing inputs and networks.
+#: Parameters with more entries are not tracked: parameters of ``q(u)``, inducing inputs and networks.
 _MOST_ENTRIES = 16
 
 #: Largest number of points of a tracked bound, and of metrics that MLflow takes at once.
@@ -29,8 +29,8 @@ class TensorBoard:
     ``with TensorBoard("runs/board") as board: board.bound(fit(key, svi, 5000, X, y, callback=board))``
 
     Args:
-        folder: of the events, one for each training: ``tensorboard --logdir`` of the folder above compares them.
-        metrics: function of the parameters to numbers by name.
+        folder: folder of the events, one for each training: ``tensorboard --logdir`` of the folder above compares them.
+        metrics: function from the parameters to numbers by name.
 
     Raises:
         MissingExtraError: without tensorboardX.
@@ -42,13 +42,13 @@ class TensorBoard:
         self.writer, self.metrics = SummaryWriter(os.fspath(folder)), metrics
 
     def __call__(self, step: int, seconds: float, params: Mapping[str, Any], loss: Any = None) -> None:
-        """Write what is tracked after ``step`` steps."""
+        """Write the metrics after ``step`` steps."""
         for name, value in _tracked(seconds, params, self.metrics, loss).items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def bound(self, trained: Trained) -> None:
-        """Write the evidence lower bound of every step, or means over several, at most 1,000, in nats."""
+        """Write the evidence lower bound of every step, or of means over several steps, at most 1,000, in nats."""
         for step, value in _bound(trained):
             self.writer.add_scalar("bound", value, step)
 
@@ -65,7 +65,7 @@ class MLflow:
     ``with mlflow.start_run(): flow = MLflow(); flow.bound(fit(key, svi, 5000, X, y, callback=flow))``
 
     Args:
-        metrics: function of the parameters to numbers by name.
+        metrics: function from the parameters to numbers by name.
 
     Raises:
         MissingExtraError: without MLflow.
@@ -77,13 +77,13 @@ class MLflow:
         self.mlflow, self.metrics = mlflow, metrics
 
     def __call__(self, step: int, seconds: float, params: Mapping[str, Any], loss: Any = None) -> None:
-        """Log what is tracked after ``step`` steps."""
+        """Log the metrics after ``step`` steps."""
         numbers = _tracked(seconds, params, self.metrics, loss)
         # MLflow refuses names with other characters.
         self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in numbers.items()}, step=step)
 
     def bound(self, trained: Trained) -> None:
-        """Log the evidence lower bound of every step, or means over several, at most 1,000, in nats."""
+        """Log the evidence lower bound of every step, or of means over several steps, at most 1,000, in nats."""
         run, now, Metric = self.mlflow.active_run(), int(1000 * time.time()), self.mlflow.entities.Metric
         batch = [Metric("bound", value, now, step) for step, value in _bound(trained)]
         self.mlflow.MlflowClient().log_batch(run.info.run_id, batch)
@@ -103,7 +103,7 @@ def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None,
 
 
 def _bound(trained: Trained) -> Iterator[tuple[int, float]]:
-    """Numbers of steps and mean bounds over the steps before, after the point before."""
+    """Step numbers, and the mean bound over the steps since the point before."""
     if trained.losses.ndim != 1:
         raise ValueError(f"These are {len(trained.losses)} trainings: track one of them, such as trained.member(0).")
     ends = np.unique(np.linspace(0, trained.losses.size, min(trained.losses.size, _MOST_POINTS) + 1).astype(int))

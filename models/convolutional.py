@@ -1,8 +1,8 @@
-"""Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017): every model of the paper, and an heir.
+"""Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017): every model of the paper, and a later one.
 
 As in the authors' code, sums over patches are divided by the number of patches, which only rescales variances, and
-kernels have a little white noise. Images are ``[N, H, W, C]`` with pixels in [0, 1]; two classes use the probit
-Bernoulli likelihood, more the robust-max.
+kernels have a little white noise. Images are ``[N, H, W, C]`` with pixels in [0, 1]. Two classes use the probit
+Bernoulli likelihood, and more classes use the robust-max likelihood.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def convolutional_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """``f(x) = (1 / P) sum_p w_p g(x[p])``, ``g ~ GP(0, RBF)`` on the ``P`` patches, one function per class.
+    """The convolutional GP for images, with one function per class: ``f(x) = (1 / P) sum_p w_p g(x[p])``.
 
-    These are eq. 13 and 17 divided by ``P``, as in the authors' code: ``variance`` is that of a mean of responses.
-    With ``weighted=False`` all weights are one and the model is translation invariant (section 4.1). The patches of
-    every channel are separate, the baseline of section 4.4. Inducing variables are patches (eq. 15, 16 and 19):
-    ``InducingGuide(convolutional_gp, unique_patches(750))``.
+    ``g ~ GP(0, RBF)`` acts on the ``P`` patches. These are eq. 13 and 17 divided by ``P``, as in the authors' code:
+    ``variance`` refers to a mean of responses. With ``weighted=False``, all weights are one and the model is
+    translation invariant (section 4.1). The patches of every channel are separate, which is the baseline of section
+    4.4. Inducing variables are patches (eq. 15, 16 and 19): ``InducingGuide(convolutional_gp, unique_patches(750))``.
 
     Example:
         >>> import jax, numpy as np
@@ -56,10 +56,10 @@ def convolutional_gp(
         X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
-        weighted: one weight per patch, trained (section 4.2), or none.
+        weighted: whether each patch has a trained weight (section 4.2).
         num_classes: number of classes.
         variance: initial variance of ``g``.
-        lengthscale: its initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of ``g``, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
         num_data: rows of the whole data, if ``X`` is a minibatch.
         **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
@@ -85,13 +85,14 @@ def translation_insensitive_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """``f(x) = (1 / P) sum_p w_p g(x[p], p)``: patches that know their places, TICK.
+    """The translation-insensitive convolutional GP (TICK): responses depend on patches and on their places.
 
-    Dutordoir, van der Wilk, Artemev and Hensman 2020, *Bayesian image classification with deep convolutional Gaussian
-    processes*: ``g`` has the product of a kernel of patches and one of their places, so that the response to a patch
-    changes slowly over the image. In between are the convolution of :func:`convolutional_gp` without weights, for a
-    ``place_lengthscale`` far above 1, and a response of its own at every place, far below. Patches are of all channels.
-    Inducing variables are patches with places: ``InducingGuide(translation_insensitive_gp, unique_patches(750))``.
+    ``f(x) = (1 / P) sum_p w_p g(x[p], p)`` (Dutordoir, van der Wilk, Artemev and Hensman 2020, *Bayesian image
+    classification with deep convolutional Gaussian processes*). ``g`` has the product of a kernel of patches and a
+    kernel of places, so that the response to a patch changes slowly over the image. If ``place_lengthscale`` is far
+    above 1, the model tends to :func:`convolutional_gp` without weights; if it is far below 1, every place has its own
+    response. Patches have all channels. Inducing variables are patches with places:
+    ``InducingGuide(translation_insensitive_gp, unique_patches(750))``.
 
     Example:
         >>> import jax, numpy as np
@@ -108,11 +109,12 @@ def translation_insensitive_gp(
         X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
-        weighted: one weight per patch beside the kernel of places, trained, or none.
+        weighted: whether each patch also has a trained weight, beside the kernel of places.
         num_classes: number of classes.
         variance: initial variance of ``g``.
-        lengthscale: its initial lengthscale, in units of pixel values.
-        place_lengthscale: the same of places, in units of the way from the first patch of the image to the last.
+        lengthscale: initial lengthscale of patches, in units of pixel values.
+        place_lengthscale: initial lengthscale of places; 1 is the distance from the first patch of the image to the
+            last.
         white: variance of the white noise, fixed; 0 for none.
         num_data: rows of the whole data, if ``X`` is a minibatch.
         **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the probit Bernoulli or robust-max,
@@ -141,13 +143,13 @@ def convolutional_plus_rbf_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """``f(x) = f_conv(x) + f_rbf(x)``: weighted convolution, and an RBF of the whole image (section 4.3, eq. 20-21).
+    """A weighted convolution plus an RBF of the whole image: ``f(x) = f_conv(x) + f_rbf(x)`` (section 4.3, eq. 20-21).
 
-    The convolution is that of :func:`convolutional_gp`, divided by the number of patches.
+    The convolution is the one of :func:`convolutional_gp`, divided by the number of patches.
 
     Inducing variables are patches for the convolution and images for the RBF:
-    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two are correlated in
-    ``q(u)``, unless ``covariance="block_diagonal"`` (mean-field).
+    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two sets are correlated
+    in ``q(u)``, unless ``covariance="block_diagonal"`` (mean-field).
 
     Example:
         >>> import jax, numpy as np
@@ -168,9 +170,9 @@ def convolutional_plus_rbf_gp(
         patch_shape: height and width of a patch, in pixels.
         num_classes: number of classes.
         variance: initial variance of the patch response.
-        lengthscale: its initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of the patch response, in units of pixel values.
         rbf_variance: initial variance of the RBF of the image.
-        rbf_lengthscale: its initial lengthscale.
+        rbf_lengthscale: initial lengthscale of the RBF of the image.
         white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code; 0 for none.
         num_data: rows of the whole data, if ``X`` is a minibatch.
         **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
@@ -196,10 +198,11 @@ def colour_patch_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """``f(x) = (1 / P) sum_p w_p g(x[p])`` with ``g`` on patches of all channels together (section 4.4).
+    """The convolutional GP on colour patches, which have all channels together (section 4.4).
 
-    With ``additive=True`` the covariance of ``g`` is a sum over channels (eq. 24-25), each with its own variance and
-    lengthscale. Inducing variables are colour patches: ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
+    ``f(x) = (1 / P) sum_p w_p g(x[p])``. With ``additive=True``, the covariance of ``g`` is a sum over channels (eq.
+    24-25), each with its own variance and lengthscale. Inducing variables are colour patches:
+    ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
 
     Example:
         >>> import jax, numpy as np
@@ -217,10 +220,10 @@ def colour_patch_gp(
         X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
-        additive: whether channels add, or interact.
+        additive: whether the covariance of ``g`` is a sum over channels; otherwise channels interact.
         num_classes: number of classes.
         variance: initial variance of ``g``, or of each channel's part if additive.
-        lengthscale: its initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of the same, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
         num_data: rows of the whole data, if ``X`` is a minibatch.
         **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
@@ -252,11 +255,11 @@ def multi_channel_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])``: one patch response per channel (section 4.4, eq. 22).
+    """The multi-channel convolutional GP, with one patch response per channel (section 4.4, eq. 22).
 
-    The responses share their kernel and their inducing patches (eq. 23): ``InducingGuide(multi_channel_gp,
-    blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's mean-field approximation;
-    ``covariance="full"`` has all correlations between channels.
+    ``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])``. The responses share their kernel and their inducing patches (eq.
+    23): ``InducingGuide(multi_channel_gp, blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's
+    mean-field approximation, and ``covariance="full"`` has all correlations between channels.
 
     Example:
         >>> import jax, numpy as np
@@ -277,7 +280,7 @@ def multi_channel_gp(
         patch_shape: height and width of a patch, in pixels.
         num_classes: number of classes.
         variance: initial variance of the responses.
-        lengthscale: their initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of the responses, in units of pixel values.
         white: variance of the white noise on every patch response, fixed; 0 for none.
         num_data: rows of the whole data, if ``X`` is a minibatch.
         **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the

@@ -1,4 +1,4 @@
-"""Several outputs that depend on each other, each with inputs and missing entries of its own."""
+"""GPs of several correlated outputs, each with its own inputs and missing entries."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def coregionalised_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``Cov[f_d(x), f_e(x')] = B_de k(x, x')``, ``B = W W^T + diag(kappa)``, and noise of each output's own.
+    """The intrinsic model of coregionalisation, for several correlated outputs, each with its own noise.
 
-    The intrinsic model of coregionalisation (Álvarez, Rosasco and Lawrence 2012, *Kernels for vector-valued functions*,
-    section 4.2). A row is one number of one output: a missing number has no row, and outputs may have inputs of their
-    own. Inducing points have an output each: start from some of the rows, ``random_subset(100)``.
+    ``Cov[f_d(x), f_e(x')] = B_de k(x, x')`` with ``B = W W^T + diag(kappa)`` (Álvarez, Rosasco and Lawrence 2012,
+    *Kernels for vector-valued functions*, section 4.2). A row is one number of one output: a missing number has no row,
+    and each output may have its own inputs. Each inducing point belongs to one output: start from some of the rows,
+    ``random_subset(100)``.
 
     Example:
         >>> import jax, numpy as np
@@ -47,8 +48,8 @@ def coregionalised_gp(
         X: ``[N, d + 1]``: the inputs, and in the last column the number of the output, ``0 .. num_outputs - 1``.
         y: targets ``[N]``, best standardised for each output.
         num_outputs: number of outputs.
-        rank: columns of ``W``.
-        kernel: class of ``k``, a stationary kernel; its variance is 1, for ``B`` has one.
+        rank: number of columns of ``W``.
+        kernel: class of ``k``, a stationary kernel; its variance is 1, because ``B`` has the variances.
         noise_variance: initial noise variance of every output, in squared units of ``y``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
@@ -62,7 +63,7 @@ def coregionalised_gp(
 
 
 def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1) -> Kernel:
-    """A kernel of a column with the numbers of categories: ``B_ij`` between ``i`` and ``j``, ``W W^T + diag(kappa)``.
+    """The kernel of a column with numbers of categories: ``B_ij`` between ``i`` and ``j``, ``B = W W^T + diag(kappa)``.
 
     Example:
         >>> import jax, numpy as np
@@ -76,14 +77,15 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
                [2., 5., 5.]], dtype=float32)
 
     Args:
-        name: the parameters are ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which is positive.
+        name: prefix of the parameters ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which is
+            positive.
         X: the inputs ``[N, d]``, whose column has numbers from 0 to ``num - 1``.
         num: number of categories.
-        rank: columns of ``W``.
-        column: of the inputs.
+        rank: number of columns of ``W``.
+        column: number of the column of the inputs.
 
     Raises:
-        ValueError: if a number is not a category, where inputs are concrete, or a count is below one. Inside ``jit``
+        ValueError: if inputs are concrete and a number is not a category, or if a count is below one. Inside ``jit``,
             such a number makes the kernel NaN, which predictions and trainings refuse.
     """
     num, rank = checks.positive_int("num", num), checks.positive_int("rank", rank)
@@ -107,9 +109,9 @@ def _between(x: Array, z: Array, W: Array, kappa: Array) -> Array:
 
 
 def _of(values: Array, number: Array) -> Array:
-    """The entry of a category, whose number is rounded, because means of rows that start inducing points lie between.
+    """The entry of a category; its number is rounded, because inducing points may start at means of rows.
 
-    Inside ``jit`` an unknown number gives NaN, which predictions and trainings refuse, and not a neighbour's entry.
+    Inside ``jit``, an unknown number gives NaN and not the entry of a neighbour; predictions and trainings refuse NaN.
     """
     i = jnp.round(number).astype(jnp.int32)
     known = ((i >= 0) & (i < len(values))).reshape(i.shape + (1,) * (values.ndim - 1))

@@ -32,10 +32,10 @@ def deep_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``h_l = GP_l(h_(l-1)) + h_(l-1) W_l``, ``h_0 = x``, and ``f = GP(h_L)`` under a likelihood (eq. 1 and 11).
+    """A deep GP: ``h_l = GP_l(h_(l-1)) + h_(l-1) W_l``, ``h_0 = x``, and ``f = GP(h_L)`` under a likelihood.
 
-    Inner layers are the sites ``layer_0``, ``layer_1``, ..., the last one is ``f``. The paper's posterior (eq. 12) is
-    ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
+    See eq. 1 and 11. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last layer is ``f``. The paper's
+    posterior (eq. 12) is ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
 
     Example:
         >>> import jax, numpy as np
@@ -54,17 +54,17 @@ def deep_gp(
         X: inputs ``[N, d]``, best standardised.
         y: observations ``[N, ...]``.
         layers: the inner layers, from the input upwards. A matrix ``W``, ``[width below, width]``, is a layer with the
-            mean ``h W`` (see :func:`linear_layers`); a number is a layer of that width with mean zero. Such a layer
-            starts at zero everywhere: give the layer above ``InducingPoints``, unless inputs are propagated, because
-            initialisers find no distinct inputs for it. Without inner layers this is a single GP.
+            mean ``h W`` (see :func:`linear_layers`); a number is a layer of that width with mean zero. A layer with
+            mean zero starts at zero everywhere, so initialisers find no distinct inputs for the layer above: give that
+            layer ``InducingPoints``, unless inputs are propagated. Without inner layers, this is a single GP.
         propagate_inputs: whether every layer but the first also sees ``x`` (Duvenaud et al. 2014), the alternative to
             linear means; widths below are then ``d`` larger.
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
             :class:`~gpzoo.likelihoods.RobustMax`, or a function that declares its own parameters.
         num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
-            By default each has a noise of its own, see :func:`~gpzoo.models.gaussian`.
+            By default each function has its own noise, see :func:`~gpzoo.models.gaussian`.
         kernel: makes a layer's kernel from the site's name and the layer's inputs.
-        layer_noise: initial noise variance of inner layers, part of their kernels (eq. 11); ``None`` for no noise.
+        layer_noise: initial noise variance of inner layers, a part of their kernels (eq. 11); ``None`` for no noise.
         jitter: absolute jitter on covariance diagonals of every layer; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
 
@@ -93,10 +93,10 @@ def deep_gp(
 
 
 def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
-    """The paper's mean maps for inner layers of these widths ("Further Model Details").
+    """The paper's linear mean maps for inner layers of given widths ("Further Model Details").
 
-    A layer as wide as the one below has the identity; a narrower one projects its inputs onto their principal
-    directions (right singular vectors, not centred); a wider one pads with zeros.
+    A layer as wide as the layer below has the identity. A narrower layer projects its inputs onto their principal
+    directions (right singular vectors, not centred), and a wider layer pads its inputs with zeros.
 
     Example:
         >>> import numpy as np
@@ -106,7 +106,7 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
 
     Args:
         X: training inputs ``[N, d]``; only their second moments are used.
-        widths: of the inner layers, from the input upwards.
+        widths: widths of the inner layers, from the input upwards.
 
     Returns:
         One matrix ``[width below, width]`` per layer, in the precision of ``X``.
@@ -127,7 +127,7 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
             W = np.eye(below, width)
         else:
             W = np.linalg.eigh(moments)[1][:, ::-1][:, :width]
-            # The sign of an eigenvector is arbitrary: its largest entry is made positive.
+            # The sign of an eigenvector is arbitrary, so its largest entry is made positive.
             W = W * np.sign(np.take_along_axis(W, np.abs(W).argmax(0)[None], 0))
         maps.append(jnp.asarray(W, precision(X)))
         moments = W.T @ moments @ W

@@ -33,12 +33,12 @@ def deep_kernel_gp(
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
-    """``p(y | A g(h(x)))``: GPs ``g_k`` on subsets of a network's features ``h``, linearly mixed (section 3, eq. 1).
+    """Deep kernel learning, ``p(y | A g(h(x)))``: mixed GPs ``g_k`` on subsets of a network's features ``h``.
 
-    With ``InducingGuide(program, InducingGrid(64))`` every GP is interpolated from a grid (eq. 2), with
-    ``InducingGuide(program, kmeans(100))`` the kernel is exact. Features are shifted, scaled and squashed to (-1, 1)
-    with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained; they start at those
-    of :func:`feature_range`, or at 0 and 1.
+    See section 3, eq. 1. With ``InducingGuide(program, InducingGrid(64))``, every GP is interpolated from a grid (eq.
+    2). With ``InducingGuide(program, kmeans(100))``, the kernel is exact. Features are shifted, scaled and squashed to
+    (-1, 1) with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained; they start at
+    the values of :func:`feature_range`, or at 0 and 1.
 
     Example:
         >>> import jax, numpy as np
@@ -56,14 +56,14 @@ def deep_kernel_gp(
     Args:
         X: inputs ``[N, ...]``.
         y: observations, such as class labels ``[N]``.
-        network: of the inputs, see :func:`~gpzoo.models.network_of`.
+        network: network of the inputs, see :func:`~gpzoo.models.network_of`.
         subsets: columns of the features that each GP sees, all of one length; ``None`` for a GP on every feature.
         likelihood: distribution of ``y`` given the mixed functions ``[N, num_outputs]``.
-        num_outputs: functions after mixing; ``None`` for as many as there are GPs.
+        num_outputs: number of functions after mixing; ``None`` for the number of GPs.
         kernel: makes the kernels from the site's name and the inputs ``[D, N, G]``; ``None`` for one RBF per GP.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
-        training: whether the network is in training mode (batch normalisation, dropout): for ``fit``,
+        training: whether the network is in training mode (batch normalisation, dropout); for ``fit``, pass
             ``model_kwargs={"training": True}``.
 
     Raises:
@@ -96,7 +96,7 @@ def network_classifier(
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
-    """The network alone: its features are the logits of a softmax (section 5, "Model Training").
+    """A network as classifier, without GPs: its features are the logits of a softmax (section 5, "Model Training").
 
     Example:
         >>> import numpy as np
@@ -144,8 +144,8 @@ def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
     """Initial shifts and scales that put features well inside the bounds.
 
     Args:
-        features: of training inputs, ``[N, q]``.
-        spread: how many standard deviations of a feature are one unit before ``tanh``.
+        features: features of training inputs, ``[N, q]``.
+        spread: number of standard deviations of a feature that are one unit before ``tanh``.
 
     Returns:
         ``feature_shift`` and ``feature_scale``, ``[q]`` each, for ``fit(..., init_params=...)``.

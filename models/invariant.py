@@ -1,9 +1,9 @@
 """Gaussian processes with learned invariances (van der Wilk, Bauer, John, Hensman 2018).
 
-``f`` is the mean of a GP ``g`` over views of the input: transformed images. Their distribution is trained with the
-other parameters, by the same bound. Every program takes a view: an orbit or sampled view; a function of ``X`` that
-returns one, such as :func:`rotation`, :func:`affine` and :func:`deformation` make, with trained parameters; or ``None``
-for no invariance.
+``f`` is the mean of a GP ``g`` over views of the input: transformed images. The distribution of views is trained with
+the other parameters, by the same bound. Every program takes a view. This is an orbit or a sampled view; a function of
+``X`` that returns a view with trained parameters, such as those of :func:`rotation`, :func:`affine` and
+:func:`deformation`; or ``None`` for no invariance.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ def invariant_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f(x) = mean of g(x_a) over p(x_a | x)``, ``g ~ GP(0, RBF)``, ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15).
+    """Invariant GP regression: ``f(x) = mean of g(x_a) over p(x_a | x)``, with learned views ``x_a`` of the input.
 
-    With one-hot ``y``, one output per class and ``shared_noise`` this is the paper's classifier for several classes.
-    Inducing variables are views, ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``;
-    without a view they are inputs, ``random_subset(750)``.
+    ``g ~ GP(0, RBF)`` and ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15). With one-hot ``y``, one output per class and
+    ``shared_noise``, this is the paper's classifier for several classes. Inducing variables are views,
+    ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``. Without a view, they are inputs,
+    ``random_subset(750)``.
 
     Example:
         >>> import jax, numpy as np
@@ -70,7 +71,7 @@ def invariant_gp(
         view: the view, or a function that makes it from the inputs; ``None`` for a GP without invariance.
         num_outputs: number of functions, which share one kernel.
         variance: initial variance of ``g``.
-        lengthscale: its initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of ``g``, in units of pixel values.
         noise_variance: initial noise variance, one number or one for each column of ``y``.
         shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -95,10 +96,11 @@ def invariant_classifier(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """The ``f`` of :func:`invariant_gp`, and a logistic likelihood with the Pólya-Gamma bound (section 4.5).
+    """Invariant GP classification: the ``f`` of :func:`invariant_gp`, and a logistic likelihood (section 4.5).
 
-    The paper has two classes; more are stick-breaking, as it conjectures. Where views are sampled, ``q(omega)`` comes
-    from :func:`recognition`; where moments are exact, it is the optimal one.
+    The likelihood has the Pólya-Gamma bound. The paper has two classes; more classes use stick breaking, as the paper
+    conjectures. If views are sampled, ``q(omega)`` comes from :func:`recognition`. If moments are exact, it is the
+    optimal ``q(omega)``.
 
     Example:
         >>> import jax, numpy as np
@@ -118,8 +120,8 @@ def invariant_classifier(
         view: the view, or a function that makes it from the inputs; ``None`` for a GP without invariance.
         num_classes: number of classes ``K``, with ``K - 1`` functions.
         variance: initial variance of ``g``.
-        lengthscale: its initial lengthscale, in units of pixel values.
-        likelihood: distribution of ``y`` given ``f`` (``[N, K]`` for more than two classes) that replaces these; it
+        lengthscale: initial lengthscale of ``g``, in units of pixel values.
+        likelihood: distribution of ``y`` given ``f`` (``[N, K]`` for more than two classes) in place of the above; it
             must take estimated moments if views are sampled.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
@@ -152,11 +154,11 @@ def invariant_convolutional_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """Views of views: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
+    """An invariant convolution: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
 
-    The convolution shares statistical strength between positions, the view between transformations. Inducing variables
-    are patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per input:
-    take few views and small minibatches.
+    The convolution shares statistical strength between positions, and the view between transformations. Inducing
+    variables are patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per
+    input: take few views and small minibatches.
 
     Example:
         >>> import jax, numpy as np
@@ -178,7 +180,7 @@ def invariant_convolutional_gp(
         patch_shape: height and width of a patch, in pixels.
         num_outputs: number of functions, which share one kernel.
         variance: initial variance of the patch response.
-        lengthscale: its initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of the patch response, in units of pixel values.
         noise_variance: initial noise variance, one number or one for each column of ``y``.
         shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -207,11 +209,11 @@ def invariant_deep_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """A deep GP on invariant features: ``h`` is the paper's GP with ``width`` outputs, ``f = GP(h)``.
+    """A deep GP on invariant features: ``h`` is the paper's GP with ``width`` outputs, and ``f = GP(h)``.
 
-    The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises, because
-    draws cannot be made from estimated moments. Features start at zero: give the upper layer ``InducingPoints``, as in
-    ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+    The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises an error,
+    because draws cannot be made from estimated moments. Features start at zero: give the upper layer
+    ``InducingPoints``, as in ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
     Example:
         >>> import jax, numpy as np
@@ -235,7 +237,7 @@ def invariant_deep_gp(
         likelihood: distribution of ``y`` given ``f``.
         num_outputs: number of functions of the last layer, for likelihoods that take ``[N, K]``.
         variance: initial variance of ``g``.
-        lengthscale: its initial lengthscale, in units of pixel values.
+        lengthscale: initial lengthscale of ``g``, in units of pixel values.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -247,12 +249,12 @@ def invariant_deep_gp(
 
 
 def averaged(network: Network, view: ViewOf) -> Network:
-    """``mean of h(x_a) over p(x_a | x)``: a network's features, averaged over views of its input.
+    """A network's features, averaged over views of its input: ``mean of h(x_a) over p(x_a | x)``.
 
-    A GP on them is invariant as far as the features are (Schwöbel et al. 2022, *Last layer marginal likelihood for
-    invariance learning*): ``deep_kernel_gp(X, y, network=averaged(network, affine()))``. What is trained with the
-    network says how far. In training every input has new views; otherwise all have the same, so that predictions do
-    not change from call to call.
+    A GP on these features is as invariant as the features are (Schwöbel et al. 2022, *Last layer marginal likelihood
+    for invariance learning*): ``deep_kernel_gp(X, y, network=averaged(network, affine()))``. The parameters of the
+    view, trained with the network, set the degree of invariance. In training, every input has new views. Otherwise all
+    inputs have the same views, so that predictions do not change from call to call.
 
     Example:
         >>> import numpy as np
@@ -267,14 +269,14 @@ def averaged(network: Network, view: ViewOf) -> Network:
         ((5, 8), ['angle'])
 
     Args:
-        network: of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch at once, as rows:
-            outside training 64 of each unless said otherwise, so that ``affine(num_views=4, num_fixed=8)`` takes an
-            eighth of the memory.
+        network: network of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch together, as
+            rows. Outside training, there are 64 views of each input by default, so that
+            ``affine(num_views=4, num_fixed=8)`` takes an eighth of the memory.
         view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
 
     Raises:
-        TypeError: when the network is called, if ``view`` is no view.
-        ValueError: likewise, if the views have not the shape of inputs.
+        TypeError: when the network is called, if ``view`` is not a view.
+        ValueError: likewise, if the views do not have the shape of inputs.
     """
 
     def of_views(X: Array, training: bool) -> Array:

@@ -1,6 +1,6 @@
-"""GPs of inputs that nobody has seen: the Bayesian GPLVM, and deep GPs with a latent variable for each row.
+"""GPs of latent inputs: the Bayesian GPLVM, and deep GPs with a latent variable for each row.
 
-Every row has a latent variable, so that the guide is told how to infer it:
+Every row has a latent variable, and the guide must know how to infer it:
 ``InducingGuide(gplvm, kmeans(50), hyperparameters=PerRow({"x": principal_components(y, 2)}))``, or ``Amortised``.
 """
 
@@ -39,11 +39,11 @@ def gplvm(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``y_n ~ N(f(x_n), noise_variance)`` with ``x_n ~ N(0, I)`` (Titsias and Lawrence 2010, *Bayesian GPLVM*).
+    """The Bayesian GPLVM: ``y_n ~ N(f(x_n), noise_variance)`` with latent inputs ``x_n ~ N(0, I)``.
 
-    There is one function for each column of ``y``, with one kernel and, as in the paper, one noise. Moments of ``f``
-    are exact given a draw of ``x``, so that minibatches suffice (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM
-    with stochastic variational inference*).
+    There is one function for each column of ``y``, with one kernel and, as in the paper, one noise (Titsias and
+    Lawrence 2010, *Bayesian GPLVM*). Moments of ``f`` are exact given a draw of ``x``, so that minibatches suffice
+    (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational inference*).
 
     Example:
         >>> import jax, numpy as np
@@ -59,13 +59,13 @@ def gplvm(
         ((20, 2), (6, 5))
 
     Args:
-        rows: the guide finds the latent inputs by these, ``[N, ...]``: numbers of rows for
+        rows: ``[N, ...]``, from which the guide finds the latent inputs: numbers of rows for
             :class:`~gpzoo.inference.PerRow`, or ``y`` itself for :class:`~gpzoo.inference.Amortised`.
         y: data ``[N, D]``.
         num_outputs: ``D``.
         num_latents: ``Q``, the number of latent inputs.
         kernel: makes the kernel from a site name and the latent inputs.
-        likelihood: distribution of ``y`` given ``f``; ``gaussian`` for a noise of each column.
+        likelihood: distribution of ``y`` given ``f``; ``gaussian`` for one noise per column.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``rows`` are a minibatch.
     """
@@ -78,9 +78,9 @@ def gplvm(
 def latent_variable_deep_gp(
     X: Array, y: Array | None = None, *, num_latents: int = 1, num_data: int | None = None, **deep: Any
 ) -> None:
-    """A deep GP of ``(x_n, w_n)`` with ``w_n ~ N(0, I)``: noise that is neither normal nor the same everywhere.
+    """A deep GP of ``(x_n, w_n)`` with latent ``w_n ~ N(0, I)``, for noise that is neither normal nor constant.
 
-    Salimbeni, Dutordoir, Hensman and Deisenroth 2019, *Deep Gaussian processes with importance-weighted variational
+    See Salimbeni, Dutordoir, Hensman and Deisenroth 2019, *Deep Gaussian processes with importance-weighted variational
     inference*, section 3. The densities of a prediction are averaged over ``w`` and may have several modes. The paper's
     bound is :class:`~gpzoo.inference.ImportanceWeightedELBO`.
 
@@ -111,7 +111,7 @@ def _latent(name: str, size: int, like: Array, num_data: int | None) -> Array:
 
 
 def principal_components(y: ArrayLike, num_latents: int = 2) -> Array:
-    """Standardised scores of the first principal components, where the latent inputs of :func:`gplvm` start.
+    """Standardised scores of the first principal components, as initial latent inputs of :func:`gplvm`.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Overlapping mixtures of GPs: every datum belongs to one of several functions, and nobody says which."""
+"""Overlapping mixtures of GPs: every datum belongs to one of several functions, and which one is unknown."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ def mixture_of_gps(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f_k ~ GP(0, k)``, ``z_n ~ Categorical(weights)``, ``y_n ~ N(f_{z_n}(x_n), noise_variance)``.
+    """An overlapping mixture of GPs, for data whose assignment to functions is unknown.
 
-    The data association problem of M. Lázaro-Gredilla, S. Van Vaerenbergh and N. D. Lawrence, *Overlapping Mixtures of
-    Gaussian Processes for the data association problem*, Pattern Recognition 45(4), 2012, with ``z`` summed out instead
-    of a factor ``q(z)``. Functions that start alike often end as the upper and the lower envelope of the data: start at
-    random, ``fit(..., init_params={"f_mean": normal [M, K]})``, and of some starts keep the one with the highest bound.
+    ``f_k ~ GP(0, k)``, ``z_n ~ Categorical(weights)``, ``y_n ~ N(f_{z_n}(x_n), noise_variance)``. This is the data
+    association problem of M. Lázaro-Gredilla, S. Van Vaerenbergh and N. D. Lawrence, *Overlapping Mixtures of Gaussian
+    Processes for the data association problem*, Pattern Recognition 45(4), 2012, with ``z`` summed out instead of a
+    factor ``q(z)``. Functions that start alike often end as the upper and the lower envelope of the data. Start at
+    random, ``fit(..., init_params={"f_mean": normal [M, K]})``, several times, and keep the result with the highest
+    bound.
 
     Example:
         >>> import jax, numpy as np
@@ -47,7 +49,7 @@ def mixture_of_gps(
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.
         num_components: number of functions ``K``, at least two.
-        kernel: makes the kernel, which the functions share, from a site name and the inputs.
+        kernel: makes the kernel that all functions share, from a site name and the inputs.
         noise_variance: initial noise variance, in squared units of ``y``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.

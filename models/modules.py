@@ -1,4 +1,4 @@
-"""Networks in NumPyro programs: modules of flax and equinox, pairs of functions, and images that vary in training."""
+"""Networks in NumPyro programs: modules of flax and equinox, pairs of functions, and augmented images in training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 
-#: A network of these programs: maps inputs, and whether it is in training mode, to features ``[N, q]``.
+#: A network of these programs: a function of inputs, and of whether it is in training mode, to features ``[N, q]``.
 Network = Callable[[Array, bool], Array]
 
 
@@ -36,12 +36,12 @@ def network_of(module: Any, name: str = "network") -> Network:
         ((5, 2), ['network$params'])
 
     Args:
-        module: a flax ``nnx`` module (in its ``train()`` mode in training, else in ``eval()``); a flax ``linen`` module
-            (called with ``training`` or ``train`` if it has such an argument; its dropout draws by the program's
+        module: a flax ``nnx`` module (in its ``train()`` mode in training, otherwise in ``eval()``); a flax ``linen``
+            module (called with ``training`` or ``train`` if it has such an argument; its dropout uses the program's
             keys); an equinox module, which is mapped over the rows; or a pair ``(init, apply)`` as in
             ``jax.example_libraries.stax``. Flax state, such as the running statistics of batch normalisation, is kept,
             and is frozen outside training.
-        name: the parameter is ``<name>$params``, the state ``<name>$state``.
+        name: prefix of the parameter ``<name>$params`` and the state ``<name>$state``.
 
     Raises:
         TypeError: for anything else.
@@ -83,7 +83,7 @@ def _linen(libraries: Any, module: Any, name: str) -> Network:
         state = sorted(set(shapes) - {"params"}) or None
         try:
             jax.eval_shape(lambda variables: module.apply(variables, X, mutable=state or False, **mode), shapes)
-        except InvalidRngError:  # it drops units in this mode
+        except InvalidRngError:  # the module has dropout in this mode
             called = libraries.flax_module(name, module, X, apply_rng=["dropout"], mutable=state, **mode)
             return called(X, rngs={"dropout": numpyro.prng_key()}, **mode)
         return libraries.flax_module(name, module, X, mutable=state, **mode)(X, **mode)
@@ -95,7 +95,7 @@ def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
     """A network that sees images randomly shifted and mirrored in training, and unchanged otherwise.
 
     Residual networks are trained in this way on CIFAR-10 (He et al. 2016). Pixels from outside the image are zero. The
-    draws come from the program's random numbers, new for every image and step.
+    draws come from the program's random numbers and are new for every image and step.
 
     Example:
         >>> import numpy as np
@@ -109,7 +109,7 @@ def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
         (True, (3, 4))
 
     Args:
-        network: of images ``[N, H, W, C]``.
+        network: network of images ``[N, H, W, C]``.
         pixels: the largest shift, in pixels up, down and sideways.
 
     Raises:

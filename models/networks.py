@@ -16,12 +16,12 @@ with needs("flax", "A network of the deep-kernel experiments"):
 
 
 class FullyConnected(nnx.Module):
-    """``d-1000-1000-500-50-c`` with rectified linear units (section 5.1).
+    """A fully connected network, ``d-1000-1000-500-50-c``, with rectified linear units (section 5.1).
 
     Args:
         num_inputs: ``d``; inputs of other rank are flattened.
         num_features: ``c``.
-        widths: of the hidden layers.
+        widths: widths of the hidden layers.
         rngs: keys of the initial weights.
     """
 
@@ -45,7 +45,7 @@ class LeNet(nnx.Module):
     Args:
         num_features: ``c``.
         image_shape: ``(H, W, C)``.
-        hidden: units of the hidden layers before the features; the baseline CNN+ has one layer more.
+        hidden: units of the hidden layers before the features; the baseline CNN+ has one more layer.
         rngs: keys of the initial weights.
     """
 
@@ -73,7 +73,7 @@ class LeNet(nnx.Module):
 class QuickCNN(nnx.Module):
     """Three convolutions of 5x5 with pooling, as in Caffe's CIFAR-10 "quick" example (section 5.3).
 
-    Units of the hidden layer are rectified here; in Caffe's example they are linear.
+    Units of the hidden layer are rectified here, but linear in Caffe's example.
 
     Args:
         num_features: ``c``.
@@ -98,7 +98,7 @@ class QuickCNN(nnx.Module):
     def __call__(self, x: Array) -> Array:
         """Features ``[N, c]``."""
         for i, layer in enumerate(self.convolutions):
-            # Padding does not count in a mean, as in Caffe.
+            # As in Caffe, padding does not count in a mean.
             mean = partial(nnx.avg_pool, window_shape=(3, 3), strides=(2, 2), padding="SAME", count_include_pad=False)
             x = (mean if i else _max_pool)(nnx.relu(layer(x)))
         return self.top(x)
@@ -145,8 +145,8 @@ class AlexNet(nnx.Module):
 def _max_pool(x: Array, width: int = 3, padding: str = "SAME") -> Array:
     """The maxima of every other window.
 
-    XLA takes three times as long for the gradient of ``nnx.max_pool``: 159 ms, here 47 ms, for 100 images of 32x32 and
-    32 channels on one core.
+    XLA takes three times as long for the gradient of ``nnx.max_pool``: 159 ms instead of 47 ms for 100 images of 32x32
+    and 32 channels on one core.
     """
     window, strides = (1, width, width, 1), (1, 2, 2, 1)
     x = jnp.pad(x, lax.padtype_to_pads(x.shape, window, strides, padding), constant_values=-jnp.inf)
@@ -159,7 +159,7 @@ class ResNet20(nnx.Module):
 
     Args:
         num_features: ``c``.
-        channels: of the images.
+        channels: number of channels of the images.
         hidden: units of layers before the features; the original has none.
         rngs: keys of the initial weights.
     """
@@ -184,7 +184,7 @@ class _Residual(nnx.Module):
         self.stride = 1 if narrow == wide else 2
         strides = (self.stride, self.stride)
         options = {"use_bias": False, "kernel_init": _HE, "rngs": rngs}
-        # Centred on the pixels of the shortcut; with strides "SAME" would be centred on their neighbours.
+        # Centred on the pixels of the shortcut; with strides, "SAME" would be centred on their neighbours.
         self.first = nnx.Conv(narrow, wide, (3, 3), strides=strides, padding=((1, 1), (1, 1)), **options)
         self.second = nnx.Conv(wide, wide, (3, 3), **options)
         self.norms = nnx.List([nnx.BatchNorm(wide, momentum=0.9, rngs=rngs) for _ in range(2)])

@@ -1,4 +1,4 @@
-"""GPs whose data are not normal numbers of one size: noise that changes, labels in order, events in space or time."""
+"""GPs for data other than numbers with constant normal noise: changing noise, ordered labels, counts of events."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def heteroscedastic_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``y_n ~ N(f(x_n), exp(g(x_n)))`` with GPs ``f`` and ``g`` (Lázaro-Gredilla and Titsias 2011).
+    """GP regression with input-dependent noise, ``y_n ~ N(f(x_n), exp(g(x_n)))`` (Lázaro-Gredilla and Titsias 2011).
 
-    The columns of the site ``f`` are the function and ``g``, each with an RBF kernel of its own.
+    ``f`` and ``g`` are GPs. They are the two columns of the site ``f``, each with its own RBF kernel.
 
     Example:
         >>> import jax, numpy as np
@@ -43,7 +43,8 @@ def heteroscedastic_gp(
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.
-        noise_variance: whose logarithm ``g`` starts at, in squared units of ``y``; its mean is learned.
+        noise_variance: initial noise variance, in squared units of ``y``. Its logarithm is the mean of ``g``, which is
+            learned.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -64,16 +65,17 @@ def ordinal_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """Ordered logit of a GP (Chu and Ghahramani 2005, *Gaussian processes for ordinal regression*, with their probit).
+    """Ordinal regression, for ordered labels: the ordered logit of a GP.
 
-    The parameter ``cutpoints`` ``[K - 1]`` has no prior. To give it one::
+    Chu and Ghahramani 2005, *Gaussian processes for ordinal regression*, have a probit in place of the logit. The
+    parameter ``cutpoints`` ``[K - 1]`` has no prior. To give it a prior::
 
         prior = dist.TransformedDistribution(dist.Normal(jnp.zeros(2), 1.0).to_event(1), OrderedTransform())
         program = handlers.lift(partial(ordinal_gp, num_classes=3), prior={"cutpoints": prior})
 
-    An :class:`~gpzoo.inference.InducingGuide` takes cutpoints and function to be independent, which data do not tell
-    apart: its intervals of cutpoints are too narrow, with any ``hyperparameters=``. Those of
-    ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, a guide of both together, hold at their level.
+    An :class:`~gpzoo.inference.InducingGuide` takes cutpoints and function to be independent, but data do not tell them
+    apart: its intervals of cutpoints are too narrow, with any ``hyperparameters=``. A joint guide of both,
+    ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, gives intervals that hold at their level.
 
     Example:
         >>> import jax, numpy as np
@@ -88,7 +90,7 @@ def ordinal_gp(
 
     Args:
         X: inputs ``[N, d]``, best standardised.
-        y: labels in order, ``0 .. num_classes - 1``, ``[N]``.
+        y: ordered labels, ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of labels, at least two.
         kernel: makes the kernel from a site name and the inputs.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -112,10 +114,10 @@ def log_gaussian_cox(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``y_n ~ Poisson(e_n rate exp(f(x_n)))``.
+    """A log Gaussian Cox process, for counts of events in space or time: ``y_n ~ Poisson(e_n rate exp(f(x_n)))``.
 
-    Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Cells of space or time have centres ``x_n``
-    and sizes ``e_n``, within which the rate is constant.
+    See Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Cells of space or time have centres
+    ``x_n`` and sizes ``e_n``, and the rate is constant within a cell.
 
     Example:
         >>> import jax, numpy as np
@@ -128,7 +130,7 @@ def log_gaussian_cox(
     Args:
         X: centres ``[N, d]``, best standardised.
         y: counts ``[N]``.
-        exposure: sizes ``[N]``, or any other factor of the rate that is known, 0 or more; ``None`` for 1.
+        exposure: sizes ``[N]``, or any other known factor of the rate, 0 or more; ``None`` for 1.
         kernel: makes the kernel from a site name and the inputs.
         rate: initial rate per unit of exposure.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.

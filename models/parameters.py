@@ -1,4 +1,4 @@
-"""Kernels whose hyperparameters are ``numpyro.param`` sites, so that a model file can say ``rbf("f", X)``."""
+"""Parts of models whose parameters are ``numpyro.param`` sites, so that a model file can say ``rbf("f", X)``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, on
         (Array(0.1, dtype=float32), 'param')
 
     Args:
-        name: of the parameter.
-        value: where it starts.
+        name: name of the parameter.
+        value: initial value.
         like: an array, for its precision.
         one_for_all: whether a handler may give one number for several.
 
     Raises:
-        ValueError: if a handler gives it another number of values, such as ``lift`` with the prior of one number for
-            several, unless ``one_for_all``. One number stands for one of shape ``[1]``.
+        ValueError: if a handler gives the parameter another number of values, such as ``lift`` with the prior of one
+            number for several, unless ``one_for_all``. One number may stand for an array of shape ``[1]``.
     """
     start = jnp.asarray(value, precision(like))
     found = numpyro.param(name, start, constraint=constraints.softplus_positive)
@@ -55,12 +55,12 @@ def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, on
 
 
 def precision(like: Array | GaussianMarginals) -> Any:
-    """The floating dtype of computations on ``like``: its own, or the default one for integers."""
+    """The floating dtype of computations on ``like``: the dtype of ``like``, or the default one for integers."""
     return jax.dtypes.canonicalize_dtype(like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else float)
 
 
 def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0, ard: bool = True) -> RBF:
-    """RBF kernel with parameters ``<name>_variance`` and ``<name>_lengthscale``.
+    """An RBF kernel with parameters ``<name>_variance`` and ``<name>_lengthscale``.
 
     Example:
         >>> import numpy as np
@@ -76,7 +76,7 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
         X: the inputs ``[N, ...]``, for their precision and, with ``ard``, their number of dimensions.
         variance: initial variance.
         lengthscale: initial lengthscales, in the units of ``X``.
-        ard: one lengthscale per dimension (automatic relevance determination), or one for all.
+        ard: whether each dimension has its own lengthscale (automatic relevance determination).
     """
     start = jnp.full(X.shape[-1:] if ard else (), lengthscale, precision(X))
     return RBF(positive(f"{name}_variance", variance, X), positive(f"{name}_lengthscale", start, X))
@@ -89,7 +89,7 @@ def gaussian(
     *,
     shared_noise: bool = False,
 ) -> Gaussian:
-    """Gaussian likelihood with the parameter ``noise_variance``, a noise for each column of ``f``.
+    """A Gaussian likelihood with the parameter ``noise_variance``, one for each column of ``f``.
 
     Example:
         >>> import numpy as np
@@ -103,11 +103,12 @@ def gaussian(
         f: ``[N]`` or ``[N, D]``, array or marginals.
         noise_variance: initial noise variances, in squared units of ``y``: one number, or one for each column.
         missing: as for :class:`~gpzoo.likelihoods.Gaussian`.
-        shared_noise: whether the parameter is as ``noise_variance`` is given, so that one number is the noise of every
-            column. A handler that gives it one number, such as ``lift`` with the prior of one, has it shared as well.
+        shared_noise: whether the parameter has the shape of the given ``noise_variance``, so that all columns share one
+            number. If a handler gives the parameter one number, such as ``lift`` with the prior of one number, columns
+            share it too.
     """
     if np.ndim(noise_variance) == 0 and not shared_noise:
         noise_variance = jnp.full(f.shape[1:], jnp.asarray(noise_variance))
-    # Models that earlier versions trained have one noise.
+    # Models that were trained by earlier versions have one noise.
     noise = positive("noise_variance", noise_variance, f, one_for_all=True)
     return Gaussian(f, noise, missing=missing)

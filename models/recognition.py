@@ -11,7 +11,9 @@ from gpzoo.models.parameters import precision
 
 
 def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
-    """``c`` of ``q(omega_n) = PG(1, c_n)`` from a network of ``(x_n, y_n)`` (learning invariances, section 4.5).
+    """A recognition network for ``c`` of ``q(omega_n) = PG(1, c_n)`` (learning invariances, section 4.5).
+
+    The network takes ``(x_n, y_n)``.
 
     Example:
         >>> import numpy as np
@@ -22,7 +24,7 @@ def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: 
         (5, 2)
 
     Args:
-        name: of the network's parameters, a ``numpyro.param`` site.
+        name: name of the network's parameters, a ``numpyro.param`` site.
         X: inputs ``[N, ...]``.
         y: labels ``[N]``.
         num_classes: number of classes ``K``.
@@ -41,7 +43,7 @@ def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: 
     class Network(linen.Module):
         @linen.compact
         def __call__(self, x: Array) -> Array:
-            # Unlike rectified units, saturating ones do not die after one large step.
+            # Saturating units, unlike rectified units, do not die after one large step.
             return linen.Dense(num_classes - 1)(jnp.tanh(linen.Dense(hidden)(x)))
 
     flat = X.reshape(len(X), -1)

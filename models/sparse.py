@@ -39,7 +39,7 @@ def gp_regression(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``, with a noise for each column of ``y``.
+    """GP regression: ``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``, with a noise for each column of ``y``.
 
     Example:
         >>> import jax, numpy as np
@@ -77,7 +77,9 @@ def gp_classification(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """Two classes: ``y_n ~ Bernoulli(Phi(f(x_n)))``; more: one function per class and the robust-max likelihood.
+    """GP classification, with the probit Bernoulli likelihood for two classes and the robust-max likelihood for more.
+
+    Two classes have one function, ``y_n ~ Bernoulli(Phi(f(x_n)))``. More classes have one function per class.
 
     Example:
         >>> import jax, numpy as np
@@ -94,7 +96,7 @@ def gp_classification(
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of classes ``K``.
         kernel: makes the kernel from a site name and the inputs.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the one named above.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the likelihood named above.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """
@@ -113,15 +115,15 @@ def classify(
 ) -> None:
     """The last part of every classifier of the zoo: ``f ~ GP(0, kernel)``, and labels given ``f``.
 
-    Two classes: one function and the probit Bernoulli likelihood; more: one function per class, with the same kernel,
-    and the robust-max likelihood.
+    Two classes have one function and the probit Bernoulli likelihood. More classes have one function per class, with
+    the same kernel, and the robust-max likelihood.
 
     Args:
         kernel: covariance function on the inputs.
         X: inputs ``[N, ...]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of classes ``K``.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the one named above.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the likelihood named above.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: rows of the whole data, if ``X`` is a minibatch.
     """

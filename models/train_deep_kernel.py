@@ -1,4 +1,4 @@
-"""Training of deep kernels: the network alone, GPs on its features, then both together (SV-DKL, section 5)."""
+"""Training of deep kernels: first the network alone, then GPs on its features, then both (SV-DKL, section 5)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class DeepKernelFit(NamedTuple):
     """The three trained models of :func:`fit_deep_kernel`.
 
     Attributes:
-        network: the network, trained alone; or with the given parameters, and then no losses.
+        network: the network, trained alone; without losses if it has given parameters.
         features: GPs trained on the features of that network (the baseline DNN+GP).
-        joint: everything trained together: ``joint.predict(key, X)``. The program of this and of ``features`` is
+        joint: everything trained together: ``joint.predict(key, X)``. The program of ``joint`` and of ``features`` is
             :func:`deep_kernel_gp` with its arguments.
     """
 
@@ -75,9 +75,9 @@ def fit_deep_kernel(
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
 
-    The optimiser is Adam; each rate decays as a cosine to a hundredth of itself, and the network has weight decay.
-    Every GP starts as the first feature that it sees, so that the program begins where the network ended (on a grid of
-    more than 256 points GPs start at zero).
+    The optimiser is Adam. Each rate decays as a cosine to a hundredth of itself, and the network has weight decay.
+    Every GP starts as the first feature that it sees, so that the program begins where the network ended. (On a grid of
+    more than 256 points, GPs start at zero.)
 
     Example:
         >>> import jax, numpy as np
@@ -91,21 +91,22 @@ def fit_deep_kernel(
         ('network', 'features', 'joint')
 
     Args:
-        rng_key: fixes everything random.
+        rng_key: random key, which fixes everything random.
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
-        network: of the inputs, one feature per class, see :func:`~gpzoo.models.network_of`.
+        network: network of the inputs, with one feature per class, see :func:`~gpzoo.models.network_of`.
         inducing: inducing variables or their initialiser, which sees the features of 5,000 rows; ``None`` for a grid of
             64 points for every GP.
-        num_steps: of the network alone, of GPs on its features, of both together.
-        learning_rates: of the network alone; of the GPs; of the network when both are trained together.
+        num_steps: numbers of steps for the network alone, for GPs on its features, and for both together.
+        learning_rates: learning rates of the network alone, of the GPs, and of the network when both are trained
+            together.
         weight_decay: the network's parameters shrink by this factor times the rate in every step (AdamW).
         pretrained: parameters of a trained network, ``.network.params`` of another call; the first phase is then left
             out.
-        batch_size: rows per minibatch; ``None`` for all.
+        batch_size: rows per minibatch; ``None`` for all rows.
         one_draw: whether a step takes one draw of ``u``, from which all rows of the minibatch are interpolated, as in
-            the paper (section 4); else each row has draws of its own from its marginal, of less noise. Predictions are
-            by marginals either way.
+            the paper (section 4). Otherwise each row has its own draws from its marginal, which have less noise.
+            Predictions use marginals in both cases.
         checkpoint: folder for the checkpoints of all phases; a stopped call continues from there.
         progress: show progress bars; a string is shown as the training's name.
         model_kwargs: further arguments of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
@@ -114,7 +115,7 @@ def fit_deep_kernel(
         ValueError: if inputs are empty or not finite, if ``weight_decay`` is negative, and as
             :func:`~gpzoo.inference.fit` and the programs.
 
-    An error in a later phase carries the finished ones, ``"network"`` and ``"features"``, as ``.finished``.
+    An error in a later phase carries the finished phases, ``"network"`` and ``"features"``, as ``.finished``.
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     for name, each in (("num_steps", num_steps), ("learning_rates", learning_rates)):
@@ -165,7 +166,7 @@ def fit_deep_kernel(
         start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": num_data})
         start = _as_the_network(guide, start, X)
         by_row.setup(few, labels, model_kwargs={"num_data": num_data})
-        # The network is not in training mode, so that its running statistics stay as well.
+        # The network is not in training mode, so that its running statistics stay fixed too.
         features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
         joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
     return DeepKernelFit(alone, features, joint)
@@ -236,9 +237,9 @@ def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientT
 
 
 def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> dict[str, Any]:
-    """Parameters that make every GP the first feature that it sees, so that the program predicts as the network.
+    """Parameters that make every GP the first feature that it sees, so that the program predicts like the network.
 
-    Training then improves on the network; from zero it would first have to learn again to predict as the network.
+    Training then improves on the network. From zero, it would first have to learn again to predict like the network.
     """
     return params | jax.jit(partial(_changed, guide))(params, X[:2])
 
@@ -258,7 +259,7 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
     q = Trained(guide.model, guide, params | changed).posterior(random.key(0), X)["f"]
     L = q.conditional.L
     L = L.factors[0] if isinstance(L, KroneckerProduct) else L
-    # The GP's smooth fit to noisy values: under this prior their corner at the bounds would have a large norm.
+    # The GP's smooth fit to noisy values: under this prior, the corner of the values at the bounds has a large norm.
     K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
     v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T
     return changed | {"f_mean": v, "f_scale": 0.1 * params["f_scale"]}
@@ -275,7 +276,7 @@ def features_of(network: Network, params: Mapping[str, Any], X: Rows, *, batch_s
         network: see :func:`~gpzoo.models.network_of`.
         params: the network's parameters and state, possibly among others, such as a trained model's ``params``.
         X: inputs ``[N, ...]``.
-        batch_size: rows at a time.
+        batch_size: number of rows at a time.
 
     Returns:
         ``[N, q]``.

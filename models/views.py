@@ -20,8 +20,8 @@ class Counts(TypedDict, total=False):
     """Numbers of views.
 
     Attributes:
-        num_views: number per input and step in training.
-        num_fixed: number in prediction.
+        num_views: number of views per input and step in training.
+        num_fixed: number of views in prediction.
     """
 
     num_views: int
@@ -31,7 +31,7 @@ class Counts(TypedDict, total=False):
 def rotation(
     angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
 ) -> Callable[[Array], Affine]:
-    """Rotations by up to ``angle`` degrees either way; trained as ``angle`` (section 5.1).
+    """Rotations by up to ``angle`` degrees in either direction; ``angle`` is trained (section 5.1).
 
     Example:
         >>> import numpy as np
@@ -43,7 +43,7 @@ def rotation(
         (8, ['angle'])
 
     Args:
-        angle: its initial value, which stays fixed unless learned.
+        angle: initial value of the angle, which stays fixed unless ``learn``.
         learn: whether the angle is trained.
         prefix: prefix of the parameter's name, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``, as for :class:`~gpzoo.Affine`.
@@ -57,7 +57,7 @@ def rotation(
     return view
 
 
-#: Initial distances, to either side, of the bounds of :func:`affine` from the identity: degrees, factors, shear and
+#: Initial distances, on either side, of the bounds of :func:`affine` from the identity: degrees, factors, shear and
 #: halves of the image.
 AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
 
@@ -81,7 +81,7 @@ def affine(
     Args:
         widths: initial value of both distances, ``[6]``: rotation in degrees, scales, shear, shifts; see
             :class:`~gpzoo.Affine`.
-        learn: whether they are trained.
+        learn: whether the distances are trained.
         prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.
     """
@@ -101,7 +101,7 @@ def deformation(
     prefix: str = "",
     **counts: Unpack[Counts],
 ) -> Callable[[Array], Deformation]:
-    """Smooth local deformations after small affine maps; trained as ``amplitude``, ``smoothness`` and the bounds.
+    """Smooth local deformations after small affine maps, with trained ``amplitude``, ``smoothness`` and bounds.
 
     Example:
         >>> import numpy as np
@@ -114,9 +114,9 @@ def deformation(
 
     Args:
         amplitude: standard deviation of the displacements, in pixels.
-        smoothness: width of the filter that smooths them, in pixels.
+        smoothness: width of the filter that smooths the displacements, in pixels.
         widths: as for :func:`affine`.
-        learn: whether all these are trained.
+        learn: whether all these parameters are trained.
         prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.
     """

@@ -1,4 +1,4 @@
-"""The entry to the command line, which says what to install if click is missing."""
+"""The entry point of the command line, which says what to install if click is missing."""
 
 import sys
 

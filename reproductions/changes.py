@@ -1,4 +1,4 @@
-"""Settings that the command line changes, ``--set NAME=VALUE``: read, checked beside an experiment's own, applied."""
+"""Changes of settings from the command line, ``--set NAME=VALUE``: read, checked against an experiment's, applied."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpzoo.reproductions.experiment import Experiment, Run
 
-#: Options of an experiment that are facts, and no settings.
+#: Options of an experiment that are facts, and not settings.
 FACTS = ("notes", "selection", "stands_in", "of", "all_splits")
 
-#: Values of settings whose default has no type, or may be 0 where nobody would choose that.
+#: Values for settings whose default has no type, or is 0 although nobody would choose that.
 _EXAMPLES = {"num_inducing": 1, "natural": 0.1, "weighted": 1, "decay": 0.999, "rate": 0.01, "batch_size": 1}
 
 
@@ -44,7 +44,7 @@ def written(value: Any) -> str:
 
 
 def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's options with other values, wherever the names occur; a name that does not is added."""
+    """An experiment's options with other values, wherever the names occur; a name that does not occur is added."""
     return {name: changes[name] for name in changes.keys() - dict(_named(options)).keys()} | _inside(options, changes)
 
 
@@ -61,7 +61,7 @@ def _inside(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _named(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every setting by its name, those of inner tables after the others."""
+    """Every setting by its name; settings of inner tables come after the others."""
     settings = {name: value for name, value in options.items() if name not in FACTS}
     yield from settings.items()
     for value in settings.values():
@@ -70,10 +70,10 @@ def _named(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(experiment: Experiment, run: Run) -> dict[str, Any]:
-    """The settings of a run by name, each with a value that it has: in this run, in another one, or as its default.
+    """The settings of a run by name, each with an example value: from this run, another one, or the default.
 
-    Defaults are those of the dataclass ``SETTINGS`` of the paper's module, else of
-    :class:`~gpzoo.reproductions.training.Setting`, of experiments that name what it needs.
+    Defaults are those of the dataclass ``SETTINGS`` of the paper's module. Without it, they are those of
+    :class:`~gpzoo.reproductions.training.Setting`, for experiments that name what it needs.
     """
     from gpzoo.reproductions.judge import module_of
     from gpzoo.reproductions.training import Setting
@@ -101,7 +101,7 @@ def check_changes(experiment: Experiment, run: Run) -> None:
     """Refuse changes of settings that an experiment does not have, and values that they cannot have.
 
     Raises:
-        ValueError: naming the setting, and those that there are or a value that it has.
+        ValueError: naming the setting, and the existing settings or a value that it has.
     """
     if not run.changes:
         return
@@ -132,7 +132,7 @@ def _fits(name: str, value: Any, example: Any) -> bool:
 
 
 def _like(value: Any, example: Any) -> bool:
-    """Whether a value is of an example's type, and a number positive where the example is."""
+    """Whether a value is of an example's type, and, if the example is a positive number, positive."""
     if isinstance(example, bool) or isinstance(value, bool):
         return isinstance(example, bool) and isinstance(value, bool)
     if isinstance(example, int | float):

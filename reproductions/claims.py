@@ -1,4 +1,4 @@
-"""Claims of the papers: numbers as they are printed, and statements, each with what answers it."""
+"""Claims of the papers: printed numbers and statements, each with the metric or function that answers it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ class Claim:
         where: the table, figure or section.
         what: the claim in words.
         printed: the number, ``None`` for a statement.
-        answer: what of ours answers a number; ``None`` if nothing does.
-        judge: the name of the function of :mod:`gpzoo.reproductions.judge`, or of the paper's module, that says
-            whether a statement holds.
+        answer: the metric of ours that answers a number; ``None`` if nothing does.
+        judge: the name of the function of :mod:`gpzoo.reproductions.judge`, or of the paper's module, that says whether
+            a statement holds.
         arguments: its keyword arguments.
-        needs: the runs that it looks at: ``experiment`` and ``variants``, or ``experiments`` with the variant ``all``.
-            ``some``: those that are recorded will do.
+        needs: the runs that it uses: ``experiment`` and ``variants``, or ``experiments`` with the variant ``all``. With
+            ``some``, the recorded ones are enough.
         by: our reading of a statement's words, such as what "far" means.
-        baseline: whether it is of a method that the paper compares with, and not of its own.
+        baseline: whether it is about a method that the paper compares with, and not its own method.
         reading: whether the number is read off a figure or an axis; it is then never scored.
         why: the reason why nothing answers it.
-        margin: the largest difference from the number that is none, in its unit; ``None`` for that of the metric.
+        margin: the largest difference from the number that counts as none, in its unit; ``None`` for the margin of the
+            metric.
     """
 
     where: str
@@ -69,10 +70,10 @@ class Column:
 
     Attributes:
         title: its heading.
-        key: what stands for it in :attr:`Table.answer`; ``None`` for numbers of others, or that nothing answers.
+        key: its key in :attr:`Table.answer`; ``None`` for numbers of others, or numbers that nothing answers.
         percent: whether its numbers are per cent.
         why: the reason why nothing answers a number of the paper itself.
-        metric: the metric of its numbers, in words, if its heading is one.
+        metric: the metric of its numbers, in words, if its heading is a metric.
         baseline: whether its numbers are of a method that the paper compares with.
     """
 
@@ -105,7 +106,7 @@ class Table:
         title: what it is about.
         answer: experiment, variant and metric of a number, in which ``{row}`` and ``{column}`` stand for their keys.
         metric: the metric of all numbers, in words, unless columns have their own.
-        note: what a reader must know of its numbers, such as a misprint.
+        note: what a reader must know about its numbers, such as a misprint.
         margin: see :attr:`Claim.margin`.
     """
 
@@ -128,7 +129,7 @@ class Table:
             yield column, printed, answer
 
     def claims(self) -> Iterator[Claim]:
-        """The claims in it, without numbers of others."""
+        """The claims in it, without numbers from other papers."""
         for row in self.rows:
             for column, printed, answer in self.cells(row):
                 if printed is not None and (answer is not None or column.why):
@@ -147,16 +148,17 @@ class Paper:
         key: its name on the command line.
         title: its title.
         source: authors and year.
-        about: what it is about, in a sentence or two.
+        about: its subject, in a sentence or two.
         tables: its tables.
-        others: its claims that are in no table.
+        others: its claims that are not in a table.
         experiments: the facts of its experiments by name: description, presets, settings, why it was ``not_run``.
-        telling: the most telling figure: ``figures``, of which the first that is drawn is shown, and its ``words``.
-        by_hand: how its settings were chosen by hand, see :func:`~gpzoo.reproductions.experiment.by_hand`, in which
-            ``presets``.
+        telling: the most telling figure: ``figures``, of which the first drawn one is shown, and its ``words``.
+        by_hand: how its settings were chosen by hand, and in which ``presets``, see
+            :func:`~gpzoo.reproductions.experiment.by_hand`.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
-        differs: what is done otherwise here than in the paper, and misprints of it, a sentence or two each.
-        module: the file with its experiments, of a paper of one's own; ``None`` for a paper of ``gpzoo``.
+        differs: differences between this reproduction and the paper, and misprints of the paper, in a sentence or two
+            each.
+        module: the file with the experiments of a user's own paper; ``None`` for a paper of ``gpzoo``.
     """
 
     key: str
@@ -178,10 +180,10 @@ class Paper:
         return (*(claim for table in self.tables for claim in table.claims()), *self.others)
 
     def numbers(self, experiment: str, variants: Iterable[str]) -> dict[str, dict[str, float | None]]:
-        """The printed numbers of an experiment's variants, by metric: none read off, or of other machines.
+        """The printed numbers of an experiment's variants, by metric, without numbers read off or from other machines.
 
         Raises:
-            ValueError: if a claim is answered by another variant.
+            ValueError: if another variant answers a claim.
         """
         found: dict[str, dict[str, float | None]] = {variant: {} for variant in variants}
         facts = self.experiments.get(experiment, {})
@@ -197,17 +199,17 @@ class Paper:
         return found
 
     def sha256(self) -> str:
-        """The hash of the two files of a paper of one's own."""
+        """The hash of the two files of a user's own paper."""
         assert self.module is not None
         return hashlib.sha256(self.module.read_bytes() + self.module.with_suffix(".toml").read_bytes()).hexdigest()
 
 
 def load(paper: str | Path) -> Paper:
-    """What a paper prints, and the facts of its experiments.
+    """The claims of a paper, and the facts of its experiments.
 
     Args:
-        paper: the name of a paper of ``gpzoo``, or the path of a TOML file of one's own, ``NAME.toml``, whose
-            experiments are in ``NAME.py`` beside it.
+        paper: the name of a paper of ``gpzoo``; or the path of a user's own TOML file, ``NAME.toml``, with the
+            experiments in ``NAME.py`` beside it.
     """
     path = paper if isinstance(paper, Path) else Path(__file__).parent / "papers" / f"{paper}.toml"
     found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -229,7 +231,7 @@ def _claim(printed: str = "", answer: str = "", **facts: Any) -> Claim:
     return Claim(printed=number, answer=Answer(*answer.split()) if answer else None, **facts)
 
 
-#: What is known of each metric.
+#: Facts about each metric.
 METRICS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("metrics.toml").read_text("utf-8"))
 
 
@@ -248,11 +250,11 @@ class Printed(float):
     """A number of a paper, which knows its last digit: ``Printed("1.22 %")`` is 0.0122, rounded by at most 0.00005.
 
     Attributes:
-        text: the number as it is printed, with its standard deviation where one is: ``"0.781±0.001"``.
+        text: the number as it is printed, with its standard deviation if there is one: ``"0.781±0.001"``.
         scale: 100 for a percentage, else 1.
         decimals: number of printed digits after the point.
-        rounding: the most by which the number was rounded, half a unit of its last digit.
-        deviation: the standard deviation that is printed with it, ``None`` for none.
+        rounding: the largest rounding error of the number, half a unit of its last digit.
+        deviation: the standard deviation that is printed with it; ``None`` for none.
     """
 
     text: str
@@ -262,7 +264,7 @@ class Printed(float):
     deviation: float | None
 
     def __new__(cls, text: str) -> Printed:
-        """The number of a text, in per cent if it ends so."""
+        """The number of a text; in per cent if the text ends so."""
         digits, _, deviation = text.removesuffix("%").strip().partition("±")
         scale = 100 if text.endswith("%") else 1
         decimals = len(digits.partition(".")[2])
@@ -274,12 +276,12 @@ class Printed(float):
 
 
 def as_printed(value: float) -> Printed:
-    """A number with its last digit: a plain number has those that Python shows."""
+    """A number with its last digit: a plain number has the digits that Python shows."""
     return value if isinstance(value, Printed) else Printed(f"{float(value):.15g}")
 
 
 def beside(ours: float, error: float | None, printed: Printed) -> str:
-    """Our number in the paper's unit, with its standard error: a digit more than is printed, or two of the error."""
+    """Our number in the paper's unit, with its standard error: one digit more than printed, or two of the error."""
     value, unit = ours * printed.scale, " %" if printed.scale == 100 else ""
     decimals = printed.decimals + 1
     if error:
@@ -290,7 +292,7 @@ def beside(ours: float, error: float | None, printed: Printed) -> str:
 
 
 def amount(difference: float, printed: Printed) -> str:
-    """A difference from a printed number, in its unit, with its sign and a digit more."""
+    """A difference from a printed number, in its unit, with its sign and one digit more."""
     decimals = min(printed.decimals + 1, 2 if printed.scale == 100 else 4)
     return f"{difference * printed.scale:+.{decimals}f}"
 

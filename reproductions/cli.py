@@ -1,4 +1,4 @@
-"""The ``gpzoo`` command: run a paper's experiment and look at it, list experiments, fetch data, write the results."""
+"""The ``gpzoo`` command: run a paper's experiment and report on it, list experiments, fetch data, write the results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with needs("reproductions", "The command line"):
 #: Failures with a message that needs no traceback.
 KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)
 
-#: Statuses of commands that signals stopped.
+#: Exit statuses of commands that signals stopped.
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -57,21 +57,21 @@ class Stopped(click.ClickException):
         how = "interrupted" if number == signal.SIGINT else "terminated"
         # A training says whether its checkpoint is written.
         super().__init__(f"{how}: resume by running the same command. {training}")
-        vars(self)["exit_code"] = 128 + number  # click's is of the class
+        vars(self)["exit_code"] = 128 + number  # click's own is an attribute of the class
 
 
 class Command(click.Command):
     """A command whose every error is one line on stderr and an exit status, without the usage text."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command as all that this process does; see :meth:`main`."""
+        """Run the command as the whole work of this process; see :meth:`main`."""
         try:
             self.main(*args, **kwargs)
         except SystemExit as end:
             if end.code in _STOPPED:
-                # XLA may still compile, in a thread that crashes when the interpreter takes it down.
+                # XLA may still compile in a thread, which crashes when the interpreter ends it.
                 os._exit(end.code)
-            # Nothing is left that an interrupt could stop.
+            # An interrupt could stop nothing any more.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             raise
 
@@ -93,7 +93,7 @@ class Command(click.Command):
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run its function; with ``--debug``, failures with a known cause are one line, and others have a traceback."""
+        """Run its function; with ``--debug``, a failure has a traceback; without it, a known cause is one line."""
         if "debug" not in ctx.params:
             return super().invoke(ctx)
         debug = ctx.params.pop("debug")
@@ -107,11 +107,11 @@ class Command(click.Command):
                 raise
             raise Stopped(signal.SIGTERM, error) from None
         except Exception as error:
-            # JAX's error for a platform that is missing, such as one in JAX_PLATFORMS.
+            # JAX's error for a missing platform, such as one in JAX_PLATFORMS.
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
             if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _is_of_output(error)):
                 raise
-            # Settings are checked one by one; together, or with the data, they can still be refused.
+            # Settings are checked one by one; in combination, or with the data, they can still be refused.
             of_settings = isinstance(error, ValueError) and bool(ctx.params.get("changes"))
             if debug or not (backend or of_settings or isinstance(error, KNOWN_FAILURES)):
                 raise
@@ -121,9 +121,9 @@ class Command(click.Command):
 
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    """SIGTERM raises SystemExit as SIGINT raises KeyboardInterrupt, and neither is lost.
+    """Make SIGTERM raise SystemExit, as SIGINT raises KeyboardInterrupt, and lose neither of them.
 
-    Python ignores what is raised in callbacks of weak references and of its collector, of which JAX has many.
+    Python ignores exceptions in callbacks of weak references and of its garbage collector, and JAX has many of these.
     """
 
     def terminated(number: int, frame: Any) -> None:
@@ -148,21 +148,21 @@ def _signals_raised() -> Iterator[None]:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether an error is of a line that is printed, and not of a file."""
+    """Whether an error is about printing a line, and not about a file."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_code is click.echo.__code__
 
 
 def _output_failure(error: OSError) -> int:
-    """The status where standard output cannot be written; the rest of it is dropped.
+    """The exit status if standard output cannot be written; the rest of the output is dropped.
 
     Raises:
-        OSError: if it is of something else.
+        OSError: if the error is about something else.
     """
     try:
         print(flush=True)  # with an empty buffer, only another character shows whether the output has failed
     except OSError as failure:
-        # A closed pipe is no error, because its reader, such as ``head``, has read enough; a full disk is one.
+        # A closed pipe is not an error, because its reader, such as ``head``, has read enough; a full disk is one.
         if not isinstance(failure, BrokenPipeError):
             click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
         # Otherwise the interpreter would fail again when it ends.
@@ -172,7 +172,7 @@ def _output_failure(error: OSError) -> int:
 
 
 class Folder(click.Path):
-    """A folder with a name: an empty one, for example from an unset variable, would mean the current folder."""
+    """A folder with a name: an empty name, for example from an unset variable, would mean the current folder."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path_type=Path, **kwargs)
@@ -229,7 +229,7 @@ def _choose(what: str, given: str, choices: Iterable[str]) -> None:
 
 
 def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment:
-    """The experiment of that paper and name.
+    """The experiment of that paper with that name.
 
     Raises:
         click.UsageError: naming the choices.
@@ -259,10 +259,10 @@ def _run(
     changes: Mapping[str, Any],
     runs: Path = Path("runs"),
 ) -> Run:
-    """A run in a folder of its own below ``runs``.
+    """A run in its own folder below ``runs``.
 
     Raises:
-        click.UsageError: if the experiment has not these settings, or they cannot have these values.
+        click.UsageError: if the experiment does not have these settings, or they cannot have these values.
     """
     name = f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}{_named(changes)}"
     key = (experiment.paper, experiment.name, variant, preset, seed)
@@ -275,7 +275,7 @@ def _run(
 
 
 def _named(changes: Mapping[str, Any]) -> str:
-    """What a name of a folder or file says of changes."""
+    """The part of a folder's or file's name that names the changes."""
     return "".join("-" + re.sub(r"[^\w.+=-]+", "_", f"{name}={written(value)}") for name, value in changes.items())
 
 
@@ -291,14 +291,14 @@ def reproduce(
     output: Path | None,
     changes: Iterable[tuple[str, Any]] = (),
 ) -> None:
-    """Run one experiment and print ours beside the paper's.
+    """Run one experiment and print our numbers beside the paper's.
 
     Args:
         experiment: the experiment.
         variant: one of its variants, or ``None`` for the default.
         preset: one of its presets.
         seed: seed of all random keys of the run.
-        output: folder for the results, or ``None`` for one under ``runs/`` named after the run.
+        output: folder for the results; ``None`` for a folder under ``runs/`` named after the run.
         changes: settings with other values than the experiment gives them.
     """
     from rich.console import Console
@@ -405,7 +405,7 @@ def compare_command(
 ) -> None:
     """Run the variants of EXPERIMENT of PAPER and compare their bounds and test metrics: here, and in a report.
 
-    The highest bound comes first: it needs no test data. What has been run into OUTPUT before is not run again.
+    The highest bound comes first, because it needs no test data. What has been run into OUTPUT before is not run again.
     """
     from rich.console import Console
 
@@ -447,10 +447,10 @@ def sweep_command(
     own: Sequence[Path],
     **options: Any,
 ) -> None:
-    """Run EXPERIMENTs of PAPER, all variants and seeds, each in a process and a folder of its own.
+    """Run EXPERIMENTs of PAPER, all variants and seeds, each in its own process and folder.
 
-    It ends with the mean over the seeds of every metric, and its standard error. The same command goes on where it was
-    stopped: what has a result is not run again, what has a checkpoint resumes.
+    It ends with the mean over the seeds of every metric, and its standard error. After a stop, the same command goes
+    on: runs with a result are not run again, and runs with a checkpoint resume.
     """
     from rich.console import Console
 
@@ -495,7 +495,7 @@ def inspect_command(
 ) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
-    Of a run, the model that it left is looked at on the first rows of its test set; nothing is trained.
+    For a run, it evaluates the model that the run left on the first rows of its test set; nothing is trained.
     """
     from gpzoo._platform import compiled_for_one_run
     from gpzoo.reproductions.inspecting import report_of_model, report_of_run
@@ -516,7 +516,7 @@ def inspect_command(
 @OWN
 @DEBUG
 def list_command(paper: str | None, everything: bool, own: Sequence[Path]) -> None:
-    """List the papers' experiments, a line each; of one PAPER, or with --all, every variant as well."""
+    """List the papers' experiments, one line each; of one PAPER, or with --all, every variant as well."""
     experiments = all_experiments(own)
     shown = experiments if paper is None else _of_paper(experiments, paper)
     column = 2 + max(len(experiment.name) for experiment in experiments)
@@ -585,8 +585,8 @@ def results_command(folder: Path | None, output: Path, checks: bool, own: Sequen
     """Write the pages of results, and their figures, from the recorded result files; or check them.
 
     A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
-    with the experiment that answers it. With --paper the pages are of that paper, and FOLDER, runs unless given, holds
-    the folders of its runs.
+    with the experiment that answers it. With --paper, the pages are those of that paper, and FOLDER (runs unless given)
+    holds the folders of its runs.
     """
     from gpzoo.reproductions.figures import draw_figures
     from gpzoo.reproductions.pages import check, pages

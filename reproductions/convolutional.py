@@ -35,8 +35,8 @@ PAPER = load("convolutional")
 #: Variances of the parts of a sum of kernels, whose learned values section 4.3 prints.
 _VARIANCES = {"convolution_variance": "variance", "rbf_variance": "rbf_variance"}
 
-#: The program of a variant on patches, whether its inducing variables are one block of patches, or blocks of patches
-#: and images, and the covariance of ``q(u)``.
+#: The program of a variant on patches; whether its inducing variables are one block of patches, or blocks of patches
+#: and images; and the covariance of ``q(u)``.
 _PROGRAMS: dict[str, tuple[Callable, Callable, str]] = {
     "invariant": (partial(models.convolutional_gp, weighted=False), lambda patches, points: patches, "full"),
     "weighted": (partial(models.convolutional_gp, weighted=True), lambda patches, points: patches, "full"),
@@ -53,7 +53,7 @@ _PROGRAMS: dict[str, tuple[Callable, Callable, str]] = {
     "multi-channel": (models.multi_channel_gp, lambda patches, points: blocks(patches), "block_diagonal"),
 }
 
-#: An initialiser by the number of inducing variables.
+#: Makes an initialiser from the number of inducing variables.
 Start = Callable[[int], Any]
 
 
@@ -66,7 +66,7 @@ def _train(
     points: Start = kmeans,
     **outcome: Any,
 ) -> Outcome:
-    """Train and evaluate one variant: the tasks of the paper differ in their data and settings only.
+    """Train and evaluate one variant: the tasks of the paper differ only in their data and settings.
 
     Args:
         run: the run.
@@ -128,7 +128,7 @@ def rectangles(run: Run) -> Outcome:
     """Wider or taller? Generated images under ``quick``, else the original files (section 4.1, fig. 1a).
 
     Section 4.1: 16 inducing patches from uniform noise, Adam at 0.01, 100 images per minibatch. The RBF has all 1,200
-    images as inducing points, and BFGS; ours is L-BFGS. Authors' code: the RBF starts at lengthscale 3.
+    images as inducing points, and BFGS; ours has L-BFGS. Authors' code: the RBF starts at lengthscale 3.
     """
     quick = run.preset == "quick"
     data = datasets.load("rectangles" if quick else "rectangles-original")
@@ -157,10 +157,10 @@ def _ten_classes(run: Run) -> Outcome:
     Table 1 and section 4.4: 750 and 1,000 inducing variables, and minibatches of 40 for three variants of CIFAR-10.
     Authors' code: 200 images per minibatch, the staircase of learning rates, and initial hyperparameters of sums.
 
-    ``...-places`` have patches that know their places (Dutordoir et al. 2020). ``...-deep`` are two layers: GPs on
-    patches, whose draws are maps of an image, and a convolution of these. Blomqvist, Kaski and Heinonen 2018 have
+    ``...-places`` have patches that know their places (Dutordoir et al. 2020). ``...-deep`` have two layers: GPs on
+    patches, whose draws are maps of an image, and a convolution of these maps. Blomqvist, Kaski and Heinonen 2018 have
     weighted patches of all maps in the last layer; their logs have 98.09 % on MNIST with 128 inducing patches in each
-    layer. Dutordoir et al. have patches there that know their places.
+    layer. In Dutordoir et al., the patches of that layer know their places.
     """
     data, part = some(run, datasets.load(run.experiment.partition("-")[0]), 0)
     return _train(run, data, Setting.of(run.options), (5, 5), points=_images(run), subset=part)
@@ -180,7 +180,7 @@ mnist, mnist_places, mnist_deep, cifar10, cifar10_deep = (
 
 @experiment(PAPER, "mnist-study", ("usual", "late", "authors", "patches", "float64", "longer", "batch", "inducing"))
 def mnist_study(run: Run) -> Outcome:
-    """All ten digits by the weighted model: as in ``mnist``, with a setting changed, or a second training after it."""
+    """All ten digits by the weighted model: as in ``mnist``, with one changed setting or a second training after it."""
     data, setting = datasets.load("mnist"), Setting.of(run.options)
     own = partial(_train, patch_shape=(5, 5), variant="weighted")
     if "then" not in run.options:
@@ -195,7 +195,7 @@ def mnist_study(run: Run) -> Outcome:
     with jax.enable_x64(precise):
         start = {name: np.asarray(x, dtype) for name, x in first.trained.params.items()}
         then = own(run, data, last, init_params=start)
-    # What is kept is in float32, as every other model.
+    # The kept model is in float32, as every other model.
     kept = {name: np.asarray(x, np.float32) for name, x in then.trained.params.items()}
     steps, seconds = first.steps, first.seconds_training
     later = [{**each, "step": each["step"] + steps, "seconds": each["seconds"] + seconds} for each in then.curve]

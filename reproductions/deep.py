@@ -46,7 +46,7 @@ PAPER = load("deep")
 #: Number of taxi journeys held out for testing.
 _NUM_TEST = 1_000_000
 
-#: Last steps over which the bound of a choice is a mean, because it is noisy.
+#: Number of last steps over which the bound of a choice is a mean, because the bound is noisy.
 _LAST = 10
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -57,14 +57,14 @@ MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 10
 #: One layer with its optimal q(u), which L-BFGS trains on all rows in float64; not in the paper.
 SGPR = "sgpr"
 
-#: How a model is trained, or what its posterior is, by the end of its name.
+#: How a model is trained, or which posterior it has, by the end of its name.
 _WAYS = {"-natural": ", natural gradients", "-global": ", global inducing", "-wide": ", wide start"}
 
-#: Standard deviation with which ``q(u)`` of inner layers starts in models that end in ``-wide``; else 1e-5.
+#: Standard deviation with which ``q(u)`` of inner layers starts in models whose name ends in ``-wide``; else 1e-5.
 WIDE = 0.1
 
-#: Jitter where training is in float64, which allows less than the default of 1e-6: naval's noise is as small as that,
-#: and after 1,000 steps its bound is 52,917 with this one and 48,633 with the default (split 0).
+#: Jitter if training is in float64, which allows less than the default of 1e-6. naval's noise is that small, and after
+#: 1,000 steps its bound is 52,917 with this jitter and 48,633 with the default (split 0).
 JITTER = 1e-8
 
 
@@ -72,7 +72,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> tuple[C
     """A model, its guide, and keyword arguments: inducing points by k-means, inner layers that start at their means.
 
     Args:
-        name: a key of :data:`MODELS`, ``"sgpr"``, or one with the end of a name in :data:`_WAYS`, ``"dgp2-global"``.
+        name: a key of :data:`MODELS`, ``"sgpr"``, or a key with the end of a name in :data:`_WAYS`, ``"dgp2-global"``.
         X: training inputs.
         setting: the settings of the training.
         **options: further arguments of :func:`~gpzoo.models.deep_gp`.
@@ -91,7 +91,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> tuple[C
 
 
 def shape_of(name: str, num_data: int, setting: Setting) -> tuple[int, int]:
-    """Layers and inducing points of a model: the paper's, unless the setting has a number of inducing points."""
+    """Layers and inducing points of a model: the paper's, unless the setting gives a number of inducing points."""
     depth, num_inducing = MODELS["sgp" if name == SGPR else re.sub(f"({'|'.join(_WAYS)})$", "", name)]
     return depth, min(setting.num_inducing or num_inducing, num_data)
 
@@ -111,7 +111,7 @@ def ard(
         h: its inputs.
         first: the layer that sees the inputs of the model.
         lengthscale_inputs: where lengthscales of the first layer start, if elsewhere.
-        **start: where ``lengthscale`` starts, at the root of the number of columns unless given, and ``variance``.
+        **start: where ``lengthscale`` starts (at the root of the number of columns unless given), and ``variance``.
     """
     own = {"lengthscale": lengthscale_inputs} if name == first and lengthscale_inputs is not None else {}
     return rbf(name, h, **{"lengthscale": float(h.shape[-1]) ** 0.5, **start, **own})
@@ -156,7 +156,7 @@ def figure_1(results: Results) -> Figure:
             axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
-        # Their names once in a row of panels, where all have the same.
+        # The names once in a row of panels, because all panels have the same.
         titles = [title_of(model) if i % 4 == 0 or models != beside else "" for model in models]
         axes.set_yticks([-row for row in range(len(models))], titles)
         beside = models
@@ -170,7 +170,7 @@ def figure_1(results: Results) -> Figure:
 
 
 def figure_curves(results: Results) -> Figure:
-    """Test log likelihood against steps, means and standard errors over folds; models without a curve as lines.
+    """Test log likelihood against steps, means and standard errors over folds; models without a curve are lines.
 
     Args:
         results: the content of the result files, by data set.
@@ -190,7 +190,7 @@ def figure_curves(results: Results) -> Figure:
 
 
 def _panels(number: int, most: int, narrowest: float, each: tuple[float, float]) -> tuple[Figure, list[Any]]:
-    """A figure with so many panels, at most ``most`` in a row, and at least so wide."""
+    """A figure with ``number`` panels, at most ``most`` in a row, and at least as wide as ``narrowest``."""
     columns, rows = min(most, number), -(-number // most)
     figure = plots.blank(max(narrowest, each[0] * columns + (most == 4)), each[1] * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -245,7 +245,7 @@ def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: A
 
 
 def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-    """Of classes the accuracy, and the area under the curve of two; else as :func:`metrics.of_numbers`."""
+    """Metrics for classes: accuracy, and the area under the curve for two; else as :func:`metrics.of_numbers`."""
     if not data.is_classification:
         return metrics.of_numbers(test, y, data.y_std)
     area = {"auc": metrics.auc(test, y)} if test.probs is None else {}
@@ -255,7 +255,7 @@ def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, fl
 
 
 def _large(run: Run) -> Outcome:
-    """A large set, its generated stand-in under ``quick``; standardised on the training rows (section 4)."""
+    """A large set, or its generated stand-in under ``quick``; standardised on the training rows (section 4)."""
     return _train(run, datasets.load(run.options.get("data", run.experiment)).standardised())
 
 
@@ -342,9 +342,10 @@ uci_natural = experiment(PAPER, "uci-natural", UCI, figure=figure_curves)(_uci)
 
 @experiment(PAPER, "uci-few-steps", UCI, figure=figure_curves)
 def uci_few_steps(run: Run) -> Outcome:
-    """Two layers in as few steps as natural gradients of the last one allow, beside Adam alone.
+    """Two layers in as few steps as natural gradients of the last layer allow, beside Adam alone.
 
-    Every candidate is trained on the first split; the one whose bound on its training rows ends highest trains on all.
+    Every candidate is trained on the first split; the one whose bound on its training rows ends highest trains on all
+    splits.
     """
     options = run.options
     rates, decays = options["candidates"]["rates"], options["candidates"]["decays"]
@@ -390,7 +391,8 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
 
     Args:
         run: the run, whose variant is the set.
-        models: the settings of each training; those of the last one are said of all, but for what others have apart.
+        models: the settings of each training; the result states those of the last one for all, and for the others only
+            where they differ.
         selection: how settings were chosen.
     """
     K = min(run.options["folds"], run.options["of"])
@@ -433,7 +435,7 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
 
 
 def _model_described(name: str, num_data: int, setting: Setting, common: Setting) -> dict[str, Any]:
-    """What a result says of a model, besides what all have in common."""
+    """The description of a model in a result, without what all models have in common."""
     own = dict(zip(("layers", "num_inducing"), shape_of(name, num_data, setting), strict=True))
     if name == SGPR:
         start = {"start": started(setting), "steps": setting.steps, "dtype": "float64", "jitter": JITTER}
@@ -452,7 +454,7 @@ def _on_folds(
 ) -> tuple[dict[str, Any], Trained]:
     """Test metrics of every fold in the target's original units, and the model with a leading axis of folds.
 
-    Every fold has the same number of rows. The metrics' means over folds are kept after the steps that are ``watched``.
+    Every fold has the same number of rows. The metrics' means over folds are kept after the ``watched`` steps.
     """
     dtype = np.float64 if setting.collapsed else np.float32
     with jax.enable_x64(True) if setting.collapsed else nullcontext():
@@ -492,7 +494,7 @@ _LL = "test_log_likelihood"
 def _not_converged(found: Found, name: str, model: str) -> Value | None:
     """By how much SGP is below SGPR, which is at its optimum, or two layers below the same two after 10,000 steps.
 
-    ``None`` if they are not, or the files do not tell.
+    ``None`` if they are not below, or the files do not tell.
     """
     uci, longer = (found.records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
     if model in ("sgp", "sgp-500") and uci is not None:
@@ -522,7 +524,7 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "", m
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
-    """The deepest model is best on so many sets; those on which SGP had not converged are doubtful."""
+    """The deepest model is best on at least ``least`` sets; sets on which SGP had not converged are doubtful."""
     best, close, values = set(), set(), []
     for name, run in found.items():
         leads = [run.lead(_LL, "dgp5", other) for other in list(MODELS)[:-1]]
@@ -535,7 +537,7 @@ def deepest_is_best(found: Found, least: int) -> Judged:
 
 
 def facts(records: Records) -> dict[str, Any]:
-    """Numbers for ``pages/deep.md.jinja``, with their errors, ``None`` where there is none."""
+    """Numbers for ``pages/deep.md.jinja``, with their errors; ``None`` if there is none."""
     keys = [Key("deep", "uci", name, "cpu") for name in UCI]
     figure_1 = [_of_set(records.found[key]) for key in keys if key in records.found]
     natural: list[dict[str, Any]] = [
@@ -610,7 +612,7 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _matches(records: Records) -> dict[str, Any]:
-    """The models whose printed accuracies on MNIST are told from ours of two layers, and two standard errors of it."""
+    """The models whose printed accuracies on MNIST differ from ours of two layers, and two standard errors of ours."""
     key = Key("deep", "mnist", "dgp2", "cpu")
     if key not in records.found:
         return {}
@@ -621,7 +623,7 @@ def _matches(records: Records) -> dict[str, Any]:
 
 
 def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A set of figure 1: every model, and SGP and the best deep GP less SGPR."""
+    """A set of figure 1: every model, and SGP and the best deep GP minus SGPR."""
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
     models = {model: _number(result, model) for model in MODELS}
     less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}

@@ -55,16 +55,16 @@ MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "dnn+gp-long", "svdkl")
 #: Number of test rows predicted at a time.
 TEST_ROWS = 2000
 
-#: Weight decays, of which the network alone is given the best.
+#: Weight decays, of which the network alone gets the best.
 DECAYS = (0.0, 4.0)
 
-#: Rates of network and GPs together, of which SV-DKL is given the best.
+#: Rates of network and GPs together, of which SV-DKL gets the best.
 RATES = (1e-3, 3e-4, 1e-4)
 
-#: Of all learning rates.
+#: Schedule of all learning rates.
 SCHEDULE = "Adam, cosine to a hundredth"
 
-#: How the record of a run tells of it; candidates are added by the run.
+#: The record of the choice in a result; the run adds the candidates.
 SELECTION = {
     "what": "weight decay, by the network alone, and then the rate of the last phase, by SV-DKL",
     "rule": "by code, the lowest nlpp",
@@ -75,7 +75,7 @@ SELECTION = {
 
 @dataclass(frozen=True)
 class Phases:
-    """How the models are trained: the network, GPs on its features, then both together.
+    """The training of the models: the network, GPs on its features, then both together.
 
     Attributes:
         epochs: epochs of the network, of GPs on its features, of both together.
@@ -84,10 +84,10 @@ class Phases:
         rates: learning rates of the network, of the GPs, of the network when both are trained together.
         weight_decay: weight decay of the network.
         augmented: whether images are randomly shifted and mirrored in training.
-        views: of how many affine views in training, and otherwise, features are the mean; ``None`` for no views.
-        units: those of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
+        views: number of affine views over which features are a mean, in training and otherwise; ``None`` for no views.
+        units: units of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
         network: the name of the network, see :func:`module`.
-        models: those that are trained.
+        models: the models that are trained.
         one_draw: whether a step takes one draw of ``u`` for all rows, see :func:`gpzoo.models.fit_deep_kernel`.
     """
 
@@ -114,7 +114,7 @@ class Phases:
         return of_network, of_gps, together
 
     def made(self, data: Dataset, seed: int, *, plus: bool = False) -> Network:
-        """The network for data; with ``plus`` that of ``dnn+``."""
+        """The network for data; with ``plus``, the network of ``dnn+``."""
         network = network_of(module(self.network, data, seed, self.units if plus else None))
         if self.views is not None:
             network = averaged(network, affine(num_views=self.views[0], num_fixed=self.views[1]))
@@ -127,7 +127,7 @@ class Phases:
         return options | {"weight_decay": self.weight_decay, "one_draw": self.one_draw}
 
 
-#: What ``--set`` may change.
+#: Settings that ``--set`` may change.
 SETTINGS = Phases
 
 
@@ -135,11 +135,12 @@ def module(name: str, data: Dataset, seed: int, units: str | None = None) -> Any
     """A network of one feature per class, as a flax module.
 
     Args:
-        name: of the network: ``"connected"``, ``d-1000-1000-500-50-c`` (section 5.1), ``"small"``, two convolutions of
-            3x3 without pooling and a hidden layer, ``"lenet"``, ``"quick-cnn"``, ``"resnet20"`` or ``"alexnet"``.
+        name: name of the network: ``"connected"``, ``d-1000-1000-500-50-c`` (section 5.1), ``"small"``, two
+            convolutions of 3x3 without pooling and a hidden layer, ``"lenet"``, ``"quick-cnn"``, ``"resnet20"`` or
+            ``"alexnet"``.
         data: the data.
-        seed: of the initial weights.
-        units: those of one more hidden layer of ``c`` units (``dnn+``), ``None`` for none.
+        seed: seed of the initial weights.
+        units: units of one more hidden layer of ``c`` units (``dnn+``); ``None`` for no such layer.
     """
     with needs("flax", "The networks of deep kernels"):
         from flax import nnx
@@ -179,17 +180,17 @@ def train(
 ) -> Outcome:
     """Train and evaluate models on every split.
 
-    The option ``stands_in`` says whether data stand in for the paper's, as generated ones do without it. With
-    ``choose`` decay and last rate are chosen for each split; ``notes`` are added to the result's settings.
+    The option ``stands_in`` says whether data stand in for the paper's; without it, generated data do. With ``choose``,
+    decay and last rate are chosen for each split; ``notes`` are added to the result's settings.
 
     Args:
         run: the run.
-        load: the data of a split, and the part of the whole that they are.
+        load: loads the data of a split, and the part of the whole that they are.
         of: the paper's number of splits.
         **outcome: further fields of the outcome.
 
     Raises:
-        ReproductionError: if the command line changed what is chosen.
+        ReproductionError: if the command line changed a setting that is chosen.
     """
     setting = Phases.of(run.options)
     chosen = run.changes.keys() & {"rates", "weight_decay"}
@@ -235,7 +236,7 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     made_by = run.made_by(settings | {"split": split, "models": list(setting.models)}, data)
     scored = partial(_scores, run, data, own, fit, plain, seed)
     scores = dict(kept(run.output / f"split-{split}.json", made_by, scored))
-    # After what is kept was named by the settings.
+    # After the settings have named what is kept.
     settings |= {"mixing": np.asarray(fit.joint.params["mixing"]).round(4).tolist()}
     of_network, of_gps, together = options["num_steps"]
     # svdkl's phases, the network with another layer, and the long trainings.
@@ -283,13 +284,13 @@ def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Net
 
 
 def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-    """Accuracy and nlpp of a prediction, as metrics of a model, and the standard error of the latter."""
+    """Accuracy and nlpp of a prediction, as metrics of a model, and the standard error of nlpp."""
     found = {"accuracy": metrics.accuracy(test, y), "nlpp": metrics.nlpp(test), "nlpp_se": metrics.standard_error(test)}
     return {f"{model}_{name}": value for name, value in found.items()}
 
 
 def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> SitePrediction:
-    """The prediction of a softmax of a network's features."""
+    """The prediction by a softmax of a network's features."""
     return metrics.softmax(features_of(network, params, X), y)
 
 
@@ -300,15 +301,15 @@ def choose(run: Run, data: Dataset, setting: Phases) -> tuple[Phases, list[dict[
     """Settings with the weight decay and the last rate that are best for a split, and the candidates.
 
     A random tenth of the training rows judges trainings on the other rows; rows of a group stay together. Test rows are
-    not looked at. Steps and seconds of a run leave these trainings out.
+    not used. Steps and seconds of a run leave these trainings out.
 
     Args:
         run: the run, which keeps the candidates in a file for a later start.
         data: the split's data.
-        setting: the settings, of which decay and last rate are replaced.
+        setting: the settings, in which decay and last rate are replaced.
 
     Returns:
-        The settings, and of every candidate its decay or rate and its ``nlpp``, in nats a row, ``None`` where its
+        The settings, and for every candidate its decay or rate and its ``nlpp``, in nats a row; ``None`` if its
         training failed.
 
     Raises:
@@ -368,7 +369,7 @@ def figure_3(fit: DeepKernelFit, data: Dataset) -> Figure:
     """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
     A = np.asarray(fit.joint.params["mixing"])
     shown = np.sort(np.random.RandomState(0).permutation(len(A))[:4])
-    # As wide as the column of a journal: letters keep their size where it is shown 400 pixels wide.
+    # As wide as the column of a journal: letters keep their size if it is shown 400 pixels wide.
     figure = plots.blank(4.8, 2.5 + 2.1 * -(-len(shown) // 2))
     rows = [[f"{k}" for k in shown[i : i + 2]] for i in range(0, len(shown), 2)]
     layout: Any = [*(row * (2 // len(row)) for row in rows), ["mixing"] * 2]
@@ -390,7 +391,7 @@ def figure_3(fit: DeepKernelFit, data: Dataset) -> Figure:
 
 
 def _one_scale(figure: Any, panels: Sequence[Any], name: str) -> None:
-    """One scale of colours for the pictures in these panels, in place of their own."""
+    """One scale of colours for the pictures in these panels, in place of their own scales."""
     images = [axes.images[0] for axes in panels]
     lows, highs = zip(*(image.get_clim() for image in images), strict=True)
     for image in images:
@@ -434,7 +435,7 @@ def _table(run: Run) -> Outcome:
     return train(run, one, of=5)
 
 
-#: Of tables, and by the paper's own draws of ``u``.
+#: Variants of tables, and the variant with the paper's own draws of ``u``.
 _OF_TABLES = {name: (*_ALL, "one-draw") for name in ("adult", "connect4", "diabetes")}
 _TABLES = [
     experiment(PAPER, name, _OF_TABLES.get(name, _ALL))(_table)
@@ -443,7 +444,7 @@ _TABLES = [
 
 
 def _images(run: Run) -> Outcome:
-    """Images of classes (section 5.3); photographs' pixels less their mean, digits' as they are."""
+    """Images of classes (section 5.3); photographs' pixels minus their mean, digits' pixels as they are."""
     name: str = run.options.get("data", run.experiment)
     whole = datasets.load({"mnist-binary": "mnist", "cifar10-resnet20": "cifar10"}.get(name, name))
     data, part = some(run, whole, run.seed)
@@ -460,7 +461,7 @@ def _images(run: Run) -> Outcome:
 def mnist_views(run: Run) -> Outcome:
     """Few digits by the models of MNIST, and with features that are means over learned affine views.
 
-    Splits have other training images.
+    Each split has other training images.
     """
     whole = datasets.load("mnist")
     return train(run, lambda run: some(run, whole, run.split or 0, "seeded by the split"), selection=run.selection)
@@ -474,9 +475,9 @@ _PICTURES = [experiment(PAPER, name, _ALL)(_images) for name in _OF_IMAGES]
 
 
 def figure_2(results: Results) -> Figure:
-    """Accuracy and training time against rows, and time of a step against grid points; a line per variant.
+    """Accuracy and training time against rows, and time of a step against grid points; one line per variant.
 
-    The legend has the epochs of each: the paper's comparison gives the network fewer.
+    The legend has the epochs of each: in the paper's comparison, the network has fewer.
     """
     figure = plots.blank(9.8, 3.1 * len(results))
     lines = figure.subplots(len(results), 3, squeeze=False)
@@ -508,8 +509,8 @@ def figure_2(results: Results) -> Figure:
 def scaling(run: Run) -> Outcome:
     """Accuracy and training time against rows, and seconds per step against grid points.
 
-    The network is that of the tables, ``d-1000-1000-500-50-c``. Metrics are those of all rows; the settings have the
-    others.
+    The network is that of the tables, ``d-1000-1000-500-50-c``. Metrics are those of all rows; the settings hold the
+    other numbers.
     """
     options, setting = run.options, Phases.of(run.options)
     seeded = {} if run.variant == "covtype" else {"seed": run.seed}
@@ -532,7 +533,7 @@ def scaling(run: Run) -> Outcome:
     found |= {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]}
     seconds = sum(own["svdkl_seconds"] for own in by_rows)
     common = {"data": data, "dtype": "float32", "elbo": -np.asarray(losses), "subset": part}
-    # The paper's figure is of airline alone.
+    # The paper's figure is only about airline.
     common |= {"stands_in": data.name.endswith(("-generated", "-subset"))}
     common |= {"figures": {"figure_2": partial(figure_2, {run.variant: {"settings": settings}})}}
     return Outcome(found, settings, steps, seconds, **common)
@@ -588,7 +589,7 @@ _SETS = ("adult", "connect4", "diabetes", "covtype", "mnist-binary", "mnist", "c
 
 
 def not_always(found: Found, **arguments: Any) -> Judged:
-    """Pairs of models in which the one is not better everywhere."""
+    """Pairs of models in which the first is not better everywhere."""
     judged = pairs(found, **arguments)
     return judged._replace(holds=None if judged.holds is None else not judged.holds)
 
@@ -610,7 +611,7 @@ def grows(found: Found) -> Judged:
 
 
 def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judged:
-    """A class has weights of the features of others, of at least a share of that of its own."""
+    """A class has weights on the features of other classes, of at least a share of the weight on its own feature."""
     (_, run), *_ = found.items()
     if "mixing" not in run.result["settings"]:
         return Judged(None)
@@ -620,7 +621,7 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
 
 
 def flat(found: Found, points: int, most: float) -> Judged:
-    """A step with up to so many grid points costs at most a multiple of that with the fewest."""
+    """A step with up to ``points`` grid points costs at most a multiple of a step with the fewest."""
     (_, run), *_ = found.items()
     grid = [each for each in run.result["settings"]["by_grid"] if each["points"] <= points]
     ratio = grid[-1]["svdkl_seconds"] / grid[0]["svdkl_seconds"]
@@ -629,7 +630,7 @@ def flat(found: Found, points: int, most: float) -> Judged:
 
 
 def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
-    """With a share of the rows SV-DKL has an accuracy."""
+    """SV-DKL reaches an accuracy with a share of the rows."""
     (_, run), *_ = found.items()
     by_rows = run.result["settings"]["by_rows"]
     few = [each for each in by_rows if each["rows"] <= share * by_rows[-1]["rows"] * (1 + 1e-6)]
@@ -641,13 +642,13 @@ def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
 
 
 def _first(records: Records) -> dict[str, Recorded]:
-    """The run of every set that is compared with the paper's."""
+    """For every set, the run that is compared with the paper's."""
     found = {name: next(records.compared("deep_kernel", name, "all", PRESETS), None) for name in _SETS}
     return {name: run for name, run in found.items() if run is not None}
 
 
 def _lead(run: Recorded, metric: str, other: str) -> Ours:
-    """By how much SV-DKL is better; of one split without the error of nlpp: it leaves out that models share rows."""
+    """By how much SV-DKL is better; on one split, without the error of nlpp, which ignores that models share rows."""
     found = run.lead(metric, "svdkl", other)
     return found._replace(error=None) if metric == "nlpp" and splits_of(run.result) == 1 else found
 
@@ -655,7 +656,7 @@ def _lead(run: Recorded, metric: str, other: str) -> Ours:
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep_kernel.md.jinja``.
 
-    ``gain`` has by how much SV-DKL is better than the network, as the paper compares them and after as many steps; the
+    ``gain`` has by how much SV-DKL is better than the network, as the paper compares them and after as many steps. The
     lists of sets are by nlpp after as many steps; ``lengths`` has the epochs of each phase.
     """
     gain, lengths = [], []
@@ -682,7 +683,7 @@ def facts(records: Records) -> dict[str, Any]:
 
 
 def as_well(records: Records, each: Answered) -> list[Value]:
-    """The networks alone whose numbers do as well as ours of SV-DKL by the number that the paper has for SV-DKL."""
+    """The networks alone that do as well as our SV-DKL, by the number that the paper has for SV-DKL."""
     claim = each.claim
     if claim.answer is None or claim.printed is None or not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
         return []
@@ -695,7 +696,7 @@ def as_well(records: Records, each: Answered) -> list[Value]:
 
 
 def remarks(records: Records, each: Answered) -> list[str]:
-    """For how many steps the GPs of DNN+GP were trained, and those of SV-DKL."""
+    """For how many steps the GPs of DNN+GP, and those of SV-DKL, were trained."""
     claim, shared = each.claim, "dnn+gp"
     of_number = claim.answer is not None and claim.answer.metric.startswith(f"{shared}_")
     if not (of_number or shared in (claim.arguments.get("than"), *claim.arguments.get("models", ()))):

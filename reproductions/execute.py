@@ -1,4 +1,4 @@
-"""The run of an experiment: the folder is claimed, numbers are written first, then figures, then the model."""
+"""The run of an experiment: it claims the folder, and writes numbers first, then figures, then the model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
     """Run an experiment and write ``result.json``, figures, the learning curve, ``posterior.nc`` and ``model.gpzoo``.
 
-    The output folder is checked before training starts. Afterwards the numbers are written first, and every file has a
-    temporary name until it is complete: a failed figure or a full disk thus loses nothing already written.
+    The output folder is checked before training starts. After the training, numbers are written first, and every file
+    has a temporary name until it is complete. So a failed figure or a full disk loses nothing that is already written.
 
     Args:
         experiment: the experiment.
@@ -85,7 +85,7 @@ def make_result(
         outcome: the experiment's outcome.
         run: the run.
         paper_metrics: the paper's numbers.
-        starts: the starts that took part, in order of time; only this one unless given.
+        starts: the starts that took part, in order of time; only this start unless given.
 
     Raises:
         ReproductionError: if a metric is missing or not finite, there are no settings, or a setting cannot be written
@@ -106,7 +106,7 @@ def make_result(
     trees = [start["clean"] for start in starts]
     found: dict[str, Any] = {name: getattr(outcome, name, None) for name in FIELDS} | run.identity
     found |= {"schema": SCHEMA, "command": run.command, "metrics": metrics, "data": data_record(outcome.data)}
-    # The commit in which training began: later starts only continue, or evaluate again.
+    # The commit in which training began, because later starts only continue, or evaluate again.
     found |= {"commit": starts[0]["commit"], "commits": list(dict.fromkeys(start["commit"] for start in starts))}
     found |= {"clean": False if False in trees else None if None in trees else True}
     found |= {"resumed_from": [start["steps"] for start in starts[1:]]}
@@ -154,7 +154,7 @@ def _now() -> str:
 
 def _start(run: Run, steps: int) -> dict[str, Any]:
     """The record of a start of a run, with the ``steps`` taken before it."""
-    # Read when a run starts, because files may be changed while it trains.
+    # Read when a run starts, because files may be changed during the training.
     return {**recorded(), "command": run.command, "steps": steps, "time": _now()}
 
 
@@ -168,7 +168,7 @@ def _steps_taken(folder: Path) -> int:
 
 
 def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
-    """Mark the output folder as this run's, so that no run resumes from another one's checkpoint.
+    """Mark the output folder as this run's, so that no run resumes from another run's checkpoint.
 
     Args:
         run: the run.
@@ -199,7 +199,7 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
 
 
 def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
-    """The starts in the mark of a folder, which must be this run's."""
+    """The starts in the mark of a folder; the mark must be this run's."""
     try:
         found = read_json(path)
         held, starts = identity_of(found), list(found.get("starts", ()))
@@ -250,5 +250,5 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
 
 def _draw(figure: Any, path: Path) -> None:
     made: Any = figure() if callable(figure) else figure
-    # Of axes and of a figure alike.
+    # Works for axes and for a figure.
     made.figure.savefig(path, format="png", dpi=150, bbox_inches="tight")

@@ -44,7 +44,7 @@ FIELDS = (
     "finished",
 )  # fmt: skip
 
-#: Those that every file has: earlier ones have no ``changes``.
+#: The fields that every file has; earlier files do not have ``changes``.
 REQUIRED = tuple(name for name in FIELDS if name != "changes")
 
 
@@ -53,15 +53,15 @@ class ReproductionError(RuntimeError):
 
 
 class Inspected(NamedTuple):
-    """A trained model, and what a report looks at.
+    """A trained model, and the rows of a report.
 
     Attributes:
         trained: the model.
         args: the program's positional arguments, rows of the test set.
         keywords: the program's keyword arguments.
-        which: which of several models and splits of the run it is, such as ``"DGP 3, split 1 of 5"``; empty where the
-            run has one.
-        differs: a sentence on how its rows differ from those of the run's metrics; empty where they are the same.
+        which: which of several models and splits of the run it is, such as ``"DGP 3, split 1 of 5"``; empty if the run
+            has only one.
+        differs: a sentence on how its rows differ from those of the run's metrics; empty if they are the same.
     """
 
     trained: Trained
@@ -76,18 +76,18 @@ class Run:
     """One run of one variant of an experiment, and its output folder.
 
     Attributes:
-        paper: the paper's name, that of its model file.
+        paper: the paper's name, which is also the name of its model file.
         experiment: name within the paper.
         variant: name within the experiment.
         preset: one of the experiment's presets, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the
             paper's sizes).
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
-        finished: whether the run has ended and is only looked at: its model is read from ``model``, nothing is trained.
-        split: number of the random split of the data, of a run's part on one of several splits.
-        source: the paper, if it is none of ``gpzoo``; :func:`experiment` sets it.
-        changes: settings by name that have another value than the experiment gives them, by
-            :func:`gpzoo.reproductions.changes.changed`; the result is never set against the paper's.
+        finished: whether the run has ended and is only read: its model comes from ``model``, and nothing is trained.
+        split: number of the random split of the data, for the part of a run on one of several splits.
+        source: the paper, if it is not a paper of ``gpzoo``; :func:`experiment` sets it.
+        changes: settings by name whose values differ from the experiment's, see
+            :func:`gpzoo.reproductions.changes.changed`; the result is then never compared with the paper's.
     """
 
     paper: str
@@ -119,7 +119,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The variant, and the split if there are several, for bars of progress."""
+        """The variant, and the split if there are several, for progress bars."""
         return self.variant if self.split is None else f"{self.variant}, split {self.split + 1}"
 
     @property
@@ -129,10 +129,10 @@ class Run:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The experiment's options in the paper's TOML, over them the settings of its preset, and those of its variant.
+        """The experiment's options in the paper's TOML, overridden by the settings of its preset and its variant.
 
-        They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and there ``variants.VARIANT``.
-        Over all of them are the run's ``changes``.
+        They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and ``variants.VARIANT`` in the
+        latter. The run's ``changes`` override all of them.
         """
         facts = (self.source or load(self.paper)).experiments[self.experiment]
         found = facts.get("options", {}) | facts["settings"][self.preset]
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def selection(self) -> dict[str, Any] | None:
-        """The record of how its settings were chosen by results: ``selection`` of its options, else the paper's."""
+        """The record of how its settings were chosen by results: ``selection`` in its options, else the paper's."""
         said = dict(self.options.get("selection") or (self.source or load(self.paper)).by_hand)
         presets = said.pop("presets", PRESETS)
         return by_hand(**said) if said and self.preset in presets else None
@@ -158,7 +158,7 @@ class Run:
         return shlex.join(words)
 
     def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
-        """All that an intermediate result of this run depends on, besides the program."""
+        """Everything on which an intermediate result of this run depends, besides the program."""
         own = {"paper": self.source.sha256()} if self.source is not None and self.source.module is not None else {}
         return {"run": self.identity, "settings": settings, "data": data_record(data)} | own
 
@@ -177,15 +177,15 @@ class Outcome:
         data: the training data.
         dtype: floating type of training, such as ``"float32"``.
         elbo: the learning curve: the bound at every step ``[steps]``.
-        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training; a single
-            point, at the end, is not recorded beside the metrics.
+        curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training. A single
+            point at the end is not recorded in addition to the metrics.
         figures: file name without suffix to a figure, or to a function that makes one.
         posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
-        inspected: the trained model, kept as ``model.gpzoo``, and what a report looks at; ``None`` without a report.
-        stands_in: whether ``data`` are stand-ins for the paper's; the paper's numbers are then left out.
+        inspected: the trained model, kept as ``model.gpzoo``, and the rows of a report; ``None`` without a report.
+        stands_in: whether ``data`` are stand-ins for the paper's data; the paper's numbers are then left out.
         subset: the part of the data that was used, a result of :func:`subset`; ``None`` for all.
-        folds: the folds or splits that the numbers average: their ``count`` and ``seeds``, and the paper's number
-            ``of`` them; ``None`` for the one split of the data.
+        folds: the folds or splits over which the numbers are averages: their ``count`` and ``seeds``, and the paper's
+            number ``of`` them; ``None`` for the one split of the data.
         selection: the choice of settings by results: ``what`` was chosen, by which ``rule``, on which ``data``, among
             which ``candidates``; ``None`` if all settings were fixed beforehand.
     """
@@ -208,14 +208,14 @@ class Outcome:
 
     @property
     def trained(self) -> Trained:
-        """The trained model, of an outcome that is ``inspected``."""
+        """The trained model of an outcome with ``inspected``."""
         return cast("Inspected", self.inspected).trained
 
 
-#: The paper's numbers by metric, ``None`` where it prints none.
+#: The paper's numbers by metric; ``None`` if it prints none.
 Numbers = Mapping[str, float | None]
 
-#: Recorded results by variant, and what draws them in one figure.
+#: Recorded results by variant, and a function that draws them in one figure.
 Results = Mapping[str, Mapping[str, Any]]
 Draw = Callable[[Results], Figure]
 
@@ -225,7 +225,7 @@ class Experiment:
     """An experiment of a paper.
 
     Attributes:
-        paper: the paper's name, that of its model file.
+        paper: the paper's name, which is also the name of its model file.
         name: the experiment's name on the command line.
         description: one line for ``gpzoo list``.
         variants: variant to the paper's numbers.
@@ -235,7 +235,7 @@ class Experiment:
         figure: draws the recorded results of several variants, by name, in one figure.
         curves: whether that figure needs the results' curves, which small runs may lack.
         caption: the words below that figure.
-        source: the paper, of an experiment that :func:`experiment` made.
+        source: the paper of an experiment that :func:`experiment` made.
 
     Raises:
         ValueError: if the default is not one of the variants, or a preset is unknown.
@@ -266,7 +266,7 @@ class Experiment:
 def experiment(
     paper: Paper, name: str, variants: Iterable[str], *, figure: Draw | None = None, curves: bool = False
 ) -> Callable[[Callable[[Run], Outcome]], Experiment]:
-    """Make an experiment of a function that trains and evaluates one variant; its facts stand in the paper's TOML.
+    """Make an experiment from a function that trains and evaluates one variant; its facts are in the paper's TOML.
 
     Args:
         paper: the paper, from :func:`gpzoo.reproductions.claims.load`.
@@ -294,7 +294,7 @@ def experiment(
 
 
 def identity_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that determine a run's computation, of a run, of its result, or of the mark of its folder.
+    """The fields that determine a run's computation, from a run, its result, or the mark of its folder.
 
     Raises:
         KeyError: if one is missing.
@@ -303,7 +303,7 @@ def identity_of(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run changed, also of a file that does not say so because it is older."""
+    """The settings that a run changed; also for an older file, which does not have this field."""
     return dict(found.get("changes") or {})
 
 
@@ -327,13 +327,13 @@ def subset(whole: Dataset, used: Dataset, rule: str) -> dict[str, Any] | None:
 
 
 def some(run: Run, whole: Dataset, seed: int, rule: str = "") -> tuple[Dataset, dict[str, Any] | None]:
-    """As many random rows as the run's options ``train`` and ``test`` name, else all, and the record of them.
+    """Random rows, as many as the run's options ``train`` and ``test`` say, else all rows, and their record.
 
     Args:
         run: the run.
         whole: the data set.
-        seed: of the choice.
-        rule: what is said of it; ``"seed 0"`` for seed 0 unless given.
+        seed: seed of the choice.
+        rule: description of the choice; ``"seed 0"`` for seed 0 unless given.
     """
     sizes = zip(("train", "test"), (whole.y_train, whole.y_test), strict=True)
     counts = [min(run.options[part], len(y)) if part in run.options else None for part, y in sizes]
@@ -341,7 +341,7 @@ def some(run: Run, whole: Dataset, seed: int, rule: str = "") -> tuple[Dataset, 
     return data, subset(whole, data, f"random, {rule or f'seed {seed}'}")
 
 
-#: What is said of the data of a choice if nobody noted it down.
+#: What is recorded about the data of a choice if nobody noted it.
 NOT_RECORDED = "not recorded"
 
 
@@ -367,7 +367,7 @@ def all_experiments(papers: Iterable[Path] = ()) -> tuple[Experiment, ...]:
     """Every experiment of every paper, in the order of the list.
 
     Args:
-        papers: files with papers of one's own, which come last.
+        papers: files with the user's own papers, which come last.
     """
     modules = [import_module(f"gpzoo.reproductions.{name}") for name in _MODULES]
     modules += [module_of_file(path) for path in papers]
@@ -375,10 +375,10 @@ def all_experiments(papers: Iterable[Path] = ()) -> tuple[Experiment, ...]:
 
 
 def module_of_file(path: Path) -> ModuleType:
-    """The module of a paper of one's own, ``NAME.py`` with ``EXPERIMENTS``, beside ``NAME.toml``; it is imported once.
+    """The module of a user's own paper, ``NAME.py`` with ``EXPERIMENTS``, beside ``NAME.toml``; it is imported once.
 
     Raises:
-        ReproductionError: if it is no such file, or its name is taken.
+        ReproductionError: if there is no such file, or its name is taken.
     """
     return _imported(path.resolve())
 
@@ -393,7 +393,7 @@ def _imported(path: Path) -> ModuleType:
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
-    # What lies beside the file is found as by a script, but hides nothing.
+    # Files beside it are found as for a script, but hide no other modules.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)

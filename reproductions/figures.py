@@ -1,4 +1,4 @@
-"""Figures that experiments share, and the drawing of all; ``figure_...`` of a paper's own module draws that paper's."""
+"""Figures that experiments share, and the drawing of all; ``figure_...`` in a paper's own module draws that paper's."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_curves(
     printed: Mapping[str, Mapping[str, float | None]] | None = None,
     metrics: Sequence[str] = tuple(name for name, facts in METRICS.items() if "drawn" in facts),
 ) -> Figure:
-    """Test metrics against training time, a line per variant (convolutional GPs, figures 2 and 3).
+    """Test metrics against training time, one line per variant (convolutional GPs, figures 2 and 3).
 
     Trainings of less than two minutes are drawn against steps, because most of their time is compilation.
 
     Args:
         curves: variant to its points, each with ``seconds`` and metrics. Known metrics are drawn for the variants that
             have them.
-        printed: variant to the paper's numbers by metric, which are drawn as dashed lines of the variant's colour.
-        metrics: the metrics to draw, a panel each.
+        printed: variant to the paper's numbers by metric, which are drawn as dashed lines in the variant's colour.
+        metrics: the metrics to draw, one panel each.
 
     Returns:
         A figure without a window.

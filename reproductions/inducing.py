@@ -1,4 +1,4 @@
-"""Kinds of inducing variables beside each other: how much of a function as many of them tell, and at what cost."""
+"""Kinds of inducing variables in comparison: how much of a function the same number of them tells, and at what cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def matern(name: str, X: Array) -> Kernel:
 
 
 def on_box(name: str, X: Array, *, size: int) -> Kernel:
-    """The same by functions of a box."""
+    """A Matérn kernel by functions of a box."""
     return HilbertSpace(matern(name, X), size, _BOUNDS)
 
 
@@ -43,7 +43,7 @@ def chirp(rows: int = 2000, seed: int = 0) -> Dataset:
 
 @experiment(PAPER, "chirp", ("points", "twice-as-many", "orthogonal", "waves", "box"))
 def kinds(run: Run) -> Outcome:
-    """Regression with inducing points, as many orthogonal ones beside them or instead, waves, or a basis of a box."""
+    """Regression with inducing points; with as many orthogonal ones in addition or instead; with waves; or on a box."""
     setting = Setting.of(run.options)
     M, model = setting.num_inducing, partial(gp_regression, kernel=matern)
     inducing, form = {

@@ -1,4 +1,4 @@
-"""Reports on what a run left, on several runs side by side, and on the file of a trained model."""
+"""Reports on one run, on several runs side by side, and on the file of a trained model."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     """Write the report of a run: its numbers beside the paper's, and the model that it left.
 
     Args:
-        folder: of the run, with ``result.json``.
-        find: the experiment of a paper and a name.
-        path: of the report.
+        folder: folder of the run, with ``result.json``.
+        find: finds the experiment of a paper by its name.
+        path: path of the report.
 
     Raises:
         ReproductionError: if the folder has no result, or it is damaged.
@@ -52,7 +52,7 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     said = f"Preset {run.preset}, seed {run.seed}, finished {ended}. {looked_at}"
     numbers = _metrics(result, experiment.variants.get(run.variant, {}))
     first = Part("Result", [numbers, *results.sizes(result), *results.notes(result), *([reason] if reason else [])])
-    # Curves of the training are drawn anew.
+    # Curves of the training are drawn again.
     others = ("test_curves", "learning_curve") if of_model else ("test_curves",)
     figures = Part("Figures of the experiment", [*_figures(folder, result, numbers, others)])
     run_of = Part("The run", [_settings([result]), _run(result)])
@@ -71,7 +71,7 @@ def _result(folder: Path) -> dict[str, Any]:
 
 
 def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tuple[tuple[Part, ...], str, str]:
-    """The parts on the trained model, on which rows they are, and the reason if there are none."""
+    """The parts about the trained model, a description of their rows, and the reason if there are no parts."""
     if not run.model.is_file():
         gone = f"There is no {run.model.name} in the folder, so that nothing more can be said of a model. If the "
         return (), "", gone + "experiment keeps one, the command below makes it again."
@@ -111,7 +111,7 @@ def _run(result: Mapping[str, Any]) -> Section:
 
 
 def _settings(found: Sequence[Mapping[str, Any]]) -> Section:
-    """The settings of runs, of several runs those that differ."""
+    """The settings of a run; for several runs, the settings that differ."""
     flat = [dict(_flat("", result["settings"])) for result in found]
     names = list(dict.fromkeys(name for each in flat for name in each))
     if len(found) == 1:
@@ -131,7 +131,7 @@ def _flat(at: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _figures(folder: Path, result: Mapping[str, Any], numbers: Section, others: Sequence[str]) -> Iterator[Picture]:
-    """What the experiment drew but for some, with the numbers of the run, and test metrics during the training."""
+    """Most of the experiment's figures, with the numbers of the run, and test metrics during the training."""
     for path in sorted(path for path in folder.glob("*.png") if path.stem not in others):
         name = path.stem.replace("_", " ")
         words = "A figure of the experiment, as the run drew it."
@@ -156,8 +156,8 @@ def report_of_runs(folders: Sequence[Path], path: Path) -> None:
     """Write the report of several variants of one experiment side by side, the highest bound first.
 
     Args:
-        folders: of the runs.
-        path: of the report.
+        folders: folders of the runs.
+        path: path of the report.
 
     Raises:
         ReproductionError: if a folder has no result, or it is damaged.
@@ -197,13 +197,13 @@ def report_of_runs(folders: Sequence[Path], path: Path) -> None:
 
 
 def report_of_model(model: Path, program: str | None, data: Path | None, path: Path) -> None:
-    """Write the report of a saved model; without its program, which the file does not hold, of what the file says.
+    """Write the report of a saved model; without its program, which the file does not hold, only of the file's content.
 
     Args:
         model: the file that ``Trained.save`` wrote.
         program: ``"module:name"`` of the program, imported from where Python looks for modules, or from here.
         data: an ``.npz`` file with an array for each argument of the program, by its name.
-        path: of the report.
+        path: path of the report.
 
     Raises:
         CheckpointError: if the file cannot be loaded.
@@ -232,7 +232,7 @@ def report_of_model(model: Path, program: str | None, data: Path | None, path: P
 
 
 def _absent(*args: Any, **kwargs: Any) -> None:
-    """Stands for a program that is not known."""
+    """A stand-in for a program that is not known."""
 
 
 _absent.__name__ = ""  # it stands for any program

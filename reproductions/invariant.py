@@ -3,7 +3,8 @@
 ``gpzoo reproduce invariant rotated-binary --variant 90-from-45`` or ``python reproductions/invariant.py toy``.
 
 Section 5 prints neither rates, minibatches and steps nor numbers of inducing variables and views, and the authors' code
-is not public: ``paper`` has the paper's full data, and our settings; so has ``tuned``, in hours on two CPU cores.
+is not public. So ``paper`` has the paper's full data with our settings; ``tuned`` has the same, and takes hours on two
+CPU cores.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _train(
 
 #: Test inputs on each side of the toy's grid, and the standard deviation of the noise.
 _GRID, _NOISE = 30, 0.1
-#: What a report says of the rows that it looks at.
+#: What a report says about its rows.
 _ADDED = (
     f"Noise of standard deviation {_NOISE} is added to the test values here, so that intervals of data can be judged; "
     "the metrics of the run are of values without noise."
@@ -120,7 +121,7 @@ def toy_data(seed: int = 0) -> Dataset:
 
 
 def figure_2(results: Results) -> Figure:
-    """Figure 2: the symmetric function with the data, and the solution of every model, far from the data too."""
+    """Figure 2: the symmetric function with the data, and the solution of every model, also far from the data."""
     data = toy_data(next(iter(results.values()))["seed"])
     panels: dict[str, Any] = {"truth": data.y_test}
     for variant, result in results.items():
@@ -141,7 +142,7 @@ def figure_2(results: Results) -> Figure:
 
 @experiment(PAPER, "toy", ("symmetric", "plain"), figure=figure_2)
 def toy(run: Run) -> Outcome:
-    """With and without the symmetry in the prior: the bound distinguishes them, the fit does not (figure 2)."""
+    """Models with and without the symmetry in the prior: the bound distinguishes them, the fit does not (figure 2)."""
     data = toy_data(run.seed)
     view = (lambda X: SWAP) if run.variant == "symmetric" else None
     # The training points are predicted too, because there the model without the symmetry is as good.
@@ -167,7 +168,7 @@ def toy(run: Run) -> Outcome:
 
 
 def _noisy(data: Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The test rows with noise like that of the training rows, by which a report judges intervals of data."""
+    """The test rows with noise like that of the training rows, from which a report judges intervals of data."""
     noise = _NOISE * np.random.RandomState(seed + 1).standard_normal(len(data.y_test))
     return data.X_test, (data.y_test + noise).astype(np.float32)
 
@@ -191,7 +192,7 @@ def figure_3(results: Results) -> Figure:
 
 
 def figure_4(results: Results) -> Figure:
-    """Figure 4: test error and bound over time; the bounds of the Gaussian likelihood only, which has other targets."""
+    """Figure 4: test error and bound over time; only bounds of the Gaussian likelihood, which has other targets."""
     figure = _over_time(results, "error", "bound_per_point")
     error, bound = figure.axes
     for claim in PAPER.claims:
@@ -313,7 +314,7 @@ def angle(found: Found, least: float | None = None, below: float | None = None) 
 
 
 def _moved(run: Recorded) -> float:
-    """By how many degrees the angle differs at the end from that after three quarters of the steps."""
+    """By how many degrees the angle at the end differs from the angle after three quarters of the steps."""
     late = [each["learned_angle_degrees"] for each in run.result["curve"] if each["step"] >= 0.75 * run.result["steps"]]
     return abs(late[-1] - late[0])
 
@@ -342,8 +343,8 @@ def best_bound(found: Found) -> Judged:
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/invariant.md.jinja``, where the truth is 90 degrees.
 
-    ``few`` are the angles with few rows; with all rows they pass the truth by the step ``passed`` and end ``over`` it,
-    in per cent of the truth.
+    ``few`` are the angles with few rows. With all rows, the angles pass the truth by the step ``passed`` and end
+    ``over`` it, in per cent of the truth.
     """
     few, passed, over = [], [], []
     for variant in ("90-from-5", "90-from-45"):

@@ -1,11 +1,11 @@
-"""Verdicts on numbers of ours beside the paper's, and on statements: one rule for numbers, a few kinds of statements.
+"""Verdicts on our numbers beside the paper's, and on statements: one rule for numbers, and a few kinds of statements.
 
-The rule is of the difference of two numbers that both have an error. It is none where two one-sided tests say that it
-is less than a margin stated beforehand, and one where its 95 % interval leaves out zero. Else the two are not told
-apart.
+The rule is about the difference of two numbers that both have an error. There is no difference if two one-sided tests
+say that it is less than a margin stated beforehand. There is one if its 95 % interval leaves out zero. Otherwise the
+two numbers are not told apart.
 
-A statement of a paper's TOML names its kind as ``judge``, and its ``arguments``: a function of this module, or of
-the module of the paper. It is called with the runs that the claim ``needs`` and returns a :class:`Judged`.
+A statement in a paper's TOML names its kind as ``judge``, and its ``arguments``. The kind is a function of this module,
+or of the module of the paper. It is called with the runs that the claim ``needs``, and returns a :class:`Judged`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
 READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run", "no experiment"
 BASELINE = "baseline"
 
-#: Limits, the one that is nearest to the paper's data first.
+#: Limits; the one that is nearest to the paper's data comes first.
 LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
 
 
@@ -43,12 +43,12 @@ EITHER_SIDE = 0.05
 
 
 class Verdict(NamedTuple):
-    """What is said of a claim.
+    """The verdict on a claim.
 
     Attributes:
         word: one of matched, exceeded, short, not told apart and undecided; empty if the two cannot be compared.
         interval: by how much ours is better than the paper's, from and to, in words; empty for statements.
-        limit: what keeps it from being scored.
+        limit: the reason why it is not scored.
     """
 
     word: str = ""
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 def margin_of(metric: str, paper: float, stated: float | None = None) -> float:
-    """The largest difference from a number of the paper that is none: the claim's own or that of the metric."""
+    """The largest difference from a number of the paper that counts as none: the claim's own or that of the metric."""
     if stated is not None:
         return stated / as_printed(paper).scale
     facts = METRICS.get(kind(metric) or "", {})
@@ -74,8 +74,8 @@ def margin_of(metric: str, paper: float, stated: float | None = None) -> float:
 def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[str, Any]) -> float | None:
     """The standard error of a paper's number on its own data, as far as it can be told.
 
-    By the deviation that it prints over its splits; of a share on one split binomially, for as many test rows as ours;
-    else it is as large as ours.
+    It comes from the deviation that the paper prints over its splits. For a share on one split, it is binomial, for as
+    many test rows as ours. Otherwise it is taken to be as large as ours.
     """
     if printed.deviation is not None:
         return printed.deviation / math.sqrt((result["folds"] or {"of": 1})["of"])
@@ -93,14 +93,14 @@ def verdict(
     paper_error: float | None = None,
     margin: float | None = None,
 ) -> Verdict:
-    """The verdict on a number of ours.
+    """The verdict on one of our numbers.
 
     Args:
         metric: its name.
         ours: our number.
-        paper: the paper's; the rounding of a :class:`gpzoo.reproductions.claims.Printed` is allowed for.
-        limit: what keeps it from being scored, a word such as :data:`SUBSET`.
-        paper_error: the standard error of the paper's number; ``None`` for that of ours.
+        paper: the paper's number; the rounding of a :class:`gpzoo.reproductions.claims.Printed` is allowed for.
+        limit: the reason why it is not scored, a word such as :data:`SUBSET`.
+        paper_error: the standard error of the paper's number; ``None`` for the error of ours.
         margin: see :attr:`gpzoo.reproductions.claims.Claim.margin`.
     """
     if limit in (STAND_IN, READING) or not toward(metric):
@@ -123,13 +123,13 @@ def verdict(
 
 
 def within(difference: Ours, margin: float) -> bool:
-    """Whether a difference is surely less than the margin either way, by two one-sided tests; not if unknown."""
+    """Whether a difference is surely less than the margin either way, by two one-sided tests; false if unknown."""
     wide = difference.wide(beyond=EITHER_SIDE)
     return wide is not None and abs(difference.value) + wide <= margin
 
 
 def limit_of(result: Mapping[str, Any]) -> str | None:
-    """What keeps a result from being scored against the paper's: the first that holds, ``None`` if nothing does."""
+    """The reason why a result is not compared with the paper's: the first one that holds; ``None`` for no reason."""
     if result["stands_in"] or result["preset"] == "quick":
         return STAND_IN
     if result["subset"]:
@@ -141,7 +141,7 @@ def limit_of(result: Mapping[str, Any]) -> str | None:
 
 
 class Value(NamedTuple):
-    """A number that a statement was judged by; its metric says how it is written, such as in per cent."""
+    """A number by which a statement was judged; its metric says how it is written, such as in per cent."""
 
     name: str
     ours: Ours
@@ -149,13 +149,13 @@ class Value(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What the files say of a statement.
+    """The judgement of a statement from the files.
 
     Attributes:
         holds: whether it holds; ``None`` if that is undecided.
-        values: the numbers that say so; of many comparisons those that speak against it, or decide nothing.
+        values: the numbers that show it; among many comparisons, those that speak against it or decide nothing.
         pairs: the number of comparisons, if ``values`` are differences between pairs.
-        runs: the runs that were looked at; empty for all that the claim needs.
+        runs: the runs that were used; empty for all that the claim needs.
     """
 
     holds: bool | None
@@ -165,7 +165,7 @@ class Judged(NamedTuple):
 
 
 class Found(dict[str, Recorded]):
-    """The runs that a claim needs, by variant (or experiment); ``records`` are all that there are."""
+    """The runs that a claim needs, by variant (or experiment); ``records`` are all recorded results."""
 
     def __init__(self, runs: Mapping[str, Recorded], records: Records) -> None:
         super().__init__(runs)
@@ -179,21 +179,22 @@ class Found(dict[str, Recorded]):
 def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "", margin: float = 0.0) -> bool | None:
     """Whether all leads are positive by more than two standard errors; ``None`` if that is undecided.
 
-    It fails if one is negative by more than chance explains in so many.
+    It fails if one lead is negative by more than chance explains among so many.
 
     Args:
         leads: by how much the one is better than the other.
         tie: leads whose error is not known decide if they are larger than this.
-        allow: ``"level"`` asks that none is negative by more than the margin, ``"equal"`` that none is as far from zero
-            either way: surely so, each by a test at 5 %, for what is not told apart may differ all the same.
-        margin: of these, stated before the run.
+        allow: ``"level"`` asks that no lead is negative by more than the margin, ``"equal"`` that none is as far from
+            zero either way. This must be sure, each by a test at 5 %, because numbers that are not told apart may
+            differ all the same.
+        margin: margin of these tests, stated before the run.
     """
     if not (leads := list(leads)):
         return None
 
     def clear(value: Ours, among: int = 1) -> int:
         wide = tie if (known := value.wide(among)) is None else max(known, tie or 0.0)
-        # A number that is missing, NaN, is not clear either.
+        # A missing number, NaN, is not clear either.
         return 0 if wide is None or not abs(value.value) > wide else 1 if value.value > 0 else -1
 
     def no_worse(value: Ours) -> bool:
@@ -219,7 +220,7 @@ def better(
     allow: str = "",
     margin: float = 0.0,
 ) -> Judged:
-    """Every other variant is better than one; by at least a share of its number where ``share`` is given."""
+    """Every other variant is better than one; by at least a share of its number if ``share`` is given."""
     base = found.all(metric, [than])[0].ours
     leads = [lead(value.ours, base, metric) for value in found.all(metric) if value.name != than]
     holds = holding(leads, tie=tie, allow=allow, margin=margin)
@@ -257,7 +258,7 @@ def pairs(
     tie: float | None = None,
     margin: float = 0.0,
 ) -> Judged:
-    """In every run each of its models is better than one of them, or without ``than`` than the model before it."""
+    """In every run, each of its models is better than the model ``than``, or without it than the model before."""
     leads = [
         Value(f"{model} on {name}" if len(found) > 1 else model, run.lead(metric, model, other), "lead")
         for name, run in found.items()
@@ -271,7 +272,7 @@ def pairs(
 
 
 def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: float = 0.0) -> Judged:
-    """One metric orders the variants as another does; numbers that differ by less than ``tie`` are in no order."""
+    """One metric orders the variants as another does; numbers that differ by less than ``tie`` have no order."""
     by_first = sorted(found, key=lambda name: -toward(by) * found.all(by, [name])[0].ours.value)
     first, second = found.all(by, by_first), found.all(metric, by_first)
     close = any(abs(a.ours.value - b.ours.value) < tie for a, b in pairwise(first))
@@ -280,7 +281,7 @@ def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: flo
 
 
 def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
-    """Metrics of every run are at most so large."""
+    """Metrics of every run are at most ``limit``."""
     values = [
         Value(f"{_model(metric)} on {name}" if len(metrics) * len(found) > 1 else "", ours, metric)
         for name, run in found.items()
@@ -293,12 +294,12 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
 
 
 def _model(metric: str) -> str:
-    """The model of a metric such as ``dgp2_rmse``, the whole of one without."""
+    """The model of a metric such as ``dgp2_rmse``; the whole name of a metric without a model."""
     return metric.removesuffix(f"_{kind(metric)}").upper() if kind(metric) not in (None, metric) else metric
 
 
 def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:
-    """A metric of each run is better than a number of others."""
+    """A metric of each run is better than a given number for it."""
     values = found.all(metric, numbers)
     leads = [each.ours._replace(value=toward(metric) * (each.ours.value - numbers[each.name])) for each in values]
     return Judged(holding(leads, tie=tie), values)
@@ -311,13 +312,13 @@ def near(found: Found, metric: str, value: float, within: float) -> Judged:
 
 
 def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, Sequence[str]]) -> Judged | None:
-    """What the files say of a statement; ``None`` without the runs that it needs.
+    """The judgement of a statement from the files; ``None`` without the runs that it needs.
 
     Args:
         claim: the statement.
         paper: its paper.
         records: all recorded results.
-        presets: those of every experiment.
+        presets: presets of every experiment.
     """
     by = [list(records.compared(paper.key, *run, presets.get(run[0], ()))) for run in claim.runs]
     if "experiment" in claim.needs:
@@ -329,7 +330,7 @@ def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, S
         return None
     found = judge_of(claim, paper)(Found(runs, records), **claim.arguments)
     if len(runs) < len(by) and found.holds:
-        # What holds on all that is recorded may fail on the others.
+        # A statement that holds on all recorded runs may fail on the others.
         found = found._replace(holds=None)
     return found._replace(runs=found.runs or [key for run in runs.values() for key in run.keys])
 
@@ -347,7 +348,7 @@ def module_of(paper: Paper) -> Any:
 
 
 def judge_of(claim: Claim, paper: Paper) -> Any:
-    """The function that judges a statement; ``None`` if there is none of its name."""
+    """The function that judges a statement; ``None`` if there is no function of its name."""
     return getattr(module_of(paper), claim.judge, None) or globals().get(claim.judge)
 
 
@@ -356,7 +357,7 @@ SCORED = (MATCHED, EXCEEDED, NOT_APART, UNDECIDED, SHORT)
 
 
 class Trained(NamedTuple):
-    """Whether a training had converged: a word, and the best of its curve at which of its steps, if it has one."""
+    """Whether a training had converged: a word, and, if it has a curve, the best value and its step."""
 
     word: str
     best: Ours | None = None
@@ -365,9 +366,10 @@ class Trained(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A claim beside ours: the verdict, our number or what was judged, the runs, their size, and their training.
+    """A claim with our answer: the verdict, our number or the judgement, the runs, their size, and their training.
 
-    ``instead_of`` is the verdict on runs by the paper's settings, if runs by ours of the same data have a better one.
+    ``instead_of`` is the verdict on runs by the paper's settings, if runs by our settings on the same data have a
+    better one.
     """
 
     claim: Claim
@@ -401,11 +403,11 @@ class Answers:
         return Counter(each.counted for each in self.all)
 
     def to(self, answer: Answer) -> Answered | None:
-        """What there is of a metric, whether or not the paper has a number for it."""
+        """The answer for a metric, whether or not the paper has a number for it."""
         return self._by_answer.get(answer) or self._number(Claim("", "", None, answer))
 
     def limit(self, key: Key) -> str | None:
-        """What keeps a run from being scored."""
+        """The reason why a run is not scored."""
         return limit_of(self.records.found[key])
 
     def _of(self, claim: Claim) -> Answered:
@@ -445,12 +447,12 @@ class Answers:
         return best._replace(instead_of=first.verdict)
 
     def _rank(self, each: Answered) -> tuple[int, int]:
-        """Results that are nearer to the paper's data come first, and of those the ones that match it."""
+        """Results that are nearer to the paper's data come first, and among these the ones that match it."""
         word = each.verdict.word
         return LIMITS.index(self.limit(each.runs[0])), SCORED.index(word) if word in SCORED else len(SCORED)
 
     def size(self, runs: Sequence[Key]) -> str:
-        """The size of the data of runs, and whose settings they have if those are the paper's."""
+        """The size of the data of runs, and a note if their settings are the paper's."""
         if not runs:
             return ""
         result = self.records.found[runs[0]]
@@ -467,8 +469,9 @@ class Answers:
 def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
     """Whether a training had converged, by its curve or by the same network for more steps; ``None`` if unknown.
 
-    It had not if the best of the metric's last quarter is better than the best before by more than the rounding and
-    two standard errors of such a difference; past its best it was if the end is worse than the best by as much.
+    A training had not converged if the best value of the metric's last quarter is better than the best value before, by
+    more than the rounding and two standard errors of such a difference. It was past its best if the end is worse than
+    the best by as much.
     """
     result, sign = run.result, toward(metric)
     model, _, name = metric.rpartition("_")
@@ -494,12 +497,12 @@ PAPERS = "the paper's settings"
 
 
 def settings_of(result: Mapping[str, Any]) -> str:
-    """Whose settings a run has."""
+    """The origin of a run's settings: ours or the paper's."""
     return PAPERS if result["preset"] == "paper" else "settings of ours"
 
 
 def rows_of(result: Mapping[str, Any]) -> str:
-    """The numbers of training and test rows used, each with that of all where some are left out."""
+    """The numbers of training and test rows used, each with the number of all rows if some are left out."""
     part = result["data"]["sizes"] | (result["subset"] or {})
     numbers = ((part["train"], part.get("of")), (part["test"], part.get("of_test")))
     return " + ".join(f"{n:,}" if of in (n, None) else f"{n:,} of {of:,}" for n, of in numbers) + " rows"

@@ -1,10 +1,10 @@
-"""Files of a run, which name the program that made them: results, and what a run keeps.
+"""Files of a run that name the program that made them: results, and intermediate results.
 
-A result names in ``commit`` the commit in which its training began, in ``clean`` whether every start ran programs as
-committed, in ``commits`` those of all starts, and in ``versions`` gpzoo's and those of its libraries. In a checkout a
-run without a commit is refused; an installed package has none, and its version stands for it. A result without
-settings is refused too. Intermediate results are kept in JSON files, written in one step, with the hash of the source
-files: a later start takes them only from the same program, committed or not.
+A result has in ``commit`` the commit in which its training began, in ``clean`` whether every start ran programs as
+committed, in ``commits`` the commits of all starts, and in ``versions`` the versions of gpzoo and its libraries. In a
+checkout, a run without a commit is refused. An installed package has no commit, and its version stands for it. A result
+without settings is refused too. Intermediate results are kept in JSON files, written in one step, with the hash of the
+source files: a later start takes them only from the same program, committed or not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def commit() -> str | None:
 
 
 def recorded() -> dict[str, str | bool | None]:
-    """What a start of a run records of its program.
+    """What a start of a run records about its program.
 
     Raises:
         ReproductionError: if the commit of a checkout cannot be read.
@@ -84,7 +84,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step: a reader sees the old file or the whole new one.
 
     Raises:
-        OSError: if the folder cannot be written, the disk is full, or ``path`` is no regular file; ``path`` is then
+        OSError: if the folder cannot be written, the disk is full, or ``path`` is not a regular file; ``path`` is then
             unchanged.
     """
     from gpzoo.inference.programs.files import replacing  # JAX is imported with it
@@ -126,7 +126,7 @@ def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any
 
 
 def kept_content(path: Path, made_by: Mapping[str, Any]) -> Any:
-    """The content from :func:`keep_content`; ``None`` if it is missing, is damaged, or has another origin."""
+    """The content from :func:`keep_content`; ``None`` if it is missing or damaged, or has another origin."""
     try:
         found = read_json(path)
     except (ReproductionError, OSError):

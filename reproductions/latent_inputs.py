@@ -1,4 +1,4 @@
-"""Experiments with latent variables of rows: GPs of inputs that nobody has seen, and noise of two branches."""
+"""Experiments with latent variables of rows: GPs of unobserved inputs, and noise with two branches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def two_branches(rows: int = 600, seed: int = 0) -> Dataset:
 
 @experiment(PAPER, "two-branches", ("deep", "latent-variable", "latent-variable-weighted"))
 def branches(run: Run) -> Outcome:
-    """A deep GP, with a latent variable for each row or without; its bound plain or of 10 draws of the latents."""
+    """A deep GP, with or without a latent variable for each row; its bound is plain, or of 10 draws of the latents."""
     data = two_branches(seed=run.seed)
     setting = Setting.of(run.options)
     options: dict[str, Any] = {}
@@ -84,11 +84,11 @@ def _figure_of_branches(data: Dataset, seed: int, trained: Trained, layers: tupl
 
 @experiment(PAPER, "digits", ("gplvm", "gplvm-amortised"))
 def digits(run: Run) -> Outcome:
-    """Embed handwritten digits, and bound the density of digits that were never seen.
+    """Embed handwritten digits, and bound the density of unseen digits.
 
     ``held_out_bound`` is ``E_q[log p(y | x)] - KL(q(x) || p(x))`` of a test image, a lower bound of its log density.
-    ``ppca_log_likelihood`` is exact, of probabilistic PCA with as many latent inputs, ``best_ppca_log_likelihood`` of
-    the number of them, up to 32, that does best for a fifth of the training images.
+    ``ppca_log_likelihood`` is exact, for probabilistic PCA with as many latent inputs. ``best_ppca_log_likelihood`` has
+    the number of latent inputs, up to 32, that does best on a fifth of the training images.
     """
     whole = datasets.load("digits")
     flat = [x.reshape(len(x), -1) for x in (whole.X_train, whole.X_test)]
@@ -130,7 +130,7 @@ def digits(run: Run) -> Outcome:
 
 
 def _guide(inducing: int, size: int, per_row: bool, x: ArrayLike) -> InducingGuide:
-    """A q(x) of parameters for every row, which start at ``x``, or of a network."""
+    """A q(x) with parameters for every row, which start at ``x``, or from a network."""
     how: Any = PerRow({"x": x}) if per_row else Amortised("x", partial(_seen_alone, 2 * size))
     return InducingGuide(gplvm, kmeans(inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1)
 

@@ -1,4 +1,4 @@
-"""Many independent runs, each in a process and a folder of its own: on this machine, or on a Dask cluster."""
+"""Many independent runs, each in its own process and folder: on this machine, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpzoo._extras import needs
 from gpzoo.reproductions.experiment import ReproductionError, Run, changes_of
 from gpzoo.reproductions.kept import read_json
 
-#: What a run printed, in its folder.
+#: File in a run's folder with what the run printed.
 LOG = "log.txt"
 
 #: The command of one process, before the run's own arguments.
@@ -27,11 +27,11 @@ ALONE = (sys.executable, "-m", "gpzoo.reproductions.many_runs")
 
 
 class Ended(NamedTuple):
-    """How a run of a sweep ended.
+    """The end of a run in a sweep.
 
     Attributes:
         run: the run.
-        status: exit status of its process; ``None`` where an earlier sweep had finished it.
+        status: exit status of its process; ``None`` if an earlier sweep had finished it.
         said: the last line of its log if it failed; empty otherwise.
     """
 
@@ -48,17 +48,17 @@ class Ended(NamedTuple):
 def sweep(
     runs: Sequence[Run], *, workers: int = 1, cluster: str | None = None, command: Sequence[str] = ALONE
 ) -> Iterator[Ended]:
-    """Runs that do not depend on each other, as each of them ends.
+    """Independent runs, each returned when it ends.
 
-    A run is what ``gpzoo reproduce`` does, in a process of its own. One that has a result is not run again; one that
-    was stopped resumes from its checkpoint. A failure stops no other run. What a run prints is in ``log.txt`` in its
-    folder. The processes stop, with a checkpoint, when the sweep stops, however that ends.
+    A run does the same as ``gpzoo reproduce``, in its own process. A run with a result is not run again; a stopped run
+    resumes from its checkpoint. A failure stops no other run. The output of a run is in ``log.txt`` in its folder. When
+    the sweep stops, for whatever reason, the processes stop with a checkpoint.
 
     Args:
-        runs: the runs, each with a folder of its own.
+        runs: the runs, each with its own folder.
         workers: number of processes at a time on this machine.
         cluster: address of a Dask scheduler, whose workers see the same folders; they replace the local processes.
-        command: of one process, before the run's own arguments.
+        command: command of one process, before the run's own arguments.
 
     Raises:
         ReproductionError: if two runs have the same folder, or no scheduler answers.
@@ -93,7 +93,7 @@ def arguments(run: Run) -> list[str]:
 
 @contextmanager
 def _local(workers: int) -> Iterator[Any]:
-    # All processes read the end of this pipe when it is closed, as it is when this one is killed; then they stop.
+    # When this process closes the pipe, or is killed, all its processes read the end of the pipe, and stop.
     end, held = os.pipe()
     with open(end, "rb"), ThreadPoolExecutor(workers) as executor:
         try:
@@ -112,7 +112,7 @@ def _dask(address: str) -> Iterator[Any]:
     except (OSError, ValueError) as error:
         raise ReproductionError(f"No Dask scheduler answers at {address}: {error}.") from error
     with client:
-        # A run that failed is reported, not tried elsewhere; a worker that is lost takes no result with it.
+        # A failed run is reported, not tried elsewhere; a worker that is lost takes no result with it.
         yield client.get_executor(pure=False).submit
 
 
@@ -128,7 +128,7 @@ def _in_process(command: list[str], folder: str, where: str, stdin: int = subpro
 
 
 def _stops_with_the_sweep() -> None:
-    """Ask this process to stop when the other end of its standard input is closed, as by a sweep that was killed."""
+    """Ask this process to stop when the other end of its standard input closes, as when its sweep was killed."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Metrics of a prediction of the test set, those of every paper, of a prediction of ``N`` data.
+"""Metrics of a prediction of ``N`` test data, for all papers.
 
-Metrics that are means over test rows have their standard error beside them, by their name and ``_se``: that over test
-rows, or that over splits where there are several (:func:`means`).
+Metrics that are means over test rows have their standard error beside them, under their name and ``_se``: over test
+rows, or over splits if there are several (:func:`means`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from gpzoo.inference import SitePrediction
 from gpzoo.reproductions.datasets import Dataset
 
-#: A prediction and the targets ``[N]`` to metrics by name.
+#: Function from a prediction and the targets ``[N]`` to metrics by name.
 Score = Callable[[SitePrediction, np.ndarray], Mapping[str, float]]
 
 
@@ -45,7 +45,7 @@ def means(values: Mapping[str, Sequence[float]], errors: Collection[str] | None 
     """Means over splits by metric, each followed by its standard error (``..._se``) if there are several splits.
 
     Args:
-        values: of every metric its values on the splits.
+        values: for every metric, its values on the splits.
         errors: the metrics with a standard error; all unless given.
     """
     found = {}
@@ -72,7 +72,7 @@ def accuracy(test: SitePrediction, y: np.ndarray) -> float:
 
 
 def nlpp(test: SitePrediction, dtype: Any = np.float64) -> float:
-    """Mean negative log predictive probability of the data, in nats; ``dtype`` is that of the sum."""
+    """Mean negative log predictive probability of the data, in nats; ``dtype`` is the type of the sum."""
     return float(-test.log_density.mean(dtype=dtype))
 
 
@@ -87,7 +87,7 @@ def rmse(test: SitePrediction, y: np.ndarray, y_std: float = 1.0) -> float:
 
 
 def auc(test: SitePrediction, y: np.ndarray) -> float:
-    """Area under the curve of true against false positives, of two classes."""
+    """Area under the curve of true against false positives, for two classes."""
     from sklearn.metrics import roc_auc_score
 
     return float(roc_auc_score(y, test.mean))

@@ -1,4 +1,4 @@
-"""Experiments with data that are not normal numbers of one size: grades of wine, noise that changes, and counts."""
+"""Experiments whose data are not normal numbers with one variance: grades of wine, noise that changes, and counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _linear(name: str, X: Array) -> Kernel:
     return Linear(1.0, positive(f"{name}_lengthscale", jnp.ones(X.shape[1]), X))
 
 
-#: Most events of a cell, of a size of one, of the true rate.
+#: Largest true rate: events in a cell of size one.
 _PEAK = 12.0
 
 
@@ -40,7 +40,7 @@ def _rate(x: np.ndarray) -> np.ndarray:
 
 
 def bursts(cells: int = 400, seed: int = 0) -> Dataset:
-    """Counts of events in cells of time of different sizes, half of them for testing: a row has its middle and size."""
+    """Counts of events in time cells of different sizes, half of them for testing: a row has its middle and size."""
     rng = np.random.RandomState(seed)
     x, size = rng.uniform(-2, 2, cells), rng.uniform(0.2, 1.5, cells)
     return halved("bursts", np.stack([x, size], axis=1), rng.poisson(size * _rate(x)))
@@ -54,8 +54,8 @@ def _counts(X: Array, y: Array | None = None, *, num_data: int | None = None, **
 def counts(run: Run) -> Outcome:
     """A log Gaussian Cox process, or Poisson regression on a line.
 
-    ``constant_nlpp`` is the ``nlpp`` of one rate for all cells, events by time; ``true_nlpp`` that of the true rate;
-    ``log_rate_distance`` the mean distance of the logarithmic rate at the cells from the true one.
+    ``constant_nlpp`` is the ``nlpp`` of one rate for all cells, events by time; ``true_nlpp`` is that of the true rate.
+    ``log_rate_distance`` is the mean distance of the logarithmic rate at the cells from the true one.
     """
     data, setting = bursts(seed=run.seed), Setting.of(run.options)
     model = _counts if run.variant == "gp" else partial(_counts, kernel=_linear)
@@ -101,7 +101,7 @@ def _figure_of_rates(data: Dataset, trained: Trained) -> Figure:
 
 @experiment(PAPER, "wine-red", ("gp", "linear"))
 def wine(run: Run) -> Outcome:
-    """Ordered logit of the grades of red wines: a GP, or a linear function with a normal prior, over random splits."""
+    """Ordered logit of the grades of red wines over random splits: a GP, or a linear function with a normal prior."""
     setting = Setting.of({"num_draws": 100} | dict(run.options))
     model = partial(ordinal_gp, **({} if run.variant == "gp" else {"kernel": _linear}))
     guide = InducingGuide(model, kmeans(setting.num_inducing))
@@ -128,7 +128,7 @@ def noisy_sine(rows: int = 600, seed: int = 0) -> Dataset:
 
 @experiment(PAPER, "noisy-sine", ("changing", "one-size"))
 def noise(run: Run) -> Outcome:
-    """A GP whose noise is another GP, or one of one size."""
+    """A GP whose noise is another GP, or has one variance."""
     setting = Setting.of(run.options)
     model = heteroscedastic_gp if run.variant == "changing" else gp_regression
     guide = InducingGuide(model, kmeans(setting.num_inducing))

@@ -25,13 +25,14 @@ FOLDER = PurePosixPath("docs/results")
 def pages(
     folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any], output: Path | None = None
 ) -> dict[str, str]:
-    """All pages: ``RESULTS.md``, and those of ``docs/results/``, by path in the checkout.
+    """All pages, ``RESULTS.md`` and those of ``docs/results/``, by path in the checkout.
 
     Args:
         folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
         experiments: all experiments.
         papers: the papers whose claims are known.
-        output: folder of the pages, which name the figures in ``folder`` from there; unless given, that of a checkout.
+        output: folder of the pages; their links to the figures in ``folder`` start there. That of a checkout unless
+            given.
 
     Raises:
         ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
@@ -64,7 +65,7 @@ def pages(
 
 
 def _environment(records: Records) -> Any:
-    """Templates, with what they call: numbers as they are written, tables of runs."""
+    """Templates and the functions that they call: numbers as text, tables of runs."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).parent / "pages")
@@ -91,12 +92,12 @@ def _finding(template: Any, context: Mapping[str, Any]) -> str:
 
 
 def _wide(splits: int) -> float:
-    """The number of standard errors on either side that a mean over so many splits has in place of two."""
+    """The number of standard errors on either side, in place of two, for a mean over this many splits."""
     return Ours(0.0, 1.0, degrees=splits - 1).wide() or 0.0
 
 
 def _wrong(records: Records, each: Answered) -> str:
-    """How many test images an error is, where these are few: ``"6 of 2,115"``."""
+    """The number of test images behind an error, if it is small: ``"6 of 2,115"``."""
     sizes = records.found[each.runs[0]]["data"]["sizes"] if each.runs else {}
     ours, metric = each.ours, each.claim.answer.metric if each.claim.answer else ""
     if ours is None or metric != "error" or "test" not in sizes or ours.value * sizes["test"] > 20:
@@ -105,7 +106,7 @@ def _wrong(records: Records, each: Answered) -> str:
 
 
 def good(each: Answered) -> bool:
-    """Whether ours matches or exceeds, whether or not that counts."""
+    """Whether our number matches or exceeds the paper's, whether or not that counts."""
     return each.verdict.word in (MATCHED, EXCEEDED)
 
 
@@ -131,7 +132,7 @@ def _lead(ours: Ours) -> str:
 
 
 def _of(answers: Answers, answer: Answer) -> str:
-    """Our number for a metric, a dash without one."""
+    """Our number for a metric; a dash without one."""
     found = answers.to(answer)
     return "–" if found is None or found.ours is None else num(found.ours, answer.metric)
 
@@ -164,7 +165,7 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
 
 
 def _remarks(answers: Answers, module: Any, each: Answered) -> list[str]:
-    """Remarks on a row: of the variant that answers it, in the TOML, and of the paper's module."""
+    """Remarks on a row: about the variant that answers it, from the TOML and from the paper's module."""
     found, answer = [], each.claim.answer
     if answer is not None:
         said = answers.paper.experiments.get(answer.experiment, {}).get("remarks", {})
@@ -173,12 +174,12 @@ def _remarks(answers: Answers, module: Any, each: Answered) -> list[str]:
 
 
 def _last(records: Records) -> Mapping[tuple[str, str], str]:
-    """Of every experiment the preset of its largest recorded runs."""
+    """For every experiment, the preset of its largest recorded runs."""
     return {key[:2]: key.preset for key in sorted(records.found, key=lambda key: PRESETS.index(key.preset))}
 
 
 def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Tables of an experiment's numbers by runs of these presets, variants by metrics; seeds are taken together."""
+    """Tables of an experiment's numbers by runs of these presets, variants by metrics; with seeds together."""
     for preset in presets:
         seeds: dict[str, list[Key]] = {}
         for key, _ in records.of(experiment.paper, experiment.name):
@@ -223,7 +224,7 @@ def _pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[tupl
 
 
 def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers: Sequence[Paper]) -> str:
-    """Compare pages with files, files with their schema, and claims with experiments; a sentence on what was compared.
+    """Compare pages with files, files with their schema, and claims with experiments; return a sentence about it.
 
     Args:
         folder: folder of the result files.
@@ -249,7 +250,7 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
 
 
 def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
-    """The first line of every page that is not that of the files, from where they begin to differ."""
+    """The first line of every page that differs from the files, from the place where they differ."""
     for name, text in written.items():
         path = output / name
         if not path.is_file():
@@ -264,7 +265,7 @@ def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
 
 
 def _first_difference(text: str, other: str) -> int:
-    """The number of characters with which both of two texts begin."""
+    """The number of characters that two texts share at their beginning."""
     for i, (a, b) in enumerate(zip_longest(text, other)):
         if a != b:
             return i
@@ -279,7 +280,7 @@ def _cut(line: str | None, begin: int) -> str:
 
 
 def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """Numbers of a paper in a file that are not those of the claims, except what was read off a figure."""
+    """A paper's numbers in a file that are not those of the claims, except numbers read off a figure."""
     variants = {(each.paper, each.name): each.variants for each in experiments}
     for key, result in records.found.items():
         printed = variants[key.paper, key.experiment][key.variant]
@@ -289,7 +290,7 @@ def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Itera
 
 
 def _unanswerable(answers: Answers, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """Claims that name an experiment or a variant which is not there, or that are twice there."""
+    """Claims that name an experiment or a variant that does not exist, or that occur twice."""
     variants = {each.name: each.variants for each in experiments if each.paper == answers.paper.key}
     seen = set()
     for claim in answers.paper.claims:

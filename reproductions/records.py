@@ -1,4 +1,4 @@
-"""Recorded results: their files, checked as they are read, and our number for a metric with its error."""
+"""Recorded results: their files, which are checked when they are read, and our number for a metric with its error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEYOND_TWO = 0.022750131948179195
 
 
 class Key(NamedTuple):
-    """Which run a file holds."""
+    """Identifies the run that a file holds."""
 
     paper: str
     experiment: str
@@ -32,12 +32,12 @@ class Key(NamedTuple):
 
 
 class Ours(NamedTuple):
-    """A number of ours.
+    """One of our numbers.
 
     Attributes:
-        value: the number, a mean where there are several seeds or splits.
+        value: the number; a mean if there are several seeds or splits.
         error: its standard error, if it is known.
-        source: where the error is from, such as ``"5 splits"``.
+        source: the origin of the error, such as ``"5 splits"``.
         degrees: degrees of freedom of that error.
     """
 
@@ -47,9 +47,9 @@ class Ours(NamedTuple):
     degrees: float = math.inf
 
     def wide(self, among: int = 1, beyond: float = BEYOND_TWO) -> float | None:
-        """Two standard errors, by Student's t and for one of so many numbers; ``None`` if the error is not known.
+        """Two standard errors, by Student's t and for one of ``among`` numbers; ``None`` if the error is not known.
 
-        Or as many as an error exceeds, on one side, with the probability ``beyond``.
+        In general, as many as an error exceeds, on one side, with the probability ``beyond``.
         """
         from scipy.special import ndtri, stdtrit
 
@@ -60,7 +60,7 @@ class Ours(NamedTuple):
 
 
 def mean_of(each: Sequence[float], source: str = "splits") -> Ours:
-    """A mean and its standard error, which is not known of a single number."""
+    """A mean and its standard error; a single number has no known error."""
     if len(each) < 2:
         return Ours(each[0])
     error = statistics.stdev(each) / math.sqrt(len(each))
@@ -69,7 +69,7 @@ def mean_of(each: Sequence[float], source: str = "splits") -> Ours:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The runs of a variant by one preset, a seed each."""
+    """The runs of a variant by one preset, one for each seed."""
 
     keys: tuple[Key, ...]
     results: tuple[Mapping[str, Any], ...]
@@ -82,8 +82,8 @@ class Recorded:
     def ours(self, metric: str) -> Ours | None:
         """Our number for a metric; ``None`` if the files do not have it.
 
-        ``hours`` are those of the training.
-        The error of several seeds is no smaller than that of one, because they share their test rows.
+        ``hours`` are those of the training. The error of several seeds is not smaller than that of one, because they
+        share their test rows.
         """
         if metric == "hours":
             return Ours(self.result["seconds_training"] / 3600)
@@ -96,7 +96,7 @@ class Recorded:
         return seeds
 
     def lead(self, metric: str, model: str, other: str) -> Ours:
-        """By how much one model of the run is better than another, over the same splits where there are several."""
+        """By how much one model of the run is better than another, over the same splits if there are several."""
         name, sign, by = f"{model}_{metric}", toward(metric), self.result["settings"]
         if splits_of(self.result) == 1:
             return lead(error_of(self.result, name), error_of(self.result, f"{other}_{metric}"), metric)
@@ -116,7 +116,7 @@ def lead(ours: Ours, other: Ours, metric: str) -> Ours:
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str, seed: int = 0) -> Path:
-    """The path of the result file of a printed number; further seeds have names of their own."""
+    """The path of the result file of a printed number; further seeds have their own names."""
     return folder / paper / f"{experiment}-{variant}-{preset}{f'-seed{seed}' if seed else ''}.json"
 
 
@@ -124,9 +124,9 @@ class Records:
     """All recorded results of some experiments.
 
     Args:
-        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``, and ``...-seedK.json`` of further seeds; or folders of
-            runs as ``gpzoo reproduce`` writes them, of which those with changed settings, and those of other papers,
-            are left out.
+        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``, and ``...-seedK.json`` for further seeds. Or it holds
+            folders of runs as ``gpzoo reproduce`` writes them; runs with changed settings, or of other papers, are left
+            out.
         experiments: the experiments.
 
     Raises:
@@ -163,13 +163,13 @@ class Records:
                 yield key, result
 
     def compared(self, paper: str, experiment: str, variant: str, presets: Sequence[str]) -> Iterator[Recorded]:
-        """The runs of a variant that can be compared with the paper's, by preset, the seeds of one together.
+        """The runs of a variant that can be compared with the paper's, by preset, with the seeds of a preset together.
 
         Args:
             paper: the paper.
             experiment: its experiment.
             variant: the variant.
-            presets: the experiment's; if ``quick`` is the only one, it is compared.
+            presets: presets of the experiment; if ``quick`` is the only one, it is compared.
         """
         for preset in COMPARED if set(presets) != {"quick"} else presets:
             if keys := tuple(key for key in self.found if key[:4] == (paper, experiment, variant, preset)):
@@ -188,7 +188,7 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
 
 
 def splits_of(result: Mapping[str, Any]) -> int:
-    """Number of random splits that a result's numbers average."""
+    """Number of random splits over which a result's numbers are averages."""
     return (result["folds"] or {"count": 1})["count"]
 
 

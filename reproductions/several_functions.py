@@ -30,7 +30,7 @@ PAPER = paper_of("several_functions")
 
 # -- a mixture ---------------------------------------------------------------------------------------------------------
 
-#: Of the functions of the mixture.
+#: Weights of the functions of the mixture.
 _WEIGHTS = (0.7, 0.3)
 
 
@@ -40,7 +40,7 @@ def _functions(x: np.ndarray) -> np.ndarray:
 
 
 def two_functions(rows: int = 600, seed: int = 0) -> Dataset:
-    """Data of either of two functions that cross, half of them for testing."""
+    """Data from either of two functions that cross, half of them for testing."""
     rng = np.random.RandomState(seed)
     x = rng.uniform(-2, 2, (rows, 1))
     which = rng.choice(2, rows, p=_WEIGHTS)
@@ -50,10 +50,10 @@ def two_functions(rows: int = 600, seed: int = 0) -> Dataset:
 
 @experiment(PAPER, "two-functions", ("mixture", "single"))
 def mixture(run: Run) -> Outcome:
-    """A mixture of two GPs, of several random starts that with the highest bound; or a single GP.
+    """A mixture of two GPs, from several random starts the one with the highest bound; or a single GP.
 
     ``function_distance`` is the mean distance of the mixture's functions from those that made the data, and
-    ``weight_distance`` that of their weights.
+    ``weight_distance`` the distance of their weights.
     """
     data = two_functions(seed=run.seed)
     setting, restarts = Setting.of({"num_draws": 100} | dict(run.options)), run.options["restarts"]
@@ -108,10 +108,10 @@ _OUTPUTS = 3
 
 
 def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dataset:
-    """Three outputs that depend on each other at the same places, of which a part is missing and is the test set.
+    """Three outputs that depend on each other at the same places; a part of the data is missing and is the test set.
 
-    A row has the place and the number of the output. What is missing of an output are two intervals, at other places
-    than those of the others.
+    A row has the place and the number of the output. Two intervals of each output are missing, at other places than
+    those of the other outputs.
     """
     rng = np.random.RandomState(seed)
     x = np.sort(rng.uniform(0, 10, places))
@@ -127,7 +127,7 @@ def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dat
 
 
 def apart(X: Array, y: Array | None = None, *, num_outputs: int, num_data: int | None = None) -> None:
-    """A GP for each output with hyperparameters of its own: rows as for ``coregionalised_gp``."""
+    """A GP for each output with its own hyperparameters; rows as for ``coregionalised_gp``."""
     start = jnp.ones(num_outputs)
     variance, lengthscale = (positive(f"f_{name}", start, X) for name in ("variance", "lengthscale"))
     axes = {"variance": 1, "lengthscale": 1}
@@ -149,7 +149,7 @@ def _number(x: Array) -> Array:
 
 @experiment(PAPER, "three-outputs", ("together", "apart"))
 def outputs(run: Run) -> Outcome:
-    """Missing entries of three outputs, from what is known of all of them, or of each output by itself."""
+    """Prediction of missing entries of three outputs, from all outputs, or from each output by itself."""
     data = three_outputs(seed=run.seed)
     setting = Setting.of(run.options)
     model: Any = coregionalised_gp if run.variant == "together" else apart

@@ -22,7 +22,7 @@ from gpzoo.reproductions.training import Setting, inspected, keys_of, optimise, 
 
 PAPER = paper_of("streaming")
 
-#: Rows that are taken in at a time.
+#: Number of rows that are taken in at a time.
 _ROWS = 4000
 
 
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[str, Callable[..., None]]] = {
 
 
 def figure_of_halves(results: Results) -> Figure:
-    """How far from a training on all data: the first half alone, and with the second half taken in, for each split.
+    """Distance from a training on all data, for each split: the first half alone, and with the second half taken in.
 
     Args:
         results: recorded results by variant.
@@ -81,10 +81,11 @@ def figure_of_halves(results: Results) -> Figure:
 
 @experiment(PAPER, "halves", KINDS, figure=figure_of_halves)
 def halves(run: Run) -> Outcome:
-    """Half of the rows trains a model, and the other half is taken in by its ``q(u)``; another one trains on all.
+    """Train a model on half of the rows, take the other half in by its ``q(u)``, and train another model on all rows.
 
-    Hyperparameters and nine tenths of the inducing points are from the first half, the others k-means of the second.
-    From there, hyperparameters and the new inducing points move too (``moved_nlpp``), still without the first half.
+    Hyperparameters and nine tenths of the inducing points come from the first half, the other points from k-means on
+    the second. From there, hyperparameters and the new inducing points are trained too (``moved_nlpp``), still without
+    the first half.
     """
 
     count, of = run.options["splits"], run.options["all_splits"]

@@ -1,4 +1,4 @@
-"""Our numbers beside the paper's in the terminal: the table after a run, and variants side by side."""
+"""Tables for the terminal: our numbers beside the paper's after a run, and variants side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-#: What is said of a small run beside the paper's numbers.
+#: What is said about a small run beside the paper's numbers.
 SMALL = "A small run checks the program: it is not meant to reach the paper's numbers."
 
 #: How a verdict is shown.
@@ -25,7 +25,7 @@ _STYLES = {SHORT: "bold red", MATCHED: "green", EXCEEDED: "green"}
 
 
 def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Of every metric its name, our number, the paper's if it has any, and the verdict if there are any; and headings.
+    """For every metric its name, our number, and, if there are any, the paper's number and the verdict; and headings.
 
     A small run has no verdicts.
 
@@ -104,10 +104,10 @@ def notes(result: Mapping[str, Any]) -> list[str]:
 def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
     """Variants side by side, one row each, the highest bound first; metrics that do not fit go into tables below.
 
-    Of several seeds there is the mean with its standard error.
+    For several seeds it shows the mean with its standard error.
 
     Args:
-        results: the contents of their ``result.json``, all of one experiment.
+        results: the contents of the variants' ``result.json``, all of one experiment.
         width: number of columns of the terminal.
     """
     from rich.console import Group
@@ -120,7 +120,7 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
     seeds = sorted({result["seed"] for result in results})
     if len(seeds) > 1:
         ranked = dict(sorted(ranked.items(), key=lambda each: -_mean(each[1], "elbo", -math.inf).value))
-        # Errors over test rows or splits make room for those over seeds.
+        # Errors over test rows or splits make room for errors over seeds.
         metrics = [metric for metric in metrics if metric.removesuffix("_se") not in metrics or metric[-3:] != "_se"]
     names = list(ranked)
     columns = {"seeds": [str(len(own)) for own in ranked.values()]} if len(seeds) > 1 else {}

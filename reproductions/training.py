@@ -27,10 +27,10 @@ from gpzoo.tables import Table
 #: Number of training rows in an exported posterior; the joint covariance of functions grows with its square.
 EXPORTED = 50
 
-#: Number of test rows that a report looks at.
+#: Number of test rows in a report.
 _INSPECTED = 1000
 
-#: Largest number of steps in the mean that is the last bound.
+#: Largest number of steps over which the last bound is a mean.
 _LAST_STEPS = 1000
 
 
@@ -46,12 +46,13 @@ class Rate(NamedTuple):
 
 
 def rate_of(given: Any, steps: int) -> Rate:
-    """The learning rate of a training of so many steps.
+    """The learning rate of a training with this many steps.
 
     Args:
         given: a number for a rate that decays to a hundredth of it as half a cosine; ``{"constant": 0.01}``;
-            ``{"warmed": 0.01}`` for one that rises from a fifth of it in a tenth of the steps first; or
-            ``{"staircase": 0.001, "every": 30000}`` for one that falls to ``10^(-1/3)`` of itself after so many steps.
+            ``{"warmed": 0.01}`` for a rate that first rises from a fifth of it in a tenth of the steps; or
+            ``{"staircase": 0.001, "every": 30000}`` for a rate that falls to ``10^(-1/3)`` of itself after so many
+            steps.
         steps: the number of steps.
     """
     match given:
@@ -70,7 +71,7 @@ def rate_of(given: Any, steps: int) -> Rate:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a program is trained: by Adam, with natural gradients or without, or by L-BFGS.
+    """The training of a program: by Adam, with or without natural gradients, or by L-BFGS.
 
     Attributes:
         steps: number of steps.
@@ -79,15 +80,15 @@ class Setting:
         rate: learning rate, as in :func:`rate_of`.
         start: initial hyperparameters, if they are not the program's defaults.
         evaluations: number of evaluations on the test set during training.
-        collapsed: whether by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
-        line_search: whether by L-BFGS, on all rows, and ``q(u)`` too.
-        natural: length of natural-gradient steps of ``q(u)`` at the last GP sites, ``None`` for none.
-        weighted: number of draws of the importance-weighted bound, ``None`` for the plain one.
-        decay: what Adam keeps of its mean of squared gradients at every step.
+        collapsed: whether to train by L-BFGS, on all rows, with the optimal ``q(u)`` of Gaussian noise.
+        line_search: whether to train by L-BFGS, on all rows, ``q(u)`` included.
+        natural: length of natural-gradient steps of ``q(u)`` at the last GP sites; ``None`` for no such steps.
+        weighted: number of draws of the importance-weighted bound; ``None`` for the plain bound.
+        decay: share of its mean of squared gradients that Adam keeps at every step.
         test_rows: number of rows predicted at a time.
         test_draws: number of draws of a prediction of the test set.
         num_draws: number of draws of the exported posterior.
-        factors: factors of Adam's rate, by parameter, where they are not 1.
+        factors: factors of Adam's rate, by parameter, if they are not 1.
         early: number of further evaluations in the first interval, each at half the steps of the next one.
     """
 
@@ -113,9 +114,9 @@ class Setting:
         """The settings among a run's options.
 
         Args:
-            options: names of attributes to values, where a ``batch_size`` of ``"all"`` is all rows, and further ones,
-                which are left out.
-            **changes: attributes that replace those.
+            options: values by names of attributes, with ``batch_size`` ``"all"`` for all rows; other names are left
+                out.
+            **changes: attributes that replace these.
         """
         own: dict[str, Any] = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
         own["batch_size"] = None if own["batch_size"] == "all" else own["batch_size"]
@@ -141,7 +142,7 @@ class Setting:
 
     @property
     def by_adam(self) -> bool:
-        """Whether Adam trains what natural gradients leave."""
+        """Whether Adam trains the parameters that natural gradients do not."""
         return not (self.collapsed or self.line_search)
 
     def evaluated(self) -> tuple[int, Callable[[int], bool]]:
@@ -171,7 +172,7 @@ class Setting:
         } | self.added()
 
     def added(self) -> dict[str, Any]:
-        """What is not as usual, for the result."""
+        """The unusual settings, for the result."""
         found = {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
         found |= {"draws_prediction": self.test_draws} if self.test_draws != 100 else {}
         if self.factors:
@@ -227,7 +228,7 @@ def train(
 ) -> Outcome:
     """Train a program of ``(X, y)`` that observes ``"y"``, evaluate it on the test set, and export its posterior.
 
-    Of a run that is finished, all this is read from its files.
+    If a run is finished, all of this is read from its files.
 
     Args:
         run: the run.
@@ -235,12 +236,12 @@ def train(
         model: the program.
         guide: its guide.
         setting: the settings of the training.
-        score: the metrics; those of :func:`~gpzoo.reproductions.metrics.score_of` unless given.
+        score: the metrics; :func:`~gpzoo.reproductions.metrics.score_of` unless given.
         keywords: the program's keyword arguments.
         table: all training rows, if they are streamed.
         watched: names of scalar parameters that are recorded as metrics, by metric; a parameter that the variant lacks
             is left out.
-        init_params: initial values by name; others come from the guide.
+        init_params: initial values by name; the other values come from the guide.
         **outcome: further fields of the outcome, such as ``stands_in``; entries of ``settings`` are added to those of
             ``setting``, or override them.
 
@@ -249,7 +250,7 @@ def train(
         point for every evaluation.
 
     Raises:
-        ReproductionError: if the command line changed a setting that ``setting`` has not so.
+        ReproductionError: if the command line changed a setting that has another value in ``setting``.
     """
     setting.check(run.changes)
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
@@ -288,10 +289,10 @@ def outcome_of(
     Args:
         run: the run.
         setting: the settings of the training.
-        args: inputs and targets, of which the first have the exported posterior.
-        looked_at: the model that is kept, with the program's keyword arguments.
-        trained: the model with the learning curve, and the posterior that is exported.
-        **others: fields of the outcome that have no value here, or another one.
+        args: inputs and targets; the exported posterior is at the first of them.
+        looked_at: the model to keep, with the program's keyword arguments.
+        trained: the model with the learning curve, and the posterior to export.
+        **others: fields of the outcome that get no value, or another value, here.
     """
     X, y = (jnp.asarray(x) for x in args)
     common = {
@@ -319,15 +320,15 @@ def over_splits(
 ) -> Outcome:
     """The outcome over several random splits of the data: means of metrics, and one split's model, data and figures.
 
-    Of a run that is finished, ``one`` is called for the split that is shown, and reads the run's files.
+    If a run is finished, ``one`` is called only for the split that is shown, and reads the run's files.
 
     Args:
         run: the run.
         count: number of splits.
         one: the experiment on ``run.split``, which has its own ``run.checkpoint``, and keys by :func:`keys_of`.
-        of: the paper's number of splits, for the record; as many unless given.
+        of: the paper's number of splits, for the record; the same number unless given.
         shown: the split whose model is kept, and whose data, bounds and settings are recorded; negative from the end.
-        settings: further settings, from the outcomes of all splits in their order, which have neither data nor models.
+        settings: makes further settings from the outcomes of all splits in order, which have neither data nor models.
         errors: the metrics whose standard error over splits is recorded too; all unless given.
     """
     shown, every, kept = range(count)[shown], [], None
@@ -335,7 +336,7 @@ def over_splits(
         found = one(replace(run, split=split))
         if split == shown:
             kept = found
-        # One split's arrays are held at a time.
+        # Only one split's arrays are held at a time.
         every.append(replace(found, data=None, elbo=(), figures={}, posterior=None, inspected=None))
     assert kept is not None
     if (seen := kept.inspected) is not None:
@@ -343,7 +344,7 @@ def over_splits(
         kept = replace(kept, inspected=seen._replace(which=which))
     if run.finished:
         return kept
-    # Of one split there are errors over test rows alone.
+    # One split has only errors over test rows.
     names = [name for name in kept.metrics if count == 1 or not name.endswith("_se")]
     if (selection := kept.selection) and selection.get("candidates"):
         selection = {**selection, "candidates": [each for found in every for each in found.selection["candidates"]]}
@@ -360,7 +361,7 @@ def over_splits(
 
 
 def nlpp_by_fold(every: Sequence[Outcome]) -> dict[str, list[float]]:
-    """What :func:`over_splits` adds to the settings of a result: every split's own ``nlpp``, of each model."""
+    """Settings that :func:`over_splits` adds to a result: every split's own ``nlpp``, of each model."""
     names = [name for name in every[0].metrics if name.endswith("nlpp")]
     return {f"{name}_by_fold": [found.metrics[name] for found in every] for name in names}
 
@@ -410,7 +411,7 @@ def predicted(
         y: targets.
         test_rows: number of rows at a time.
         model_kwargs: keyword arguments of the program.
-        num_draws: number of draws, of what the program draws.
+        num_draws: number of draws, if the program draws anything.
     """
     options = {"num_draws": num_draws, "batch_size": test_rows, "model_kwargs": model_kwargs}
     return trained.predict(key, X, test_data={"y": y}, **options)["y"]
@@ -434,12 +435,12 @@ def exported(
 
 
 def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
-    """The outcome of a run that is finished, as it was written; figures and posterior lie beside it.
+    """The outcome of a finished run, as it was written; figures and posterior lie beside it.
 
     Args:
         run: the run.
         data: its data.
-        found: the model that it left, and what a report looks at.
+        found: the model that it left, and the rows of a report.
     """
     result = read_json(run.output / "result.json")
     own = {name: result[name] for name in ("metrics", "settings", "steps", "seconds_training", "dtype", "curve")}
@@ -448,7 +449,7 @@ def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
 
 
 def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = "") -> Inspected:
-    """What a report looks at: the first rows of the test set, as the program takes them.
+    """The model and rows of a report: the first rows of the test set, as the program takes them.
 
     Args:
         trained: the model.
@@ -461,7 +462,7 @@ def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | Non
 
 
 def units_of(data: Dataset) -> str:
-    """A sentence on the units of a report, where targets are standardised and the run's metrics are not."""
+    """A sentence on the units of a report, if targets are standardised and the run's metrics are not."""
     if data.y_std == 1:
         return ""
     return (
@@ -501,8 +502,8 @@ def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: A
 class Curve:
     """Test metrics during training; a callback for :func:`gpzoo.inference.fit`.
 
-    Points are kept on disk, so that a resumed run has the earlier ones, whose parameters are gone. They are used again
-    if settings and data are the same; the training's checkpoint refuses another program.
+    Points are kept on disk, so that a resumed run has the earlier points, whose parameters are gone. They are used
+    again if settings and data are the same; the training's checkpoint refuses another program.
 
     Args:
         path: file of the points.

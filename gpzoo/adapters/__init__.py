@@ -1,1 +1,1 @@
-"""Trained models as models of other libraries, a module for each, which needs the extra of its name."""
+"""Adapters: trained models as models of other libraries; each module needs the extra of its name."""

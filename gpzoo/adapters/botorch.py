@@ -32,20 +32,20 @@ with needs("botorch", "A model for BoTorch"):
 
 __all__ = ["FunctionsModel"]
 
-#: Values of functions whose features are in memory together.
+#: Number of values of functions whose features are in memory together.
 _AT_ONCE = 2**15
 
 
 class FunctionsModel(EnsembleModel):
     """A trained model for BoTorch, whose posterior is functions drawn from that of the trained model.
 
-    A member of the ensemble is one function, the same for all points: acquisition functions by Monte Carlo, also of
-    several points, are means over functions, and are differentiated. They take each function equally often (as far as
-    the number of their samples allows), in the same order for all candidates. Analytic acquisition functions have the
+    A member of the ensemble is one function, the same for all points. Monte Carlo acquisition functions, also those of
+    several points, are means over functions, and can be differentiated. They take each function equally often (as far
+    as the number of their samples allows), in the same order for all candidates. Analytic acquisition functions use the
     mean and the variance of the functions.
 
-    Functions are without noise. Points are padded to 8, 32, 128, ..., so that few shapes are compiled; models with the
-    same guide and outputs share compiled programs, also after another training.
+    Functions have no noise. Points are padded to 8, 32, 128, ..., so that few shapes are compiled. Models with the same
+    guide and outputs share compiled programs, also after another training.
 
     Example:
         >>> import jax, numpy as np, torch
@@ -65,24 +65,24 @@ class FunctionsModel(EnsembleModel):
     Args:
         rng_key: key of the functions: member ``s`` is ``trained.functions(rng_key, ..., num_features=...)["f"][s]``.
         trained: what :func:`~gpzoo.inference.fit` returns.
-        X: inputs ``[N, d]`` of the program, such as those of training, of which the first row says shape and dtype.
-        outputs: a GP site, ``[N]`` or ``[N, m]``; or a function of JAX of the values of all sites by name that returns
-            such, row by row, as ``lambda f: 3.0 + 2.0 * f["f"]`` back to the scale of the data. ``None`` for the only
-            GP site.
-        num_draws: number of functions ``S``. Acquisition functions take 512 samples unless told otherwise: of fewer
-            functions some are taken again, which is faster and a coarser estimate.
+        X: inputs ``[N, d]`` of the program, such as the training inputs; the first row gives shape and dtype.
+        outputs: a GP site, ``[N]`` or ``[N, m]``; or a function of JAX from the values of all sites by name to an array
+            of this shape, row by row. For example, ``lambda f: 3.0 + 2.0 * f["f"]`` goes back to the scale of the data.
+            ``None`` for the only GP site.
+        num_draws: number of functions ``S``. Acquisition functions take 512 samples unless told otherwise. With fewer
+            functions, some are taken again, which is faster and gives a coarser estimate.
         num_features: see :meth:`~gpzoo.inference.Trained.functions`. The covariance over functions is exact for any
-            number, so that many functions of few features are better than few of many.
+            number of features, so many functions with few features are better than few functions with many.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
-        TypeError: for a ``trained`` that is no :class:`~gpzoo.inference.Trained`, and as
+        TypeError: for a ``trained`` that is not a :class:`~gpzoo.inference.Trained`, and as
             :meth:`~gpzoo.inference.Trained.functions`.
         ValueError: for an unknown site, several sites of which ``outputs`` names none, values of other shapes, and as
             :meth:`~gpzoo.inference.Trained.functions`; when called, for points of another ``d`` (``TypeError`` for
             integers).
         FactorisationError: naming a site whose covariance does not factorise.
-        UnsupportedError: BoTorch's, for a posterior with observation noise.
+        UnsupportedError: BoTorch's error, for a posterior with observation noise.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class FunctionsModel(EnsembleModel):
 
 
 class FunctionsPosterior(EnsemblePosterior):
-    """Values of functions, of which a sampler takes each as often as the others."""
+    """Values of functions; a sampler takes each function equally often."""
 
 
 class _EachFunction(MCSampler):
@@ -205,7 +205,7 @@ class _Values(torch.autograd.Function):
 
 
 class _Of(NamedTuple):
-    """What a compiled program depends on."""
+    """Everything on which a compiled program depends."""
 
     guide: InducingGuide
     outputs: str | Callable[[dict[str, Array]], Array]
@@ -225,7 +225,7 @@ class _Of(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def _misfits(of: _Of, params: dict, draws: Draw, X: Array, arrays: dict) -> dict[str, Array]:
-    """What does not depend on the points, of all functions by site."""
+    """The parts that do not depend on the points, for all functions by site."""
 
     def of_draw(draw: Draw) -> dict[str, Array]:
         misfits: dict[str, Array] = {}
@@ -243,7 +243,7 @@ def _at(of: _Of, slopes: bool, params: dict, draws: Draw, X: Array, arrays: dict
         if not slopes:
             return (at(X),)
         values, pull = jax.vjp(at, X)
-        # Values of a row depend on that row alone.
+        # Values of a row depend only on that row.
         ones = jnp.broadcast_to(jnp.eye(values.shape[1], dtype=values.dtype)[:, None], (values.shape[1], *values.shape))
         return values, jax.vmap(lambda one: pull(one)[0])(ones)
 

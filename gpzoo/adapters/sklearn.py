@@ -1,4 +1,4 @@
-"""GPs as estimators of scikit-learn: for its pipelines, searches and scores."""
+"""GPs as estimators of scikit-learn, for its pipelines, searches and scores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["GPZooClassifier", "GPZooRegressor"]
 
 
 def _rbf(name: str, X: Array) -> Kernel:
-    """Lengthscales start where rows of many standardised columns know of each other."""
+    """RBF kernel whose initial lengthscales let rows of many standardised columns be correlated."""
     return rbf(name, X, lengthscale=X.shape[-1] ** 0.5)
 
 
@@ -56,9 +56,9 @@ def _regression(
     shared_noise: bool = True,
     num_data: int | None = None,
 ) -> None:
-    """``gp_regression``; a prior keeps noises from zero where targets are constant, or exact.
+    """``gp_regression`` with a prior that keeps noises away from zero if targets are constant, or exact.
 
-    One noise is the default for pickles of earlier versions.
+    Pickles of earlier versions need one noise as the default.
     """
     prior = LogNormal(-4.0, 2.0)
     if num_outputs is not None and not shared_noise:
@@ -92,7 +92,7 @@ def _refuse_other_sites(program: Callable, X: np.ndarray, y: np.ndarray) -> None
 
 
 class _Estimator(BaseEstimator):
-    """What both share: standardised columns, a program that is trained, and pickles with the model's own file."""
+    """Common base: standardised columns, a program that is trained, and pickles with the model's own file."""
 
     def __init__(
         self,
@@ -114,15 +114,15 @@ class _Estimator(BaseEstimator):
         self.random_state = random_state
 
     def _next(self) -> Self:
-        """A copy for :meth:`fit` to work on, whose attributes become those of this estimator at its end, at once."""
+        """A copy on which :meth:`fit` works; at its end, its attributes become those of this estimator at once."""
         copied = object.__new__(type(self))
         copied.__dict__ = dict(vars(self))
         return copied
 
     def _train(self, X: np.ndarray, y: np.ndarray, program: Callable, search: bool = False, **options: Any) -> None:
-        """Train the user's program, or else this one, with what it takes of the options; or search its collapsed bound.
+        """Train the user's program or else this one, with the options that it takes; or search its collapsed bound.
 
-        L-BFGS is for bounds of hyperparameters alone: of 9,000 rows with two classes, whose q(u) it has to find too, it
+        L-BFGS is for bounds of hyperparameters alone. With 9,000 rows of two classes, where it must find q(u) too, it
         had learnt little after 100 steps.
         """
         program = self.program or program
@@ -152,7 +152,7 @@ class _Estimator(BaseEstimator):
             trained = error.result
             if trained is None or not len(trained.losses):
                 raise
-            # What else it says of ways out is for those who call fit of gpzoo.
+            # The rest of its message about ways out is for users who call gpzoo's fit.
             first, kept = str(error).split(". ")[0], len(trained.losses)
             warnings.warn(f"{first}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
         self._scaler, self.trained_ = scaler, trained
@@ -167,7 +167,7 @@ class _Estimator(BaseEstimator):
             return self.trained_.predict(jax.random.key(0), X, **options)[site]
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, with the bytes of its file and its program in place of the trained model."""
+        """The attributes, with the model's file in bytes and its program in place of the trained model."""
         state: Any = super().__getstate__()
         state = dict(state)
         if "trained_" in state:
@@ -191,13 +191,14 @@ class _Estimator(BaseEstimator):
 class GPZooRegressor(RegressorMixin, _Estimator):
     """Sparse GP regression for pipelines, searches and scores of scikit-learn.
 
-    With nothing set: an RBF kernel with a lengthscale for each column, and Gaussian noise whose variance has a weak
+    By default, it has an RBF kernel with a lengthscale for each column, and Gaussian noise whose variance has a weak
     prior. L-BFGS finds inducing points and hyperparameters on all rows, by :class:`CollapsedELBO
-    <gpzoo.inference.CollapsedELBO>`. It is exact where rows are no more than ``num_inducing``. With ``batch_size`` or
-    a ``program`` of one's own it is Adam, by :class:`GaussianProcessELBO <gpzoo.inference.GaussianProcessELBO>`.
+    <gpzoo.inference.CollapsedELBO>`. It is exact if there are no more rows than ``num_inducing``. With ``batch_size``
+    or your own ``program``, Adam trains it, by :class:`GaussianProcessELBO <gpzoo.inference.GaussianProcessELBO>`.
 
     Everything is computed in float64, whatever JAX is set to. ``estimator.trained_`` is the trained model in
-    standardised units, for all else that can be asked of it; call ``numpyro.enable_x64()`` before you ask it yourself.
+    standardised units, for everything else that a trained model can do; call ``numpyro.enable_x64()`` before you use
+    it.
 
     Example:
         >>> import numpy as np
@@ -210,13 +211,13 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 
     Args:
         kernel: makes the kernel from a site name and the inputs, such as :func:`~gpzoo.models.rbf`; an argument of the
-            program. ``None`` for the program's own, and without a program for ``rbf`` with lengthscales that start at
-            the square root of the number of columns.
-        program: a NumPyro program of one's own, ``program(X, y)`` with the data site ``"y"``, at module level if the
-            estimator is to be pickled. It is given ``kernel``, and where it has such arguments ``num_outputs`` (for
-            targets ``[N, D]``) and, for minibatches, ``num_data``.
+            program. ``None`` for the program's own kernel; without a program, for ``rbf`` with lengthscales that start
+            at the square root of the number of columns.
+        program: your own NumPyro program, ``program(X, y)`` with the data site ``"y"``, at module level if the
+            estimator will be pickled. It gets ``kernel`` and, if it has such arguments, ``num_outputs`` (for targets
+            ``[N, D]``) and, for minibatches, ``num_data``.
         num_inducing: most inducing points; there are no more than distinct rows.
-        num_steps: of the training; ``None`` for 100 of L-BFGS, or 500 of Adam.
+        num_steps: steps of the training; ``None`` for 100 of L-BFGS, or 500 of Adam.
         batch_size: rows of a minibatch; ``None`` for all rows in every step.
         standardise: whether columns of the inputs, and targets, are shifted and scaled to mean 0 and deviation 1 before
             the program sees them. Predictions are in the units of ``y`` in any case.
@@ -224,24 +225,24 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 
     Attributes:
         trained_: the :class:`~gpzoo.inference.Trained`. A pickle holds the file that it saves, and its program by name.
-        n_features_in_: columns of the inputs.
-        feature_names_in_: their names, if they have some.
+        n_features_in_: number of columns of the inputs.
+        feature_names_in_: names of the columns, if they have any.
     """
 
     _mean: Any
     _scale: Any
 
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
-        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``: functions with one kernel, and a noise each.
+        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``: functions with one kernel and one noise each.
 
-        Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
-        ``ConvergenceWarning``. Where this raises, or is interrupted, the estimator is what it was before.
+        If a later step fails, the estimator keeps the parameters before it, with scikit-learn's ``ConvergenceWarning``.
+        If this raises, or is interrupted, the estimator stays as it was before.
 
         Raises:
             TypeError: for sparse inputs, and a kernel in place of a function that makes one.
             ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, a program
                 without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
-            NonFiniteError, FactorisationError: where the first step fails, naming the site.
+            NonFiniteError, FactorisationError: if the first step fails, naming the site.
         """
         new = self._next()
         _refuse_other_order(X, y)
@@ -263,7 +264,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         Args:
             X: inputs.
             return_std: whether the standard deviations of the targets, noise included, are returned too,
-                ``(mean, std)``. Those of the function without noise are at ``estimator.trained_``, in the site ``f``.
+                ``(mean, std)``. For those of the function without noise, see the site ``f`` of ``estimator.trained_``.
 
         Raises:
             NotFittedError: before :meth:`fit`.
@@ -276,13 +277,13 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the targets, joint over the inputs and with noise: ``[N, n_samples]`` or ``[N, D, n_samples]``.
 
-        The covariance of all inputs is factorised: some thousand are possible. ``estimator.trained_.functions`` draws
-        functions at any number.
+        The covariance of all inputs is factorised, so some thousand inputs are possible. For any number of inputs,
+        ``estimator.trained_.functions`` draws functions.
 
         Args:
             X: inputs ``[N, d]``.
             n_samples: number of draws.
-            random_state: their seed.
+            random_state: seed of the draws.
 
         Raises:
             NotFittedError: before :meth:`fit`.
@@ -304,8 +305,8 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 class GPZooClassifier(ClassifierMixin, _Estimator):
     """Sparse GP classification for pipelines, searches and scores of scikit-learn.
 
-    With nothing set it is :func:`~gpzoo.models.gp_classification`, two classes by a probit and more by a softmax, with
-    an RBF kernel that has a lengthscale for each column, trained by Adam on all rows, or on minibatches with
+    By default, it is :func:`~gpzoo.models.gp_classification`: two classes by a probit and more by a softmax, with an
+    RBF kernel that has a lengthscale for each column. Adam trains it on all rows, or on minibatches with
     ``batch_size``. Float64 and ``trained_`` are as for :class:`GPZooRegressor`.
 
     Example:
@@ -318,21 +319,21 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
 
     Args:
         kernel: as for :class:`GPZooRegressor`.
-        program: a NumPyro program of one's own, ``program(X, y)`` with labels ``0 .. K - 1`` at the data site ``"y"``,
-            at module level if the estimator is to be pickled. It is given ``kernel``, and where it has such arguments
-            ``num_classes`` and, for minibatches, ``num_data``. Another likelihood, say, is
+        program: your own NumPyro program, ``program(X, y)`` with labels ``0 .. K - 1`` at the data site ``"y"``, at
+            module level if the estimator will be pickled. It gets ``kernel`` and, if it has such arguments,
+            ``num_classes`` and, for minibatches, ``num_data``. Another likelihood is, for example,
             ``partial(gp_classification, likelihood=RobustMax)``.
         num_inducing: as for :class:`GPZooRegressor`.
-        num_steps: likewise.
-        batch_size: likewise.
+        num_steps: as for :class:`GPZooRegressor`.
+        batch_size: as for :class:`GPZooRegressor`.
         standardise: whether columns of the inputs are shifted and scaled before the program sees them.
         random_state: as for :class:`GPZooRegressor`.
 
     Attributes:
         classes_: the labels, sorted, ``[K]``.
-        trained_: the :class:`~gpzoo.inference.Trained`, of labels ``0 .. K - 1``.
-        n_features_in_: columns of the inputs.
-        feature_names_in_: their names, if they have some.
+        trained_: the :class:`~gpzoo.inference.Trained`, for labels ``0 .. K - 1``.
+        n_features_in_: number of columns of the inputs.
+        feature_names_in_: names of the columns, if they have any.
     """
 
     classes_: np.ndarray
@@ -341,14 +342,14 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
     def fit(self, X: Any, y: Any) -> GPZooClassifier:
         """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.
 
-        Where a later step fails, the estimator keeps the parameters before it, with scikit-learn's
-        ``ConvergenceWarning``. Where this raises, or is interrupted, the estimator is what it was before.
+        If a later step fails, the estimator keeps the parameters before it, with scikit-learn's ``ConvergenceWarning``.
+        If this raises, or is interrupted, the estimator stays as it was before.
 
         Raises:
             TypeError: for sparse inputs, and a kernel in place of a function that makes one.
-            ValueError: for inputs that are not finite, targets that are no labels, one class alone, rows that disagree,
+            ValueError: for inputs that are not finite, targets that are not labels, only one class, rows that disagree,
                 a program without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
-            NonFiniteError, FactorisationError: where the first step fails, naming the site.
+            NonFiniteError, FactorisationError: if the first step fails, naming the site.
         """
         new = self._next()
         _refuse_other_order(X, y)
@@ -369,11 +370,11 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         Raises:
             NotFittedError: before :meth:`fit`.
             ValueError: for another number of columns, other names of columns, or numbers that are not finite; for a
-                program of another number of classes, or whose targets are no labels.
+                program with another number of classes, or whose targets are not labels.
         """
         check_is_fitted(self)
         count = len(self.classes_)
-        # Pickles of earlier versions do not say.
+        # Pickles of earlier versions do not have it.
         own = getattr(self, "_softmax", self.program is None and count > 2)
         predicted = self._predicted(X, "f" if own else "y")
         if own:  # the same noise for each row, whatever its place
@@ -395,7 +396,7 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
 
 
 def _refuse_other_order(X: Any, y: Any) -> None:
-    """Refuse targets with the labels of the inputs in another order, which scikit-learn takes by position.
+    """Refuse targets whose labels are in another order than those of the inputs: scikit-learn goes by position.
 
     Raises:
         ValueError: naming the ways out.

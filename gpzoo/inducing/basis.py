@@ -1,4 +1,4 @@
-"""Inducing variables that belong to functions, not to points: waves on a box and on an interval."""
+"""Inducing variables that belong to basis functions, not to points: waves on a box and on an interval."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ K = TypeVar("K", bound=Kernel)
 
 
 class InducingBasis(InducingVariable):
-    """The weights of the functions of a :class:`~gpzoo.kernels.HilbertSpace` kernel, which are independent.
+    """The independent weights of the basis functions of a :class:`~gpzoo.kernels.HilbertSpace` kernel.
 
-    ``Kuu`` is the diagonal matrix of spectral densities. There is nothing to train in them.
+    ``Kuu`` is the diagonal matrix of spectral densities. These inducing variables have no trained parameters.
 
     Example:
         >>> import numpy as np
@@ -38,8 +38,8 @@ class InducingBasis(InducingVariable):
         ((20, 20), (20, 5))
 
     Args:
-        sizes: those of the kernel.
-        bounds: those of the kernel.
+        sizes: the ``sizes`` of the kernel.
+        bounds: the ``bounds`` of the kernel.
 
     Raises:
         ValueError: for sizes below one, or bounds that are not finite or not in order.
@@ -59,7 +59,7 @@ class InducingBasis(InducingVariable):
         return Box(self.sizes, self.bounds)
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
-        """The weights of functions, exact for those of the box."""
+        """The weights of functions, exact for functions of the box."""
         nodes = self.box.nodes(jnp.result_type(float))
         values = f(nodes)
         return self.box.weight * matmul(self.box.functions(nodes.astype(values.dtype)).T, values)
@@ -68,14 +68,14 @@ class InducingBasis(InducingVariable):
 class InducingFourier(InducingVariable):
     """The projections of a Matérn process of one column on waves of an interval (Hensman, Durrande and Solin 2018).
 
-    ``u_m`` is the inner product of ``f`` and a wave in the space of the kernel, for a constant, ``F`` cosines and ``F``
-    sines of periods ``width / m``, so that ``Kuf`` are these waves and ``Kuu`` is a diagonal plus products of up to
-    three vectors (sections 3.2 and 3.3). Here each wave has been divided by the root of its entry in the diagonal, so
-    that ``Kuu`` is the identity plus such products. The prior stays what it is, unlike that of
-    :class:`~gpzoo.kernels.HilbertSpace`. There is nothing to train in them.
+    ``u_m`` is the inner product of ``f`` and a wave in the space of the kernel. The waves are a constant, ``F`` cosines
+    and ``F`` sines of periods ``width / m``. ``Kuf`` are these waves, and ``Kuu`` is a diagonal plus products of up to
+    three vectors (sections 3.2 and 3.3). Here each wave is divided by the root of its entry in the diagonal, so that
+    ``Kuu`` is the identity plus such products. The prior does not change, unlike the prior of
+    :class:`~gpzoo.kernels.HilbertSpace`. These inducing variables have no trained parameters.
 
-    In a sum of kernels each part has its own, ``blocks(InducingFourier(...), InducingFourier(...))``. Functions of the
-    posterior (``trained.functions``) need points, and are refused.
+    In a sum of kernels, each term needs its own, ``blocks(InducingFourier(...), InducingFourier(...))``. Functions of
+    the posterior (``trained.functions``) need inducing points, and are refused.
 
     Example:
         >>> import numpy as np
@@ -86,12 +86,13 @@ class InducingFourier(InducingVariable):
         ((21, 21), (21, 5))
 
     Args:
-        num_frequencies: ``F``, of ``2 F + 1`` variables.
-        bounds: of the interval, ``(lower, upper)``, which holds all inputs and reaches some way beyond: waves repeat.
+        num_frequencies: ``F``; there are ``2 F + 1`` variables.
+        bounds: bounds of the interval, ``(lower, upper)``. It must hold all inputs and reach some way beyond them,
+            because waves repeat.
 
     Raises:
         ValueError: for a count below one, bounds that are not finite or not in order; outside ``jit``, for inputs
-            outside the interval. Under ``jit`` these give NaN, which ``fit`` and predictions refuse.
+            outside the interval. Under ``jit`` such inputs give NaN, which ``fit`` and predictions refuse.
     """
 
     num_frequencies: int = static()
@@ -109,13 +110,13 @@ class InducingFourier(InducingVariable):
         return box.inside(X, jnp.concatenate([jnp.cos(angles), jnp.sin(angles[:, 1:])], axis=1))
 
     def scales(self, kernel: Matern) -> Float[Array, " M"]:
-        """What the waves are multiplied with: ``sqrt(2 s(w) / width)``, of the constant ``sqrt(s(0) / width)``."""
+        """Factors of the waves: ``sqrt(2 s(w) / width)``, and ``sqrt(s(0) / width)`` for the constant."""
         (a, b), omega = self.bounds, self._frequencies(kernel)
         scales = jnp.sqrt(2 * kernel.density(omega[:, None]) / (b - a)).at[0].divide(np.sqrt(2))
         return jnp.concatenate([scales, scales[1:]])
 
     def at_the_end(self, kernel: Matern) -> Float[Array, "R M"]:
-        """The waves and their derivatives at an end of the interval, in units of the process there, independent."""
+        """The waves and their derivatives at an end of the interval, in units of the process and independent."""
         shape = jnp.shape(kernel.lengthscale)
         checks.must(shape in ((), (1,)), "lengthscale", "be that of one column, which InducingFourier has;", str(shape))
         rate = np.sqrt(kernel.degrees) / jnp.reshape(kernel.lengthscale, ())
@@ -150,7 +151,7 @@ def _fourier_Kuf(inducing: InducingFourier, kernel: Matern, X: Array) -> Float[A
 @Kuu.register(InducingFourier, Sum)
 @Kuf.register(InducingFourier, Sum, object)
 def _fourier_of_sum(inducing: InducingFourier, kernel: Sum, *X: Array) -> Float[Array, "*D M _"]:
-    # Inner products of different kernels: their sum says little of the sum of the functions.
+    # The terms have different inner products, whose sum says little about the sum of the functions.
     function, _ = kernel.split_noise()
     checks.refuse(
         len(addends(function)) != 1,
@@ -175,13 +176,13 @@ def _basis_Kuf(inducing: InducingBasis, kernel: HilbertSpace, X: Array) -> Float
 
 
 def at_inputs(functions: Callable[[Array], Array], kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    """Functions at the inputs of the kernel, one set of them or one for each output."""
+    """Functions at the inputs of the kernel: one set of inputs, or one for each output."""
     X = kernel.check_inputs(X)
     return (jax.vmap(functions) if kernel.has_outputs(X) else functions)(X).mT
 
 
 def of_each(kernel: K, of: Callable[[K], Array]) -> Array:
-    """Of the kernel of each output, ``[D, ...]``, where there are several."""
+    """``of(kernel)``, for each output's kernel (``[D, ...]``) if there are several."""
     return jax.vmap(of, in_axes=(kernel.batch_axes(),))(kernel) if kernel.batched else of(kernel)
 
 

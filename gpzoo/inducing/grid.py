@@ -1,4 +1,4 @@
-"""Inducing variables on regular grids, and local interpolation between them (KISS-GP, Wilson and Nickisch 2015)."""
+"""Inducing variables on regular grids, with local interpolation between them (KISS-GP, Wilson and Nickisch 2015)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ _NODES = {"cubic": 4, "linear": 2}
 
 
 class InducingGrid(InducingVariable):
-    """``u = f(z)`` on a regular grid, from which ``f`` is interpolated: ``f(x) = w(x)^T u`` (SV-DKL, section 3).
+    """Inducing points on a regular grid, from which ``f`` is interpolated: ``f(x) = w(x)^T u`` (SV-DKL, section 3).
 
-    ``f`` is a deterministic function of ``u``. ``w(x)`` has four entries along each axis (two for linear
-    interpolation), so that the cost per input does not depend on the size of the grid. The grid is fixed: it reaches as
-    far beyond its bounds as interpolation needs, and its points are not trained. Inputs outside the bounds are moved to
-    the nearest point inside, so that ``f`` is constant beyond them; :meth:`outside` counts them. A program should
-    squash its features into bounds that do not depend on the data: then predictions do not depend on the batch.
+    The inducing variables are ``u = f(z)``, and ``f`` is a deterministic function of ``u``. ``w(x)`` has four entries
+    along each axis (two for linear interpolation), so that the cost per input does not depend on the size of the grid.
+    The grid is fixed: it reaches as far beyond its bounds as interpolation needs, and its points are not trained.
 
-    With more than one axis the kernel must be a product over the axes; all results are computed from its factors.
+    Inputs outside the bounds are moved to the nearest point inside, so that ``f`` is constant outside the bounds;
+    :meth:`outside` counts such inputs. A program should squash its features into bounds that do not depend on the data:
+    then predictions do not depend on the batch.
+
+    With more than one axis, the kernel must be a product over the axes; all results are computed from its factors.
 
     Example:
         >>> import numpy as np
@@ -47,13 +49,13 @@ class InducingGrid(InducingVariable):
                [0. , 0.5, 0.5, 0. , 0. ]], dtype=float32)
 
     Args:
-        sizes: number of grid points, for one axis or for each.
-        bounds: range of the inputs, ``(lower, upper)`` for all axes or one pair for each.
+        sizes: number of grid points, for one axis or for each axis.
+        bounds: range of the inputs, ``(lower, upper)`` for all axes or one pair for each axis.
         interpolation: ``"cubic"``, cubic convolution (Keys 1981), which is exact for quadratics; or ``"linear"``.
 
     Raises:
         ValueError: if sizes are not integers or too small for the interpolation, if bounds are not finite or not in
-            order, or for another method.
+            order, or for another method of interpolation.
     """
 
     sizes: tuple[int, ...] = static()
@@ -103,7 +105,7 @@ class InducingGrid(InducingVariable):
         return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
 
     def axes(self, dtype: Any = None) -> tuple[Float[Array, "M_i 1"], ...]:
-        """The points of each axis; the grid is their product, the last axis running fastest."""
+        """The points of each axis; the grid is their product, in which the last axis runs fastest."""
         beyond = self.num_nodes // 2 - 1
         points = (
             lower + step * (np.arange(size) - beyond)
@@ -134,7 +136,7 @@ class InducingGrid(InducingVariable):
             X: ``[..., N, num_axes]``.
 
         Returns:
-            For each axis the first node of every input, and the weights of that node and its successors, which sum to
+            For each axis, the first node of every input, and the weights of that node and its successors, which sum to
             one.
 
         Raises:
@@ -172,7 +174,7 @@ class InducingGrid(InducingVariable):
 
 
 def _weights(s: Float[Array, "*shape"], interpolation: str) -> Float[Array, "*shape _"]:
-    """Weights at distance ``s`` in [0, 1] from the second (of linear interpolation: the first) node."""
+    """Weights at distance ``s`` in [0, 1] from the second node (the first node for linear interpolation)."""
     if interpolation == "linear":
         return jnp.stack([1 - s, s], axis=-1)
     # Keys's cubic convolution with a = -1/2, the only third-order choice.
@@ -185,7 +187,7 @@ def _weights(s: Float[Array, "*shape"], interpolation: str) -> Float[Array, "*sh
 
 
 def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tuple[Float[Array, "*D M_i M_i"], ...]:
-    """Covariances along each axis, whose product is Kuu.
+    """Covariances along each axis, whose product is ``Kuu``.
 
     Raises:
         ValueError: if the grid has several axes and the kernel is not a product of stationary kernels on one column
@@ -227,7 +229,7 @@ def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Arr
 
 
 def stationary(kernel: Kernel) -> bool:
-    """Whether a kernel is known to depend on differences of inputs only."""
+    """Whether a kernel is known to depend only on differences of inputs."""
     if isinstance(kernel, Sum | Product):
         return all(stationary(part) for part in kernel.parts)
     if isinstance(kernel, Scaled):
@@ -258,6 +260,6 @@ def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Float[Array, "*D M M"] 
 
 @Kuf.register(InducingGrid, Kernel, object)
 def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    # Not the kernel's own values: f is interpolated, and so are its covariances.
+    # Not the kernel's own values: because f is interpolated, its covariances are interpolated too.
     covariances = axis_covariances(inducing, kernel, X.dtype)
     return KroneckerProduct(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)

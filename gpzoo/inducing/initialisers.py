@@ -1,4 +1,4 @@
-"""Initial values of inducing variables: initialisers, which read a site's inputs and run outside ``jit``."""
+"""Initialisers of inducing variables, which read a site's inputs and run outside ``jit``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpzoo.kernels.base import Kernel, addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import SampledView
 
-#: Of more inputs than this, and than 20 for each centre, :class:`kmeans` sees a random part.
+#: If there are more inputs than this, and more than 20 for each centre, :class:`kmeans` clusters a random part of them.
 LARGE = 10_000
 
 
 class Initialiser:
-    """Makes the initial inducing variables of a site from its inputs and kernel.
+    """The base class of initialisers, which make the initial inducing variables of a site from its inputs and kernel.
 
-    A subclass names the type of its inducing variables and writes :meth:`initialise`, as below. A guide then takes it,
-    ``InducingGuide(model, on_a_line(20))``.
+    A subclass names the type of its inducing variables and defines :meth:`initialise`, as in the example. A guide then
+    takes the initialiser: ``InducingGuide(model, on_a_line(20))``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -45,7 +45,7 @@ class Initialiser:
         Array([0. , 2.5, 5. ], dtype=float32)
     """
 
-    #: The type of the inducing variables that it makes.
+    #: The type of the inducing variables that the initialiser makes.
     variable: ClassVar[type[InducingVariable]]
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingVariable:
@@ -62,7 +62,7 @@ class Initialiser:
         checks.unwritten(self, "initialise(key, X, kernel)")
 
     def structure(self) -> Any:
-        """The tree structure of the result; overridden in subclasses whose :attr:`variable` has static fields."""
+        """The tree structure of the result; subclasses whose :attr:`variable` has static fields override it."""
         return jax.tree.structure(self.variable._unflatten((), (0,) * len(self.variable.data_fields)))
 
     def __call__(self, key: Array, X: ArrayLike, kernel: Kernel) -> InducingVariable:
@@ -115,7 +115,7 @@ class _Counted(Initialiser):
 class kmeans(_Counted):
     """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors.
 
-    Of more than 10,000 inputs, and 20 for each centre, a random part is clustered.
+    If there are more than 10,000 inputs, and more than 20 for each centre, only a random part of them is clustered.
 
     Example:
         >>> import jax, numpy as np
@@ -137,14 +137,14 @@ class kmeans(_Counted):
         rng = np.random.default_rng(int(random.bits(key, dtype=jnp.uint32)))
         most = max(LARGE, 20 * M)
         some = rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
-        # Squares of large numbers overflow, and those of inputs far from zero lose their differences; clusters depend
-        # neither on the unit nor on where zero is.
+        # Squares of large numbers overflow, and squares of inputs far from zero lose the differences between inputs.
+        # Clusters depend neither on the unit nor on where zero is.
         largest = np.max(np.abs(some))
         unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
         some = some / unit
         middle = some.mean(axis=0)
         some -= middle
-        # Several threads sum in parts of their own: centres would depend on how many cores a machine has.
+        # One thread, because several threads sum in separate parts, and centres would depend on the number of cores.
         with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
             # Centres of clusters without a row stay where they are.
             warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
@@ -159,10 +159,10 @@ class kmeans(_Counted):
 
 
 def _far_apart(rng: np.random.Generator, rows: Float[np.ndarray, "N d"], M: int) -> Float[np.ndarray, "M d"]:
-    """Rows drawn one after another with odds of their squared distance to the nearest one drawn before (k-means++).
+    """Rows drawn in turn, with odds proportional to the squared distance to the nearest earlier one (k-means++).
 
-    Of a few that are drawn each time, the one is taken that leaves the smallest distances (Arthur and Vassilvitskii
-    2007, section 3).
+    Each turn draws a few rows and takes the row that leaves the smallest distances (Arthur and Vassilvitskii 2007,
+    section 3).
     """
     norms, nearest = np.square(rows).sum(axis=1), np.full(len(rows), np.inf, rows.dtype)
     taken = [int(rng.integers(len(rows)))]
@@ -179,7 +179,7 @@ def _far_apart(rng: np.random.Generator, rows: Float[np.ndarray, "N d"], M: int)
 def _distances(
     rows: Float[np.ndarray, "N d"], norms: Float[np.ndarray, " N"], of: Sequence[int] | Integer[np.ndarray, " T"]
 ) -> Float[np.ndarray, "T N"]:
-    """Squared distances of some rows to all."""
+    """Squared distances of some rows to all rows."""
     return np.maximum(norms[of][:, None] - 2 * rows[of] @ rows.T + norms, 0)
 
 
@@ -207,7 +207,7 @@ class unique_patches(_Counted):
     """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
 
     ``M = num_inducing`` patches are drawn from the pooled distinct patches of ``M`` random inputs (or of more inputs,
-    if those have too few).
+    if ``M`` inputs have too few).
 
     Example:
         >>> import jax, numpy as np
@@ -241,9 +241,10 @@ class unique_patches(_Counted):
 
 
 class uniform_patches(_Counted):
-    """``num_inducing`` inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
+    """Inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
 
-    The start of the rectangles experiment (convolutional GPs, section 4.1), for images with pixels in [0, 1].
+    There are ``num_inducing`` patches, for images with pixels in [0, 1]. The rectangles experiment (convolutional GPs,
+    section 4.1) starts from them.
 
     Example:
         >>> import jax, numpy as np
@@ -262,9 +263,9 @@ class uniform_patches(_Counted):
 
 
 class blocks(Initialiser):
-    """Initial :class:`InducingBlocks`: an initialiser for each part of a sum, or one whose result all parts share.
+    """Initial :class:`InducingBlocks`: one initialiser for each part of a sum, or one whose result all parts share.
 
-    ``blocks(unique_patches(750), kmeans(750))``
+    An example is ``blocks(unique_patches(750), kmeans(750))``.
 
     Example:
         >>> import jax, numpy as np
@@ -279,7 +280,7 @@ class blocks(Initialiser):
         *parts: initialisers or inducing variables, in the order of the kernel's parts.
 
     Raises:
-        TypeError: if a part is neither.
+        TypeError: if a part is neither an initialiser nor an inducing variable.
     """
 
     variable = InducingBlocks
@@ -317,14 +318,14 @@ def start(
 
     Args:
         site: the site's name.
-        initialiser: such as ``kmeans(100)``.
+        initialiser: an initialiser such as ``kmeans(100)``.
         key: random key.
         X: the site's inputs.
         kernel: the site's kernel.
-        before: initial values of the GP sites before it, by name.
+        before: initial values of the earlier GP sites, by name.
 
     Raises:
-        ValueError: as the initialiser, with the names of the site and of the sites before it that start constant.
+        ValueError: as the initialiser, with the names of the site and of the earlier sites that start constant.
         TypeError: likewise.
     """
     try:
@@ -342,7 +343,7 @@ def start(
 
 
 def structure(inducing: Initialiser | InducingVariable) -> Any:
-    """The tree structure of an inducing variable, or of those that an initialiser makes."""
+    """The tree structure of an inducing variable, or of the inducing variable that an initialiser makes."""
     return inducing.structure() if isinstance(inducing, Initialiser) else jax.tree.structure(inducing)
 
 
@@ -379,7 +380,7 @@ def _seen(kernel: DoubleSum, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Flo
 
 def _distinct(rows: Float[np.ndarray, "N e"], limit: int | None = None) -> Integer[np.ndarray, " K"]:
     """Indices of the first occurrences of distinct rows, in order; only the first ``limit`` of them if given."""
-    # Sorting rows as bytes is many times faster than by columns; adding zero makes -0 and 0 equal.
+    # Sorting rows as bytes is many times faster than sorting by columns. Adding zero makes -0 and 0 equal.
     rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
     as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]
     end = len(rows) if limit is None else limit

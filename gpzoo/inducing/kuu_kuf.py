@@ -25,8 +25,9 @@ Kuu = Dispatcher(
     "Kuu",
     doc=cleandoc("""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
 
-    Without jitter; white noise in the kernel adds to the diagonal. With one kernel or one ``Z`` per output the result
-    is ``[D, M, M]``. Chosen by the types of both arguments; ``Kuu.register(InducingType, KernelType)`` adds a pair.
+    The result has no jitter; white noise in the kernel adds to the diagonal. With one kernel or one ``Z`` per output,
+    the result is ``[D, M, M]``. The types of both arguments choose the function that computes it, and
+    ``Kuu.register(InducingType, KernelType)`` adds a function for a pair of types.
 
     Example:
         >>> import numpy as np
@@ -45,8 +46,9 @@ Kuf = Dispatcher(
     "Kuf",
     doc=cleandoc("""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
 
-    Never white. ``[D, M, N]`` with one kernel, ``Z`` or ``X`` per output. Chosen by the types of the first two
-    arguments; ``Kuf.register(InducingType, KernelType, object)`` adds a pair.
+    The result never has white noise. It is ``[D, M, N]`` with one kernel, ``Z`` or ``X`` per output. The types of the
+    first two arguments choose the function that computes it, and ``Kuf.register(InducingType, KernelType, object)``
+    adds a function for a pair of types.
 
     Example:
         >>> import numpy as np
@@ -73,7 +75,7 @@ def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Float[Array, "*D M N"]:
 
 
 def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Float[Array, "*D M N"]:
-    """Covariances for sums and multiples of kernels: ``u`` is linear in ``f``, and so is the same sum."""
+    """Covariances for sums and multiples of kernels: because ``u`` is linear in ``f``, they are the same sums."""
     _refuse_unregistered(not isinstance(kernel, Sum | Scaled), rule.name, more, inducing, kernel)
 
     def counts(part: Kernel) -> bool:
@@ -141,7 +143,7 @@ def _blocks_Kuu(inducing: InducingBlocks, kernel: Kernel) -> linalg.BlockDiagona
     found: list[tuple[list, Array]] = []
     blocks = []
     for u, part in inducing.pairs(kernel):
-        # Parts that share inducing inputs and base kernel share their block, which is then factorised once.
+        # Parts that share inducing inputs and base kernel share one block, so that it is factorised only once.
         prior = part.base if isinstance(part, DoubleSum) and isinstance(u, InducingPatches) else part
         leaves, structure = jax.tree.flatten((u, prior))
         key = [structure, *map(id, leaves)]
@@ -160,12 +162,12 @@ def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Arr
 
 
 def jitter_of(prior: Any, inducing: Any, covariance: Any) -> linalg.Jitter:
-    """The jitter of ``Kuu``: the prior's, or by default what ``Kuu``, or each block of it, lacks to be factorised.
+    """The jitter of ``Kuu``: the prior's own, or by default what ``Kuu``, or each of its blocks, needs for factorising.
 
     Args:
         prior: the :class:`~gpzoo.GaussianProcess` of the site.
-        inducing: its inducing variable.
-        covariance: their ``Kuu``.
+        inducing: the site's inducing variable.
+        covariance: the ``Kuu`` of both.
     """
     return _lacking(inducing, prior.kernel, covariance) if prior.jitter is None else prior.jitter
 
@@ -186,5 +188,5 @@ def _lacking(inducing: Any, kernel: Kernel, K: Any) -> linalg.Jitter:
 
 
 def _rows(X: Array, ndim: int) -> Array:
-    # A kernel that only counts inputs needs one set of them, not one per output.
+    # A kernel that only counts inputs needs one set of inputs, not one per output.
     return X[0] if jnp.ndim(X) == ndim + 2 else X

@@ -17,16 +17,17 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.kernels.stationary import RBF, Matern, RationalQuadratic, Stationary
 from gpzoo.linalg.operators import matmul
 
-#: How far the squared length of an input may be from one.
+#: Largest deviation of the squared length of an input from one.
 _ROUNDING = 1e-3
 
 
 class InducingHarmonics(InducingVariable):
-    """``u_lm``, the integral of ``f Y_lm`` over the unit sphere in three dimensions (Dutordoir et al. 2020).
+    """Integrals of a function with spherical harmonics on the unit sphere (Dutordoir et al. 2020).
 
-    ``Y_lm`` are the real spherical harmonics up to a degree. A kernel of distances depends on the angle alone there, so
-    that the ``u_lm`` are independent: ``Kuu`` is the diagonal matrix of the kernel's eigenvalues ``s_l``, each ``2 l +
-    1`` times, and ``Kuf`` is ``s_l Y_lm(x)``. The prior stays what it is. There is nothing to train in them.
+    ``u_lm`` is the integral of ``f Y_lm`` over the unit sphere in three dimensions. ``Y_lm`` are the real spherical
+    harmonics up to a degree. On the sphere, a kernel of distances depends only on the angle, so that the ``u_lm`` are
+    independent. ``Kuu`` is the diagonal matrix of the kernel's eigenvalues ``s_l``, each repeated ``2 l + 1`` times,
+    and ``Kuf`` is ``s_l Y_lm(x)``. The prior does not change. These inducing variables have no trained parameters.
 
     Example:
         >>> import numpy as np
@@ -38,11 +39,11 @@ class InducingHarmonics(InducingVariable):
         ((81, 1), 1.0)
 
     Args:
-        degree: ``L``, of ``(L + 1)^2`` variables.
+        degree: ``L``; there are ``(L + 1)^2`` variables.
 
     Raises:
         ValueError: for a degree below one; for several lengthscales; outside ``jit``, for inputs that are not on the
-            sphere. Under ``jit`` these give NaN, which ``fit`` and predictions refuse.
+            sphere. Under ``jit`` such inputs give NaN, which ``fit`` and predictions refuse.
     """
 
     degree: int = static()
@@ -52,10 +53,10 @@ class InducingHarmonics(InducingVariable):
         self.degree = checks.positive_int("degree", degree)
 
     def functions(self, X: Float[Array, "N d"]) -> Float[Array, "N M"]:
-        """The harmonics at inputs, by degree; of one degree the cosines first, then the sines.
+        """The harmonics at inputs, by degree; within a degree, the cosines come first and then the sines.
 
         Raises:
-            ValueError: for another number of columns, and known inputs that are not on the sphere.
+            ValueError: for another number of columns, or known inputs that are not on the sphere.
         """
         self._check(X)
         x, y, z = X.T
@@ -80,7 +81,7 @@ class InducingHarmonics(InducingVariable):
         return jnp.where(on_sphere[:, None], jnp.concatenate(found).T, jnp.nan)
 
     def eigenvalues(self, kernel: Stationary) -> Float[Array, " M"]:
-        """``2 pi`` times the integral of kernel and Legendre polynomial over cosines of angles (Funk and Hecke)."""
+        """``2 pi`` times the integral of kernel times Legendre polynomial over cosines of angles (Funk and Hecke)."""
         shape = jnp.shape(kernel.lengthscale)
         checks.must(shape in ((), (1,)), "lengthscale", "be one for all directions, on a sphere;", f"shape {shape}")
         nodes, weights = np.polynomial.legendre.leggauss(100 + 4 * self.degree)
@@ -94,7 +95,7 @@ class InducingHarmonics(InducingVariable):
         return each[np.repeat(np.arange(self.degree + 1), 2 * np.arange(self.degree + 1) + 1)]
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
-        """The integrals of functions, exact for polynomials of not much more than the degree."""
+        """The integrals of functions, exact for polynomials whose degree is not much higher than ``degree``."""
         count = 2 * self.degree + 32
         z, weights = np.polynomial.legendre.leggauss(count)
         turns = np.arange(2 * count) * np.pi / count

@@ -1,4 +1,4 @@
-"""The kinds of inducing variables: values of a process at points, of a base process at patches, blocks of both."""
+"""The kinds of inducing variables: values of a process at points, values of a base process at patches, and blocks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpzoo.kernels.base import Kernel, Scaled, addends
 
 
 class InducingVariable(Fields):
-    """The definition of ``u``; a pytree whose leaves are trained.
+    """The base class of inducing variables, which define ``u``; a pytree whose leaves are trained.
 
     A posterior needs only that ``u`` and ``f`` are jointly Gaussian. An inducing variable of your own is therefore a
-    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf`, registered for it and a kernel type. The
-    example has derivatives of ``f`` along the only column of the inputs; a guide takes them as it takes points,
-    ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
+    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf`, registered for this class and a kernel
+    type. In the example, ``u`` are derivatives of ``f`` along the only column of the inputs. A guide takes them like
+    inducing points: ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
 
-    ``u`` is linear in ``f``, so the two functions also serve sums and multiples of such kernels; white noise does not
-    enter ``u``. Predictions, densities and joint draws need no more. :meth:`of` serves draws of functions at any number
-    of inputs. Functions registered for a :class:`~gpzoo.kernels.DoubleSum`, where ``u`` may belong to the base process,
-    also serve sampled views.
+    Because ``u`` is linear in ``f``, the two functions also serve sums and multiples of such kernels. White noise does
+    not enter ``u``. Predictions, densities and joint draws need no more. To draw functions at any number of inputs,
+    define :meth:`of`. Functions registered for a :class:`~gpzoo.kernels.DoubleSum`, whose ``u`` may belong to the base
+    process, also serve sampled views.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -52,32 +52,32 @@ class InducingVariable(Fields):
                [0., 1.]], dtype=float32), (2, 3))
     """
 
-    #: Number of axes of a grid from which ``f`` is interpolated; 0 where ``f`` follows from its covariances with ``u``.
+    #: Number of axes of a grid from which ``f`` is interpolated; 0 if ``f`` follows from its covariances with ``u``.
     num_axes: ClassVar[Any] = 0
-    #: Whether its variables are independent under the prior, so that ``Kuu`` is diagonal and needs no factorisation.
+    #: Whether the variables are independent under the prior, so that ``Kuu`` is diagonal and needs no factorisation.
     independent: ClassVar[bool] = False
 
     def points(self, dtype: Any = None) -> Float[Array, "..."] | None:
-        """Inducing inputs ``[M, ...]`` in the space of the inputs; ``None`` where ``u`` are no values of ``f``."""
+        """Inducing inputs ``[M, ...]`` in the space of the inputs; ``None`` if ``u`` are not values of ``f``."""
         return None
 
     def rows_axis(self, kernel: Kernel) -> int | None:
-        """The axis of its arrays along which one variable follows another; ``None`` where none can be added."""
+        """The axis of the arrays along which the variables are counted; ``None`` if no variables can be added."""
         return None
 
     def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
-        """Its parts, each with the part of the kernel that it belongs to; itself where it has none."""
+        """The parts of the inducing variables (itself if there are none), each with its part of the kernel."""
         return [(self, kernel)]
 
     def of_part(self, part: int) -> InducingVariable:
-        """The inducing variables that covary with one addend of the kernel: all, unless they are in blocks."""
+        """The inducing variables that covary with one term of the kernel: all of them, unless they are in blocks."""
         return self
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """``u`` for given functions.
 
         Args:
-            f: ``D`` functions at once, from inputs ``[N, ...]`` to values ``[N, D]``; it can be differentiated.
+            f: ``D`` functions together, from inputs ``[N, ...]`` to values ``[N, D]``; it can be differentiated.
 
         Raises:
             TypeError: if the class does not define this method.
@@ -90,7 +90,7 @@ class InducingVariable(Fields):
 
 
 class InducingPoints(InducingVariable):
-    """``u_m = f(z_m)`` at inducing inputs ``Z`` in the space of the inputs.
+    """Inducing points: ``u_m = f(z_m)`` at inducing inputs ``Z`` in the space of the inputs.
 
     Example:
         >>> import numpy as np
@@ -125,12 +125,13 @@ class InducingPoints(InducingVariable):
 
 
 class InducingPatches(InducingVariable):
-    """``u_m = g(z_m)``: the base process of a :class:`~gpzoo.kernels.DoubleSum` at patches (convolutional GPs, 4.1).
+    """Inducing patches: the base process ``g`` of a :class:`~gpzoo.kernels.DoubleSum` at patches, ``u_m = g(z_m)``.
 
-    Patches stand for views of any kind: under an orbit or sampled views of vectors, ``Z`` holds vectors in the space of
-    one view. Sampled views need these instead of inducing points, because ``f`` itself has no closed form there.
+    See convolutional GPs, 4.1. Patches stand for views of any kind: with an orbit or sampled views of vectors, ``Z``
+    holds vectors in the space of one view. Sampled views need inducing patches instead of inducing points, because
+    ``f`` itself has no closed form with sampled views.
 
-    In a sum of kernels ``u`` is the sum of the parts' inducing variables at the same ``Z``; a white or constant part
+    In a sum of kernels, ``u`` is the sum of the parts' inducing variables at the same ``Z``. A white or constant part
     contributes itself.
 
     Example:
@@ -159,12 +160,12 @@ class InducingPatches(InducingVariable):
 
 
 class InducingBlocks(InducingVariable):
-    """``u = (u_1, ..., u_C)``: separate inducing variables for each part of a sum of kernels.
+    """Separate inducing variables for each part of a sum of kernels: ``u = (u_1, ..., u_C)``.
 
-    For ``f = f_1 + ... + f_C`` with independent parts, each represented in its own space: weighted convolution plus RBF
-    (convolutional GPs, eq. 20-21), one patch response per channel (eq. 22-23, C.21). ``Kuu`` is block-diagonal and only
-    its blocks are factorised, whatever the covariance of ``q(u)`` (appendix C). White noise in the sum has no inducing
-    variables and is not counted as a part.
+    They are for ``f = f_1 + ... + f_C`` with independent parts, each represented in its own space. Examples are
+    weighted convolution plus RBF (convolutional GPs, eq. 20-21), and one patch response per channel (eq. 22-23, C.21).
+    ``Kuu`` is block-diagonal, and only its blocks are factorised, whatever the covariance of ``q(u)`` (appendix C).
+    White noise in the sum has no inducing variables and does not count as a part.
 
     Example:
         >>> import numpy as np
@@ -175,8 +176,8 @@ class InducingBlocks(InducingVariable):
         (7, 7)
 
     Args:
-        *parts: one inducing variable per part of the kernel, in order; a single one is shared by all parts (the same
-            inducing inputs, separate outputs).
+        *parts: one inducing variable per part of the kernel, in order. All parts share a single one (the same inducing
+            inputs, separate outputs).
 
     Raises:
         TypeError: if a part is not an inducing variable.
@@ -196,12 +197,12 @@ class InducingBlocks(InducingVariable):
         return block_pairs(self, kernel)
 
     def of_part(self, part: int) -> InducingVariable:
-        """The block of an addend."""
+        """The block of one term of the sum."""
         return self.parts[part if len(self.parts) > 1 else 0]
 
 
 def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
-    """Each block of ``inducing`` (or of its initialisers) with its part of the kernel.
+    """Each block of ``inducing`` (or each of its initialisers) with its part of the kernel.
 
     Raises:
         ValueError: if the numbers of blocks and parts differ.

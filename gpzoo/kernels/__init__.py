@@ -8,13 +8,17 @@ from gpzoo.kernels.double_sum import Convolutional, DoubleSum, Invariant, MultiC
 from gpzoo.kernels.elementary import Elementary
 from gpzoo.kernels.flattened import Flattened
 from gpzoo.kernels.hilbert import HilbertSpace
+from gpzoo.kernels.markov import SHO, BrownianMotion
 from gpzoo.kernels.pointwise import Pointwise
+from gpzoo.kernels.slopes import WithSlopes
 from gpzoo.kernels.spectral import Cosine, SpectralMixture
 from gpzoo.kernels.stationary import RBF, Matern12, Matern32, Matern52, Periodic, RationalQuadratic, Stationary
 
 __all__ = [
     "RBF",
+    "SHO",
     "ArcCosine",
+    "BrownianMotion",
     "ChangePoint",
     "Constant",
     "Convolutional",
@@ -42,5 +46,6 @@ __all__ = [
     "Stationary",
     "Sum",
     "White",
+    "WithSlopes",
     "with_fixed_views",
 ]

@@ -1,6 +1,6 @@
 """Sums of a base kernel over the views of inputs, as :class:`~gpzoo.kernels.DoubleSum` computes them.
 
-Inputs are taken in chunks, so that memory never holds the base kernel between all views of a batch.
+The functions take inputs in chunks, so that memory never holds the base kernel between all views of a batch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "
 
 
 class _Exponential(NamedTuple):
-    """``variance * exp(-r^2 / 2)``, of one lengthscale or of one for each column that enters."""
+    """``variance * exp(-r^2 / 2)``, with one lengthscale, or one for each column that enters."""
 
     variance: Array
     lengthscale: Array
@@ -64,7 +64,7 @@ class _Exponential(NamedTuple):
 
 
 def _exponential(base: Kernel) -> _Exponential | None:
-    """An RBF with one lengthscale; or a product of such on columns of their own, which has one exponent too."""
+    """An RBF with one lengthscale, or a product of such RBFs on separate columns, which also has one exponent."""
     factors: list[Any] = list(base.parts) if isinstance(base, Product) else [base]
     if not all(type(factor) is RBF and jnp.ndim(factor.lengthscale) == 0 for factor in factors):
         return None
@@ -79,7 +79,7 @@ def _exponential(base: Kernel) -> _Exponential | None:
 
 
 def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
-    """The addends of a base kernel with their factors; those without a specialised evaluation stay one sum."""
+    """The terms of a base kernel with their factors; terms without a specialised evaluation stay one sum."""
     own, others = [], []
     for factor, part in addends(base):
         if (found := _exponential(part)) is not None:
@@ -199,8 +199,8 @@ def _rbf_cross_view_forward(
     def one(x: Array, view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array) -> tuple[Array, ...]:
         right = _view_factors(view, x, centre, lengthscale)
         # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r): the
-        # value, and the ingredients of its derivatives with respect to z and the lengthscale; with squares of a those
-        # with respect to each of several.
+        # value, and the ingredients of its derivatives with respect to z and the lengthscale. The squares of a give the
+        # derivatives with respect to each of several lengthscales.
         k, several = jnp.exp(matmul(left, right.T)), jnp.ndim(lengthscale) > 0
         squares = jnp.square(right[:, :size])
         sums = matmul(k, weights[:, None] * (jnp.concatenate([right, squares], -1) if several else right))
@@ -283,6 +283,6 @@ _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
 def _pulled(view: Any, X: Float[Array, "N ..."], d_views: Float[Array, "N P e"]) -> tuple:
     """Cotangents of a view and of inputs from those of the views.
 
-    Under ``jit`` what they need is dropped if neither is used, because no other result depends on it.
+    Under ``jit``, the compiler drops this work if neither cotangent is used, because no other result depends on it.
     """
     return jax.vjp(lambda view, X: view.view(X), view, X)[1](d_views)

@@ -18,14 +18,15 @@ from gpzoo._pytree import Fields
 from gpzoo._types import ArrayLike
 from gpzoo.linalg.factorise import needed_jitter
 from gpzoo.linalg.operators import total
+from gpzoo.linalg.state_space import States
 
 
 class Kernel(Fields):
     """A covariance function; a pytree whose leaves are its hyperparameters.
 
-    ``kernel(X)`` is the Gram matrix ``[N, N]`` (white noise adds to its diagonal), ``kernel(X, Z)`` a cross-covariance
-    ``[N, M]`` (never white), ``kernel.diag(X)`` the variances ``[N]``. Kernels add and multiply, and a positive number
-    times a kernel scales it.
+    ``kernel(X)`` is the Gram matrix ``[N, N]`` (white noise adds to its diagonal), ``kernel(X, Z)`` is a
+    cross-covariance ``[N, M]`` (without white noise), and ``kernel.diag(X)`` are the variances ``[N]``. Kernels can be
+    added and multiplied, and a positive number scales a kernel.
 
     Hyperparameters are plain arrays; the program decides whether one is a ``numpyro.param``, a ``numpyro.sample`` or a
     constant. They may carry a leading axis ``D`` (then every array leaf that is not a scalar carries it), and inputs
@@ -63,11 +64,12 @@ class Kernel(Fields):
     ``kernel(X)``, ``kernel(X, Z)``, ``kernel.diag(X)`` and composite kernels call these methods, which may assume this:
 
     * The hyperparameters are those of one kernel: calls are vectorised over the axis of outputs.
-    * Inputs are floating arrays ``[N, ...]`` of rank ``input_ndim + 1``; vectors ``X`` and ``Z`` have as many columns.
+    * Inputs are floating arrays ``[N, ...]`` of rank ``input_ndim + 1``. If inputs are vectors, ``X`` and ``Z`` have
+      the same number of columns.
     * Inputs and hyperparameters have one dtype. Their values may be traced.
 
-    The calls check this, and that results have one entry per row. A kernel itself checks its other requirements, such
-    as a number of columns.
+    The calls check these assumptions, and that results have one entry per row. A kernel checks its other requirements
+    itself, such as a number of columns.
 
     Example:
         >>> import numpy as np
@@ -82,7 +84,7 @@ class Kernel(Fields):
         True
     """
 
-    #: The kernel that a number in a sum stands for, :class:`Constant`, which says so where it is defined.
+    #: The kernel that stands for a number in a sum: :class:`Constant`, whose module sets this attribute.
     of_number: ClassVar[type[Any]]
 
     # Otherwise NumPy would evaluate ``array * kernel`` entry by entry, and never call ``kernel.__rmul__``.
@@ -117,11 +119,11 @@ class Kernel(Fields):
         return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
 
     def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """Of a kernel without noise, :meth:`variances`; of a sum of kernels, the least of its addends'."""
+        """The :meth:`variances` of a kernel without noise; for a sum of kernels, the least variances of its terms."""
         return self.variances(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """This kernel as a sum: the covariance of a function, and of noise that is independent between rows.
+        """The two terms of this kernel: the covariance of a function, and of noise that is independent between rows.
 
         The noise enters :meth:`gram` and :meth:`variances`, but not :meth:`cross`. ``None`` stands for no function, or
         no noise.
@@ -136,8 +138,8 @@ class Kernel(Fields):
         Args:
             key: random key.
             num: number of draws.
-            num_columns: number of input columns; inactive ones have frequency 0.
-            dtype: of the result.
+            num_columns: number of input columns; inactive columns have frequency 0.
+            dtype: dtype of the result.
 
         Returns:
             Frequencies in radians per unit of the inputs.
@@ -159,18 +161,32 @@ class Kernel(Fields):
             omega: frequencies in radians per unit of the inputs.
 
         Raises:
-            TypeError: for kernels without one, or of some columns only.
+            TypeError: for kernels without a spectral density, or kernels of some columns only.
         """
         raise TypeError(
             f"{type(self).__name__} has no spectral density here: HilbertSpace takes RBF and Matérn kernels of all "
             "columns, sums and multiples of such, and classes with a method `density`."
         )
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """The state-space form at rows in order, with which a time series costs a time linear in its rows.
+
+        Args:
+            X: times, in ascending order.
+
+        Raises:
+            TypeError: for kernels without a state-space form.
+        """
+        raise TypeError(
+            f"{type(self).__name__} has no state-space form here: Matérn kernels, Cosine, SHO, BrownianMotion, Linear, "
+            "Constant, White and Gate have one, their sums, products and multiples, and classes with a method `states`."
+        )
+
     def check_fields(self) -> None:
         """Refuse hyperparameters whose shapes do not go together; called before every evaluation.
 
         Raises:
-            ValueError: naming them.
+            ValueError: naming these hyperparameters.
         """
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -198,7 +214,7 @@ class Kernel(Fields):
         return self._over_outputs(lambda k, X: k.variances(X), X)
 
     def noise_diag(self, X: ArrayLike) -> Float[Array, "*D N"]:
-        """What of :meth:`diag` is noise."""
+        """The part of :meth:`diag` that is noise."""
 
         def noise(k: Kernel, X: Array) -> Array:
             own = k.split_noise()[1]
@@ -207,7 +223,7 @@ class Kernel(Fields):
         return self._over_outputs(noise, X)
 
     def jitter(self, X: ArrayLike) -> Float[Array, "*D"]:
-        """What the Gram matrix of ``X`` lacks on its diagonal; see :func:`gpzoo.linalg.factorise.needed_jitter`."""
+        """The jitter that the Gram matrix of ``X`` needs; see :func:`gpzoo.linalg.factorise.needed_jitter`."""
         return needed_jitter(*self.variances_for_jitter(X))
 
     def variances_for_jitter(self, X: ArrayLike) -> tuple[Float[Array, "*D N"], ...]:
@@ -269,11 +285,11 @@ class Kernel(Fields):
     def _vectorised(
         self, evaluate: Callable[..., Array], inputs: Mapping[str, Float[Array, "..."]], several: Sequence[str]
     ) -> Float[Array, "..."]:
-        """``evaluate(kernel, *inputs)`` in one precision, for each output where the kernel is batched or inputs are.
+        """``evaluate(kernel, *inputs)`` in one precision, for each output if the kernel or an input is batched.
 
         Args:
-            evaluate: for one output.
-            inputs: by name.
+            evaluate: function of the kernel and inputs of one output.
+            inputs: the inputs by name.
             several: names of the inputs that have one set per output, in their first axis.
         """
         dtype = jnp.result_type(*inputs.values())
@@ -363,9 +379,9 @@ class Kernel(Fields):
 
 
 class _Combination(Kernel):
-    """Kernels combined elementwise; those of a part of the same class are parts of their own."""
+    """Kernels combined elementwise; a part of the same class is replaced by its own parts."""
 
-    #: How covariances of two parts are combined, and their least variances.
+    #: How the covariances of two parts are combined, and how their least variances are.
     _combine: ClassVar[Callable[[Any, Any], Any]]
     _least: ClassVar[Callable[[Any, Any], Any]]
     parts: tuple[Kernel, ...]
@@ -390,7 +406,7 @@ class _Combination(Kernel):
 
     @property
     def batched(self) -> bool:
-        """Whether a part is."""
+        """Whether a part is batched."""
         return any(part.batched for part in self.parts)
 
     def batch_axes(self) -> Kernel:
@@ -406,6 +422,10 @@ class _Combination(Kernel):
         """The parts' covariances, combined."""
         return reduce(type(self)._combine, (part.cross(X, Z) for part in self.parts))
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """The parts' state-space forms, combined."""
+        return reduce(type(self)._combine, (part.states(X) for part in self.parts))
+
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """The parts' matrices, combined."""
         return reduce(type(self)._combine, (part.gram(X) for part in self.parts))
@@ -415,12 +435,12 @@ class _Combination(Kernel):
         return reduce(type(self)._combine, (part.variances(X) for part in self.parts))
 
     def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """As :meth:`Kernel.least_variances`; of a product the product of these."""
+        """As :meth:`Kernel.least_variances`; for a product, the product of the parts' least variances."""
         return reduce(type(self)._least, (part.least_variances(X) for part in self.parts))
 
 
 class Sum(_Combination):
-    """``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes.
+    """A sum of kernels, ``k(x, x') = sum_i k_i(x, x')``: the prior of a sum of independent processes.
 
     Example:
         >>> import numpy as np
@@ -434,17 +454,17 @@ class Sum(_Combination):
     _combine, _least = operator.add, jnp.minimum
 
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
-        """The sum of those of the parts."""
+        """The sum of the parts' spectral densities."""
         return total(part.density(omega) for part in self.parts)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The sum of the functions, and of the noise, of its parts."""
+        """The sum of the parts' functions, and the sum of the parts' noise."""
         functions, noise = zip(*(part.split_noise() for part in self.parts), strict=True)
         return _sum(functions), _sum(noise)
 
 
 class Product(_Combination):
-    """``k(x, x') = prod_i k_i(x, x')``.
+    """A product of kernels, ``k(x, x') = prod_i k_i(x, x')``.
 
     Example:
         >>> import numpy as np
@@ -468,21 +488,21 @@ class Product(_Combination):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Sums of its parts' frequencies: the density of a product is the convolution of its factors' densities."""
+        """Sums of the parts' frequencies: the density of a product is the convolution of its factors' densities."""
         keys = random.split(key, len(self.parts))
         return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
 
 
 class Wrapper(Kernel):
-    """A kernel that is made of another, which is its first field."""
+    """A kernel that is made of another kernel, its first field."""
 
     @property
     def wrapped(self) -> Kernel:
-        """The other kernel."""
+        """The kernel that this one is made of."""
         return getattr(self, self.data_fields[0])
 
     def around(self, kernel: Kernel | None) -> Kernel | None:
-        """The same made of another kernel; none of none."""
+        """This wrapper around another kernel; ``None`` for ``None``."""
         return None if kernel is None else self._with_fields(**{self.data_fields[0]: kernel})
 
     @property
@@ -492,7 +512,7 @@ class Wrapper(Kernel):
 
     @property
     def batched(self) -> bool:
-        """Whether the wrapped kernel is."""
+        """Whether the wrapped kernel is batched."""
         return self.wrapped.batched
 
     def batch_axes(self) -> Kernel:
@@ -500,17 +520,19 @@ class Wrapper(Kernel):
         return self._with_fields(**{self.data_fields[0]: self.wrapped.batch_axes()})
 
     def check_fields(self) -> None:
-        """As :meth:`Kernel.check_fields`, of the wrapped kernel too."""
+        """As :meth:`Kernel.check_fields`, for the wrapped kernel."""
         self.wrapped.check_fields()
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The same of the wrapped kernel's function, and of its noise."""
+        """This wrapper around the wrapped kernel's function, and around its noise."""
         function, noise = self.wrapped.split_noise()
         return (self, None) if noise is None else (self.around(function), self.around(noise))
 
 
 class Scaled(Wrapper):
-    """``k(x, x') = scale k_0(x, x')``; ``scale`` is positive, a scalar or one per output ``[D]``.
+    """A kernel times a positive number, ``k(x, x') = scale k_0(x, x')``.
+
+    ``scale`` is a scalar, or one number per output ``[D]``.
 
     Example:
         >>> import numpy as np
@@ -571,13 +593,18 @@ class Scaled(Wrapper):
         """The frequencies of the scaled kernel."""
         return self.kernel.frequencies(key, num, num_columns, dtype)
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """The form of the scaled kernel, with ``scale`` times the covariance of its states."""
+        form = self.kernel.states(X)
+        return form._replace(P=self.scale * form.P)
+
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
-        """``scale`` times that of the scaled kernel."""
+        """``scale`` times the spectral density of the scaled kernel."""
         return self.scale * self.kernel.density(omega)
 
 
 def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
-    """A kernel as a sum: its addends, each with the product of the factors before it (``None`` without factors).
+    """The terms of a kernel as a sum, each with the product of the factors before it (``None`` without factors).
 
     For ``None``, a missing function or noise, the list is empty.
     """
@@ -592,7 +619,7 @@ def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
 
 
 def has_sum(kernel: Kernel) -> bool:
-    """Whether a kernel of a function is, or is made of, a sum, whose addends may differ much in variance."""
+    """Whether a kernel of a function is or contains a sum, whose terms may differ much in variance."""
     is_sum = lambda node: isinstance(node, Sum)  # noqa: E731
     return any(map(is_sum, jax.tree.leaves(kernel.split_noise()[0], is_leaf=is_sum)))
 

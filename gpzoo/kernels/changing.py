@@ -1,4 +1,4 @@
-"""Kernels of functions whose kind changes from one place to another: change points, lengthscales that vary."""
+"""Kernels of functions that change with the place: change points, and lengthscales that vary."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from gpzoo._pytree import static
 from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.elementary import Elementary, select_columns
 from gpzoo.kernels.pointwise import Pointwise
+from gpzoo.linalg.state_space import States
 
 
 class Gate(Elementary):
-    """``s(x) s(x')`` with ``s(x) = sigmoid((x - location) / width)`` of one column: a factor that opens there.
+    """A factor that switches a function on or off at a place.
 
-    Times another kernel it switches a function on, with ``closing=True`` off.
+    The kernel is ``s(x) s(x')`` with ``s(x) = sigmoid((x - location) / width)`` of one column. Its product with another
+    kernel switches a function on, or off with ``closing=True``.
 
     Example:
         >>> import numpy as np
@@ -30,13 +32,13 @@ class Gate(Elementary):
         Array([0.  , 0.25, 1.  ], dtype=float32)
 
     Args:
-        location: where it is half open; scalar, or ``[D]`` for one per output, in the units of the inputs.
-        width: over how much it opens, in the same units; positive.
-        active_dim: the column.
-        closing: whether it closes instead.
+        location: where the gate is half open; scalar, or ``[D]`` for one per output, in the units of the inputs.
+        width: width of the transition, in the same units; positive.
+        active_dim: number of the column.
+        closing: whether the gate closes instead of opening.
 
     Raises:
-        TypeError: if a number is none, or ``active_dim`` no integer.
+        TypeError: if ``location`` or ``width`` is not numeric, or ``active_dim`` is not an integer.
         ValueError: if ``width`` is known and not positive.
     """
 
@@ -62,8 +64,13 @@ class Gate(Elementary):
         return jnp.square(self._factor(X))
 
     def least_variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """One: a function that is shut at some rows, or at all, is not lost there in rounding errors."""
+        """One: a function that is switched off at some or all rows does not get lost in rounding errors."""
         return jnp.ones(len(X), X.dtype)
+
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """One constant state, which each row multiplies by its factor."""
+        one = jnp.ones((1, 1), X.dtype)
+        return States.of(self._factor(X)[:, None], one, one, len(X))
 
     def _factor(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         steps = (self.active_columns(X)[:, 0] - self.location) / self.width
@@ -73,9 +80,9 @@ class Gate(Elementary):
 def ChangePoint(
     before: Kernel, after: Kernel, location: float | Array, width: float | Array = 1.0, active_dim: int = 0
 ) -> Kernel:
-    """The kernel of one function up to a place and of another, independent one from there on (Lloyd et al. 2014).
+    """The kernel of one function before a change point and of another, independent one after it (Lloyd et al. 2014).
 
-    ``f(x) = (1 - s(x)) f_1(x) + s(x) f_2(x)``: a sum of products with a :class:`Gate`, whose parts have inducing
+    ``f(x) = (1 - s(x)) f_1(x) + s(x) f_2(x)``: a sum of products with a :class:`Gate`. The two terms have inducing
     variables of their own if ``blocks`` gives them some.
 
     Example:
@@ -87,13 +94,13 @@ def ChangePoint(
 
     Args:
         before: kernel of the function where the column is below ``location``.
-        after: kernel of the one above.
-        location: see :class:`Gate`, and the next two.
-        width: of the passage from one to the other.
-        active_dim: the column.
+        after: kernel of the function where the column is above ``location``.
+        location: the change point; see :class:`Gate`, also for the next two.
+        width: width of the transition from one function to the other.
+        active_dim: number of the column.
 
     Raises:
-        TypeError: if ``before`` or ``after`` is no kernel.
+        TypeError: if ``before`` or ``after`` is not a kernel.
         ValueError: see :class:`Gate`.
     """
     checks.instance("before", before, Kernel, "a kernel")
@@ -121,13 +128,13 @@ class Gibbs(Pointwise):
         lengthscale: ``lengthscale(x, **hyperparameters)`` of one input ``[d]`` (the active columns): a positive number,
             or one for each column. Define it once, as for :class:`Pointwise`.
         variance: see :class:`RBF`.
-        active_dims: the input columns that count, their numbers or a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
         **hyperparameters: numbers of the function; each may have an axis for one kernel per output.
 
     Raises:
         TypeError: see :class:`Pointwise`.
         ValueError: see :class:`Pointwise`, and if ``variance``, or the lengthscale at an input, is known and not
-            positive. Under a transformation negative ones become NaN.
+            positive. Under a transformation, negative values become NaN.
     """
 
     def __init__(
@@ -165,6 +172,6 @@ class Gibbs(Pointwise):
         return jnp.broadcast_to(self.function(x, **own), x.shape)
 
     def _check_rows(self, X: Float[Array, "N d"]) -> None:
-        """Look at the lengthscales of rows: where pairs of these are mapped over, none is known."""
+        """Check the lengthscales at all rows now: inside ``vmap`` over pairs, their values are not known."""
         X = X if self.active_dims is None else select_columns("Gibbs", X, self.active_dims)
         checks.positive("lengthscale", jax.vmap(self._lengthscale)(X))

@@ -11,13 +11,14 @@ from jaxtyping import Float, PRNGKeyArray
 from gpzoo import _checks as checks
 from gpzoo.kernels.base import Kernel
 from gpzoo.kernels.elementary import Elementary
+from gpzoo.linalg.state_space import States
 
 
 class Constant(Elementary):
     """``k(x, x') = variance``: one unknown number added to the whole function.
 
-    It depends on the number of inputs only, so that it adds to and multiplies kernels on vectors and on images alike.
-    Evaluated alone, it takes the leading axis of the inputs as ``N``.
+    The kernel depends only on the number of inputs, so it can be added to and multiplied with kernels on vectors and
+    kernels on images alike. If it is evaluated alone, the leading axis of the inputs is ``N``.
 
     Example:
         >>> import numpy as np
@@ -51,6 +52,11 @@ class Constant(Elementary):
         """``variance``, ``[N]``."""
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """One state, the unknown number, which stays as it is."""
+        one = jnp.ones((1, 1), X.dtype)
+        return States.of(one[0], one, self.variance * one, len(X))
+
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
@@ -65,8 +71,8 @@ class White(Constant):
     """White noise: ``variance`` on the diagonal of ``kernel(X)`` and in ``kernel.diag(X)``, 0 in ``kernel(X, Z)``.
 
     Each row of ``X`` has its own noise, even where two rows are equal. A cross-covariance has no noise, even where
-    ``Z`` is ``X``: inducing variables and predictions at new inputs do not share noise. As for :class:`Constant`, only
-    the number of inputs matters.
+    ``Z`` is ``X``: inducing variables and predictions at new inputs do not share noise. Only the number of inputs
+    matters, as for :class:`Constant`.
 
     Example:
         >>> import numpy as np
@@ -85,6 +91,11 @@ class White(Constant):
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """Zero."""
         return jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
+
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """One state, which is independent from one row to the next."""
+        form = super().states(X)
+        return form._replace(A=jnp.zeros_like(form.A))
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """``variance`` on the diagonal."""

@@ -1,4 +1,4 @@
-"""Kernels of dot products: linear, polynomial, and networks of infinite width."""
+"""Kernels of dot products: linear kernels, polynomial kernels, and networks of infinite width."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
+from gpzoo.linalg.state_space import States
 
 
 class Linear(Lengthscaled):
@@ -35,14 +36,19 @@ class Linear(Lengthscaled):
         active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
-        TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
-        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
-            on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
+        TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
+        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, or their shapes do not go together;
+            on evaluation, if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
     """
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """Covariances of all pairs of rows, by one matrix product."""
         return self.variance * inner(self.scaled(X), self.scaled(Z))
+
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """One state, the slope, which stays as it is."""
+        one = jnp.ones((1, 1), X.dtype)
+        return States.of(self.scaled(X), one, self.variance * one, len(X))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """Exactly symmetric."""
@@ -54,7 +60,7 @@ class Linear(Lengthscaled):
 
 
 class Polynomial(Elementary):
-    """``(variance * x . x' + offset)^degree`` (Rasmussen and Williams 2006, section 4.2.2).
+    """The polynomial kernel, ``(variance * x . x' + offset)^degree`` (Rasmussen and Williams 2006, section 4.2.2).
 
     Example:
         >>> import numpy as np
@@ -66,11 +72,11 @@ class Polynomial(Elementary):
     Args:
         degree: a positive integer, static.
         variance: scalar or ``[D]``: the prior variance of the slopes of the linear function that is raised to a power.
-        offset: scalar or ``[D]``: the prior variance of its constant; 0 for a homogeneous polynomial.
+        offset: scalar or ``[D]``: the prior variance of the constant of that function; 0 for a homogeneous polynomial.
         active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
-        TypeError: if ``degree`` is not an integer, or see :class:`Linear`.
+        TypeError: if ``degree`` is not an integer, and as for :class:`Linear`.
         ValueError: if ``degree`` is less than 1, ``variance`` is known and not positive, ``offset`` is known and
             negative, and as for :class:`Linear`.
     """
@@ -112,10 +118,11 @@ class Polynomial(Elementary):
 
 
 class ArcCosine(Elementary):
-    """``variance / pi * |a|^n |a'|^n J_n(theta)``: a network with one infinitely wide layer (Cho and Saul 2009, eq. 3).
+    """The kernel of a network with one infinitely wide layer (Cho and Saul 2009, eq. 3).
 
-    ``a = (sqrt(weight_variance) * x, sqrt(bias_variance))`` is the input to the layer, ``theta`` the angle between
-    ``a`` and ``a'``, and the activation of the units is a step (``n = 0``), a rectifier (1) or a squared rectifier (2):
+    The kernel is ``variance / pi * |a|^n |a'|^n J_n(theta)``. The input to the layer is
+    ``a = (sqrt(weight_variance) * x, sqrt(bias_variance))``, and ``theta`` is the angle between ``a`` and ``a'``. The
+    activation of the units is a step (``n = 0``), a rectifier (1) or a squared rectifier (2):
 
     * ``J_0 = pi - theta``
     * ``J_1 = sin(theta) + (pi - theta) cos(theta)``
@@ -136,13 +143,14 @@ class ArcCosine(Elementary):
         variance: scalar, or ``[D]`` for one kernel per output.
         weight_variance: prior variance of the first layer's weights: scalar or one per (active) column ``[d]``, with a
             leading ``D`` for one kernel per output.
-        bias_variance: prior variance of its biases, scalar or ``[D]``.
+        bias_variance: prior variance of the first layer's biases, scalar or ``[D]``.
         active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
-        TypeError: if ``order`` is not an integer, or see :class:`Linear`.
-        ValueError: if ``order`` is not 0, 1 or 2, a variance is known and not positive, their shapes do not go
-            together, and on evaluation if ``active_dims`` or ``weight_variance`` do not fit the columns of the inputs.
+        TypeError: if ``order`` is not an integer, and as for :class:`Linear`.
+        ValueError: if ``order`` is not 0, 1 or 2, a variance is known and not positive, or the shapes of the variances
+            do not go together; on evaluation, if ``active_dims`` or ``weight_variance`` do not fit the columns of the
+            inputs.
     """
 
     variance: Float[Array, "*D"]
@@ -200,7 +208,7 @@ class ArcCosine(Elementary):
 
 # The angular functions in terms of q = sin(theta / 2)^2 = chord^2 / 4, so that cos(theta) = 1 - 2 q.
 def _J0(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    # Directions of equal inputs differ by rounding where the compiler contracts one of them, and coincide all the same.
+    # The directions of equal inputs may differ by rounding if the compiler contracts only one; their angle is still 0.
     q = jnp.where(q > (4 * float(jnp.finfo(q.dtype).eps)) ** 2, q, 0)
     return 2 * jnp.arctan2(root(1 - q), root(q))
 

@@ -23,16 +23,20 @@ from gpzoo.views.patches import Patches
 class DoubleSum(Wrapper):
     """The prior of ``f(x) = sum_p w_p g(T_p x)``, where ``T_p x`` are the views of ``x`` and ``g`` has the base kernel.
 
-    Convolutional GPs, eq. 14 and, with weights, 18: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
-    eq. 15 and 19: ``k_fu(x, z) = sum_p w_p k_g(T_p x, z)`` with ``u = g(z)`` (:meth:`cross_view`);
-    eq. 16: ``k_uu = k_g``. Appendix D of the same paper is this kernel with other views.
+    The equations of convolutional GPs are
+
+    * eq. 14 and, with weights, 18: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
+    * eq. 15 and 19: ``k_fu(x, z) = sum_p w_p k_g(T_p x, z)`` with ``u = g(z)`` (:meth:`cross_view`);
+    * eq. 16: ``k_uu = k_g``.
+
+    Appendix D of the same paper is this kernel with other views.
 
     White noise in the base is independent noise on every response: it adds ``sum_p w_p^2`` times its variance to the
     diagonal, and nothing to covariances between different inputs.
 
-    Inputs are taken in chunks, so that memory never holds the base kernel between all views of a batch. For an
-    :class:`~gpzoo.kernels.RBF` with a single lengthscale, as the base or as an addend of it, and for a product of such
-    on columns of their own, gradients are formed along with the values, in reverse mode only; with one lengthscale per
+    The kernel takes inputs in chunks, so that memory never holds the base kernel between all views of a batch. For some
+    base kernels, it forms gradients along with the values, in reverse mode only: an :class:`~gpzoo.kernels.RBF` with a
+    single lengthscale, a product of such RBFs on separate columns, and sums with such a term. With one lengthscale per
     column, ``jnp.full(view_size, lengthscale)``, the kernel has forward mode too.
 
     Example:
@@ -49,7 +53,7 @@ class DoubleSum(Wrapper):
     Args:
         base: kernel on views, vectors of length ``view.view_size``.
         view: the map from inputs to their views, a :class:`~gpzoo.views.View` such as :class:`gpzoo.Patches`; or a
-            :class:`~gpzoo.SampledView`, for the mean over a distribution of views (:func:`Invariant`).
+            :class:`~gpzoo.SampledView` for the mean over a distribution of views (:func:`Invariant`).
         weights: ``[P]``, or ``[D, P]`` for one kernel per output; ``None`` for ones.
         mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum. This
             divides ``k_f`` by ``P^2`` and ``k_fu`` by ``P``.
@@ -98,7 +102,7 @@ class DoubleSum(Wrapper):
 
     @property
     def input_ndim(self) -> int:
-        """Rank of a single input: that of the view."""
+        """Rank of a single input: the rank that the view takes."""
         return self.view.input_ndim
 
     @property
@@ -121,7 +125,7 @@ class DoubleSum(Wrapper):
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
         """See :meth:`Kernel.check_inputs`; also refuses inputs that do not fit the view, and views of other shapes."""
         X = super().check_inputs(X, name)
-        # Views are later evaluated input by input; here the view's own checks see, and name, the shape the user gave.
+        # Views are later evaluated input by input; here the view's own checks can name the shape that the user gave.
         inputs: Any = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
         if isinstance(self.view, SampledView):
             self.view.check_inputs(inputs)
@@ -190,8 +194,8 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
     """The kernel of functions that are insensitive to how their input is viewed (learning invariances, eq. 7 and 8).
 
     ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an
-    :class:`~gpzoo.Orbit` the mean is over the whole orbit, and ``f`` is invariant; with a :class:`~gpzoo.SampledView`
-    it is over ``p(x_a | x)``, estimated from samples.
+    :class:`~gpzoo.Orbit`, the mean is over the whole orbit, and ``f`` is invariant. With a
+    :class:`~gpzoo.SampledView`, the mean is over ``p(x_a | x)`` and is estimated from samples.
 
     Example:
         >>> import numpy as np
@@ -205,13 +209,13 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
                [0.53, 0.53]], dtype=float32)
 
     Args:
-        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`: then ``f`` is
+        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`. Then ``f`` is
             an invariant convolution, a sum over views of the views.
         view: an orbit or a sampled view.
 
     Raises:
         TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
-        ValueError: if they do not fit each other.
+        ValueError: if ``base`` and ``view`` do not fit each other.
     """
     checks.refuse(
         not isinstance(base, DoubleSum) and any(isinstance(part, DoubleSum) for _, part in addends(base)),
@@ -222,7 +226,7 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
         return DoubleSum(base, view, mean=True)
     inside = "Sampled views must be outermost; the base of Invariant(base, view) has sampled views."
     checks.refuse(isinstance(base.view, SampledView), inside)
-    # One sum over all views of views; if there are weights, they absorb the mean over the outer views.
+    # One sum over all views of views. If there are weights, they absorb the mean over the outer views.
     if base.mean and base.weights is None:
         return DoubleSum(base.base, Composed(view, base.view), mean=True)
     weights = jnp.ones(base.view.num_views) if base.weights is None else base.weights
@@ -231,7 +235,7 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
 
 
 def has_sampled_views(kernel: Any) -> bool:
-    """Whether a kernel contains a :class:`~gpzoo.SampledView`, and so has no closed form."""
+    """Whether a kernel contains a :class:`~gpzoo.SampledView`, and therefore has no closed form."""
     return any(_over_sampled(node) for node in jax.tree.leaves(kernel, is_leaf=_over_sampled))
 
 
@@ -290,14 +294,14 @@ def Convolutional(
         base: kernel on flattened patches, ``[h w]``.
         image_shape: ``(H, W)`` or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
-        weights: one per patch ``[P]`` (``[D, P]`` for one kernel per output); ``None`` for the translation-invariant
-            kernel, all ones.
+        weights: one per patch ``[P]`` (``[D, P]`` for one kernel per output); ``None`` for ones, the
+            translation-invariant kernel.
         mean: divide the weights by ``P``, as the authors' code does.
-        channels: treatment of colour (section 4.4), see :class:`~gpzoo.Patches`: with ``"separate"`` each patch has one
-            channel, with ``"joint"`` all channels (colour-patch). A base kernel that is a sum over the channels'
-            columns makes the latter additive (eq. 25).
-        places: whether patches know their places, the last two columns (see :class:`~gpzoo.Patches`): with a base
-            ``k_patch * k_place`` this is the translation-insensitive convolutional kernel, TICK (Dutordoir, van der
+        channels: treatment of colour (section 4.4), see :class:`~gpzoo.Patches`: a patch has one channel with
+            ``"separate"``, and all channels with ``"joint"`` (colour-patch). With ``"joint"``, a base kernel that is a
+            sum over the channels' columns makes the kernel additive (eq. 25).
+        places: whether the last two columns of a patch are its place (see :class:`~gpzoo.Patches`). With a base
+            ``k_patch * k_place``, this is the translation-insensitive convolutional kernel, TICK (Dutordoir, van der
             Wilk, Artemev and Hensman 2020).
         stride: pixels from one patch to the next.
 

@@ -1,4 +1,4 @@
-"""Kernels whose hyperparameters are numbers: one for all outputs or one for each, on some columns of the inputs."""
+"""Kernels on columns of the inputs whose hyperparameters are numbers: one for all outputs, or one for each output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Elementary(Kernel):
     """A kernel whose array fields are scalars, or one number per output ``[D]``.
 
     Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
-    kernel is batched as soon as one field has the axis ``D``; then each field that is not a scalar begins with it.
+    kernel is batched if one field has the axis ``D``; then every field that is not a scalar begins with this axis.
     If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
 
     Example:
@@ -76,7 +76,7 @@ class Elementary(Kernel):
         """The columns ``active_dims`` of the inputs, or all columns.
 
         Raises:
-            ValueError: if there is no such column, or a ``per_column`` field does not have one entry for each.
+            ValueError: if there is no such column, or a ``per_column`` field does not have one entry for each column.
         """
         active: tuple[int, ...] | None = getattr(self, "active_dims", None)
         if active is not None:
@@ -93,17 +93,17 @@ class Elementary(Kernel):
 
 
 class Mask(tuple):
-    """The numbers of the columns that a mask of ``total`` columns names."""
+    """The numbers of the columns that a mask of ``total`` columns selects."""
 
     total: int
 
 
 def columns(active_dims: Iterable[int] | Iterable[bool] | None) -> tuple[int, ...] | None:
-    """``active_dims`` as a tuple of column numbers, a :class:`Mask` where it has a bool for each; ``None`` for all.
+    """``active_dims`` as a tuple of column numbers (a :class:`Mask` if given as bools), or ``None`` for all columns.
 
     Raises:
-        TypeError: if it is not a sequence of integers, or of bools.
-        ValueError: if it is empty, negative or names a column twice.
+        TypeError: if ``active_dims`` is not a sequence of integers, or of bools.
+        ValueError: if it is empty, has a negative number or names a column twice.
     """
     if active_dims is None or isinstance(active_dims, Mask):
         return active_dims
@@ -129,7 +129,7 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
     """The columns ``active_dims`` of ``X``.
 
     Raises:
-        ValueError: naming the kernel, if there is no such column, or a mask is of another number of columns.
+        ValueError: naming the kernel, if there is no such column, or a mask has another number of columns than ``X``.
     """
     total = getattr(active_dims, "total", X.shape[-1])
     other = f"{name}: active_dims is a mask of {total} columns, and the inputs have {X.shape[-1]} (shape {X.shape})."

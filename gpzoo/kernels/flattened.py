@@ -15,8 +15,8 @@ from gpzoo.kernels.base import Kernel, Wrapper
 class Flattened(Wrapper):
     """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
 
-    With it, a sum can hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
-    inducing points of the former are images.
+    A sum can then hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
+    inducing points of the kernel on whole images are images.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Draws of whole functions from GP priors: random Fourier features of stationary kernels, exact features of linear."""
+"""Draws of functions from GP priors: random Fourier features of stationary kernels, exact features of linear ones."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ def function_values(
     """Values at ``X`` of functions drawn from the prior; equal keys give the same functions for every ``X``.
 
     ``f(x) = sqrt(2 v / F) sum_i w_i cos(omega_i x) + w'_i sin(omega_i x)`` with standard normal weights and frequencies
-    from the kernel's spectral density (Rahimi and Recht 2007). Over draws of weights and frequencies the covariance is
-    exactly the kernel's; given the frequencies, it differs by ``O(F^-1/2)``. White noise is left out.
+    from the kernel's spectral density (Rahimi and Recht 2007). Over draws of weights and frequencies, the covariance is
+    exactly the kernel. For given frequencies, the covariance differs from the kernel by ``O(F^-1/2)``. White noise is
+    left out.
 
     Args:
-        kernel: a sum of kernels with :meth:`~gpzoo.kernels.Kernel.frequencies`, linear kernels and constants.
+        kernel: a sum of linear kernels, constants and kernels with :meth:`~gpzoo.kernels.Kernel.frequencies`.
         X: ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per function.
         key: random key, which fixes the functions.
         num_functions: ``D``.
-        num_features: number ``F`` of features of each addend, sines and cosines together.
+        num_features: number ``F`` of features of each term of the sum, sines and cosines together.
         separate: whether each function has its own kernel, inputs or frequencies. Kernels and inputs with a leading
-            axis require it. Set it to the same value for every ``X``.
+            axis require ``True``. Set it to the same value for every ``X``.
 
     Raises:
-        TypeError: naming the kernel, for any other kernel.
+        TypeError: for any other kernel, naming it.
     """
     X = kernel.check_inputs(X)
     kernel = jax.tree.map(lambda leaf: cast(leaf, X.dtype), kernel)

@@ -1,4 +1,4 @@
-"""Hilbert-space Gaussian processes: a stationary kernel on a box by eigenfunctions of the Laplace operator there."""
+"""Hilbert-space Gaussian processes: stationary kernels on a box, by eigenfunctions of the Laplace operator."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpzoo.kernels.base import Kernel, Wrapper
 class Box:
     """Eigenfunctions of the Laplace operator on a box, zero at its faces (Solin and Särkkä 2020, eq. 56).
 
-    Of one column ``phi_j(x) = sin(pi j (x - lower) / width) / sqrt(width / 2)``; of several their products, the last
-    column's number running fastest.
+    The functions of one column are ``phi_j(x) = sin(pi j (x - lower) / width) / sqrt(width / 2)``. The functions of
+    several columns are products of these, and the index of the last column runs fastest.
 
     Args:
-        sizes: how many functions along each column, one number for a single column.
-        bounds: ``(lower, upper)`` of every column, or one such pair for each.
+        sizes: number of functions along each column, one number for a single column.
+        bounds: ``(lower, upper)`` for all columns, or one such pair for each column.
 
     Raises:
         ValueError: for sizes below one, or bounds that are not finite or not in order.
@@ -43,15 +43,15 @@ class Box:
         self.bounds = tuple((float(lower), float(upper)) for lower, upper in limits)
 
     def frequencies(self, dtype: Any) -> Float[Array, "M d"]:
-        """Square roots of the eigenvalues of each function, by column."""
+        """Square roots of the eigenvalues of each function, for each column."""
         each = [np.pi * np.arange(1, M + 1) / (b - a) for M, (a, b) in zip(self.sizes, self.bounds, strict=True)]
         return jnp.asarray(np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each)), dtype)
 
     def functions(self, X: Float[Array, "N d"]) -> Float[Array, "N M"]:
-        """The functions at inputs; NaN outside the box, where the inputs are not known.
+        """The functions at inputs; NaN outside the box if the inputs are not known.
 
         Raises:
-            ValueError: for another number of columns, and known inputs outside the box.
+            ValueError: for another number of columns, or known inputs outside the box.
         """
         self.check(X)
         values = jnp.ones((X.shape[0], 1), X.dtype)
@@ -62,15 +62,15 @@ class Box:
         return self.inside(X, values)
 
     def inside(self, X: Float[Array, "N d"], values: Float[Array, "N M"]) -> Float[Array, "N M"]:
-        """Values at inputs in the box, NaN at others."""
+        """The values at inputs in the box, and NaN at other inputs."""
         lower, upper = (np.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
         return jnp.where(jnp.any((X < lower) | (X > upper), axis=-1, keepdims=True), jnp.nan, values)
 
     def check(self, X: Float[Array, "N d"]) -> None:
-        """Refuse inputs of other columns, and known ones outside the box.
+        """Refuse inputs with another number of columns, and known inputs outside the box.
 
         Raises:
-            ValueError: with the shape, or naming the farthest.
+            ValueError: with the shape, or naming the input that is farthest outside.
         """
         d = len(self.sizes)
         checks.must(X.shape[-1] == d, "X", f"have {d} columns, those of the box;", f"shape {tuple(X.shape)}")
@@ -86,25 +86,28 @@ class Box:
         )
 
     def nodes(self, dtype: Any) -> Float[Array, "M d"]:
-        """As many points inside as there are functions, on which these are orthogonal; see :meth:`weight`."""
+        """Points in the box, as many as functions, on which the functions are orthogonal; see :meth:`weight`."""
         each = [a + (b - a) * np.arange(1, M + 1) / (M + 1) for M, (a, b) in zip(self.sizes, self.bounds, strict=True)]
         return jnp.asarray(np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each)), dtype)
 
     @property
     def weight(self) -> float:
-        """Of every node, so that sums over nodes are integrals of products of two of the functions."""
+        """Weight of every node: weighted sums over nodes are integrals of products of two of the functions."""
         pairs = zip(self.sizes, self.bounds, strict=True)
         return float(np.prod([(b - a) / (M + 1) for M, (a, b) in pairs]))
 
 
 class HilbertSpace(Wrapper):
-    """``sum_m S(w_m) phi_m(x) phi_m(x')``: a stationary kernel by ``M`` functions on a box (Solin and Särkkä 2020).
+    """A stationary kernel approximated by ``M`` basis functions on a box (Solin and Särkkä 2020).
 
-    ``S`` is the spectral density of the kernel, ``phi_m`` and ``w_m`` the eigenfunctions of the Laplace operator on the
-    box and the square roots of its eigenvalues. The cost is linear in the number of inputs. As ``M`` grows it becomes
-    the kernel itself, inside and some lengthscales away from the faces, where functions are zero: let the box reach a
-    fifth to a half beyond the data (Riutort-Mayol and others 2023). Inducing variables are :class:`gpzoo.InducingBasis`
-    of the same box, given which nothing of the function is left; any others go too.
+    The kernel is ``sum_m S(w_m) phi_m(x) phi_m(x')``. ``S`` is the spectral density of the given kernel, ``phi_m`` are
+    the eigenfunctions of the Laplace operator on the box, and ``w_m`` are the square roots of its eigenvalues. The cost
+    is linear in the number of inputs.
+
+    As ``M`` grows, the approximation tends to the given kernel inside the box, some lengthscales away from its faces.
+    At the faces, functions are zero: let the box reach a fifth to a half beyond the data (Riutort-Mayol and others
+    2023). The inducing variables are :class:`gpzoo.InducingBasis` of the same box, which determine the function
+    completely; any other inducing variables are possible too.
 
     Example:
         >>> import numpy as np
@@ -115,14 +118,16 @@ class HilbertSpace(Wrapper):
         True
 
     Args:
-        kernel: with a spectral density: an RBF or Matérn kernel of all columns, sums and multiples of such.
-        sizes: how many functions along each column, one number for a single column.
-        bounds: of the box, ``(lower, upper)`` for all columns or one such pair for each, in the units of the inputs.
+        kernel: a kernel with a spectral density: RBF and Matérn kernels of all columns, sums and multiples of such.
+        sizes: number of functions along each column, one number for a single column.
+        bounds: bounds of the box, ``(lower, upper)`` for all columns or one such pair for each column, in the units of
+            the inputs.
 
     Raises:
-        TypeError: if ``kernel`` is no kernel.
+        TypeError: if ``kernel`` is not a kernel.
         ValueError: for sizes below one; bounds that are not finite or not in order; white noise in ``kernel``; outside
-            ``jit``, for inputs outside the box. Under ``jit`` these give NaN, which ``fit`` and predictions refuse.
+            ``jit``, for inputs outside the box. Under ``jit`` such inputs give NaN, which ``fit`` and predictions
+            refuse.
     """
 
     kernel: Kernel
@@ -146,11 +151,11 @@ class HilbertSpace(Wrapper):
         return Box(self.sizes, self.bounds)
 
     def densities(self, dtype: Any) -> Float[Array, " M"]:
-        """Variances of the weights of the functions, ``S(w_m)``."""
+        """Variances ``S(w_m)`` of the weights of the functions."""
         return self.kernel.density(self.box.frequencies(dtype))
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
-        """See :meth:`Kernel.check_inputs`; outside ``jit`` inputs outside the box are refused."""
+        """See :meth:`Kernel.check_inputs`; also refuses inputs outside the box, except under ``jit``."""
         X = super().check_inputs(X, name)
         self.box.check(X.reshape(-1, X.shape[-1]))
         return X
@@ -160,5 +165,5 @@ class HilbertSpace(Wrapper):
         return (self.box.functions(X) * self.densities(X.dtype)) @ self.box.functions(Z).T
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """The sum over functions of their squares."""
+        """The weighted sum of the squares of the functions."""
         return jnp.square(self.box.functions(X)) @ self.densities(X.dtype)

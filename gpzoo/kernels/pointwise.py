@@ -24,9 +24,9 @@ class Pointwise(Kernel):
 
         kernel = Pointwise(cosine, variance=1.0, period=jnp.asarray([1.0, 2.0])) + White(0.1)
 
-    Hyperparameters are passed by keyword, never hidden in a closure: they are the leaves of the kernel, cast to the
-    precision of the inputs, and each may carry a leading axis for one kernel per output. The function is static and
-    compared by identity: define it once, at the top of a module, because every new ``lambda`` is compiled again.
+    Hyperparameters are passed by keyword, never hidden in a closure. They are the leaves of the kernel and are cast to
+    the precision of the inputs. Each may carry a leading axis for one kernel per output. The function is static and
+    compared by identity: define it once, at the top of a module, because JAX compiles every new ``lambda`` again.
 
     For speed, or to draw functions by random features, write a class instead (:class:`~gpzoo.kernels.Kernel`).
 
@@ -42,8 +42,8 @@ class Pointwise(Kernel):
         function: ``function(x, z, **hyperparameters)``, the covariance of two inputs ``[d]`` (the active columns), a
             scalar. It must be symmetric and positive definite, which is not checked.
         active_dims: the input columns that the function sees, as numbers or a bool for each column; all if ``None``.
-        axes: number of axes that a hyperparameter has in one kernel, for those that are not scalars:
-            ``{"lengthscale": 1}`` for one per column. One further axis, in front, is that of outputs.
+        axes: number of axes of each hyperparameter that is not a scalar, in one kernel: ``{"lengthscale": 1}`` for one
+            lengthscale per column. A further axis in front is the axis of outputs.
         input_ndim: rank of one input, 3 for images ``[H, W, C]``.
         **hyperparameters: numbers or arrays.
 
@@ -102,7 +102,7 @@ class Pointwise(Kernel):
         return self._with_fields(hyperparameters=self._output_axes())
 
     def check_fields(self) -> None:
-        """Refuse hyperparameters with axes beyond those named in ``axes`` and the axis of outputs."""
+        """Refuse hyperparameters with more axes than ``axes`` names and the axis of outputs."""
         own = dict(self.axes)
         for name, value in self.hyperparameters.items():
             wanted = "a scalar or one per output [D]" if name not in own else f"of {own[name]} axes, or one more"

@@ -1,4 +1,4 @@
-"""Kernels by their spectra: waves of one frequency, and mixtures of bands of frequencies."""
+"""Kernels defined by their spectra: waves of one frequency, and mixtures of bands of frequencies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from gpzoo._types import ArrayLike
 from gpzoo.kernels.base import Kernel, Scaled, Sum
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.kernels.stationary import RBF
+from gpzoo.linalg.state_space import States, rotation
 
 
 class Cosine(Elementary):
-    """``variance * cos(2 pi sum_i frequency_i (x_i - x'_i))``: plane waves of one frequency, of any phase and height.
+    """The kernel of plane waves of one frequency, with any phase and height.
+
+    The kernel is ``variance * cos(2 pi sum_i frequency_i (x_i - x'_i))``.
 
     Example:
         >>> import numpy as np
@@ -30,10 +33,10 @@ class Cosine(Elementary):
         variance: scalar, or ``[D]`` for one kernel per output.
         frequency: scalar or one per (active) column ``[d]``, in turns per unit of the inputs; with a leading ``D`` for
             one kernel per output.
-        active_dims: the input columns that count, their numbers or a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
-        TypeError: if a hyperparameter is no number or ``active_dims`` no sequence of integers.
+        TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
         ValueError: if ``variance`` is known and not positive, or shapes do not go together.
     """
 
@@ -57,7 +60,7 @@ class Cosine(Elementary):
         return self.variance * jnp.cos(self._angles(X)[:, None] - self._angles(Z))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric, with ``variance`` on the diagonal, whatever the compiler contracts."""
+        """Exactly symmetric, with ``variance`` on the diagonal, however the compiler contracts operations."""
         K = self.cross(X, X)
         return jnp.where(jnp.eye(len(K), dtype=bool), self.variance, (K + K.T) / 2)
 
@@ -65,6 +68,12 @@ class Cosine(Elementary):
         """``variance``, ``[N]``."""
         self.active_columns(X)
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
+
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """Two states, the coordinates of a point that rotates."""
+        turned = self._angles(jnp.diff(X, axis=0, prepend=X[:1]))
+        eye = jnp.eye(2, dtype=X.dtype)
+        return States.of(eye[0], rotation(jnp.cos(turned), jnp.sin(turned)), self.variance * eye, len(X))
 
     def _angles(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         turns = self.active_columns(X) * self.frequency
@@ -83,11 +92,11 @@ class Cosine(Elementary):
 def SpectralMixture(
     weights: ArrayLike, frequencies: ArrayLike, scales: ArrayLike, active_dims: Iterable[int] | None = None
 ) -> Kernel:
-    """``sum_q w_q exp(-2 pi^2 sum_i (tau_i s_qi)^2) cos(2 pi sum_i tau_i m_qi)``, ``tau = x - x'``.
+    """The spectral mixture kernel: its spectral density is a mixture of normals around plus and minus ``m_q``.
 
-    The kernel whose spectral density is a mixture of normals around plus and minus ``m_q`` (Wilson and Adams 2013,
-    eq. 12, with one cosine of all columns). It is a sum of products of :class:`RBF` and :class:`Cosine`. The bound has
-    many optima: start frequencies where the data have some.
+    The kernel is ``sum_q w_q exp(-2 pi^2 sum_i (tau_i s_qi)^2) cos(2 pi sum_i tau_i m_qi)`` with ``tau = x - x'``
+    (Wilson and Adams 2013, eq. 12, with one cosine of all columns). It is a sum of products of :class:`RBF` and
+    :class:`Cosine`. The bound has many optima: start from frequencies that the data have.
 
     Example:
         >>> import numpy as np
@@ -98,12 +107,12 @@ def SpectralMixture(
 
     Args:
         weights: variances of ``Q`` bands, ``[Q]``.
-        frequencies: their centres, ``[Q, d]``, in turns per unit of each (active) column.
-        scales: their standard deviations, ``[Q, d]``, in the same units.
-        active_dims: the input columns that count, their numbers or a bool for each column; all if ``None``.
+        frequencies: centres of the bands, ``[Q, d]``, in turns per unit of each (active) column.
+        scales: standard deviations of the bands, ``[Q, d]``, in the same units.
+        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
 
     Raises:
-        TypeError: if something is no number.
+        TypeError: if an argument is not numeric.
         ValueError: if shapes do not go together, or known weights or scales are not positive.
     """
     weights, scales = checks.positive("weights", weights), checks.positive("scales", scales)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,17 +15,18 @@ from jaxtyping import Float, PRNGKeyArray
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.kernels.elementary import Elementary, columns
-from gpzoo.linalg.operators import matmul
+from gpzoo.linalg.operators import matmul, total
+from gpzoo.linalg.state_space import States
 
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8
 
-#: The same for cross-covariances of kernels that are smooth at distance zero, where rounding errors do no harm.
+#: The same limit for cross-covariances of kernels that are smooth at distance zero: there, rounding errors do no harm.
 DIRECT_COLUMNS_SMOOTH = 2
 
 
 def inner(X: Float[Array, "N d"], Z: Float[Array, "M d"] | None = None) -> Float[Array, "N M"]:
-    """``x . z`` for all pairs of rows; with ``Z = None`` between the rows of ``X``, exactly symmetric."""
+    """``x . z`` for all pairs of rows; with ``Z = None``, for pairs of rows of ``X``, exactly symmetric."""
     if Z is not None:
         return matmul(X, Z.T)
     product = matmul(X, X.T)
@@ -37,16 +38,16 @@ def squared_distance(
 ) -> Float[Array, "N M"]:
     """``|x - z|^2`` for all pairs of rows, never negative.
 
-    Up to ``direct_columns`` columns the differences themselves are squared, which is accurate to rounding at every
-    distance. With more columns, inputs are centred on the mean of ``X`` and multiplied in one matrix product, which is
-    several times faster; its absolute error is the dtype's rounding times the squared spread of the inputs. Derivatives
-    of all orders are those of ``|x - z|^2``, even where two rows coincide.
+    With up to ``direct_columns`` columns, the function squares the differences themselves, which is accurate to
+    rounding at every distance. With more columns, it centres inputs on the mean of ``X`` and forms one matrix product.
+    This is several times faster; its absolute error is the dtype's rounding times the squared spread of the inputs. The
+    derivatives of all orders are the derivatives of ``|x - z|^2``, even where two rows coincide.
 
     Args:
         X: rows.
-        Z: other rows; or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric
-            with an exactly zero diagonal.
-        direct_columns: see above.
+        Z: other rows; or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric,
+            and its diagonal is exactly zero.
+        direct_columns: largest number of columns whose differences are squared themselves.
     """
     direct = X.shape[-1] <= direct_columns
     if Z is not None:
@@ -54,16 +55,16 @@ def squared_distance(
     return _squared_distance_within(_centred(X, X)[0], direct)
 
 
-# The following take centred inputs.
+# The following functions take centred inputs.
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bool) -> Float[Array, "N M"]:
     if direct:
-        # Larger minus smaller, not a plain difference: the compiler may contract that with the scaling of one of the
-        # two inputs, and then equal inputs are not at distance 0 and distances are not symmetric.
+        # Larger minus smaller, not a plain difference: the compiler may contract a plain difference with the scaling of
+        # one of the two inputs. Equal inputs would then not be at distance 0, and distances would not be symmetric.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
         return sum((jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs), jnp.zeros((), X.dtype))
-    # Half of it, because XLA on CPU writes out a matrix of every constant that meets a product: only the last is merged
-    # with what a kernel does to the square. Twice and half are exact.
+    # Half the norms, because XLA on CPU writes out a matrix for every constant that meets a product. It merges only the
+    # last one with what a kernel does to the square. Doubling and halving are exact.
     norms = jnp.sum(X * X, -1)[:, None] / 2 + jnp.sum(Z * Z, -1)[None, :] / 2
     return 2 * jnp.maximum(norms - matmul(X, Z.T), 0)
 
@@ -72,8 +73,8 @@ def _squared_distance_jvp(
     direct: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     # Matrix products in both cases: differentiating the sum of differences would recompute the kernel for every column.
-    # Separate sums over rows and columns would do so too: they are one more column of the factors instead. Clipping at
-    # zero is left out, because it would stop derivatives at coincident rows.
+    # Separate sums over rows and columns would recompute it too, so they are one more column of the factors. Clipping
+    # at zero is left out, because it would stop derivatives at coincident rows.
     (X, Z), (dX, dZ) = primals, tangents
     tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
     if not isinstance(dX, jax.custom_derivatives.SymbolicZero):
@@ -96,15 +97,16 @@ def _squared_distance_within(X: Float[Array, "N d"], direct: bool) -> Float[Arra
 
 @_squared_distance_within.defjvp
 def _squared_distance_within_jvp(direct: bool, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # The derivative by rows is that by columns transposed: one product for both.
+    # The derivative by rows is the transposed derivative by columns: one product gives both.
     (X,), (dX,) = primals, tangents
     half = 2 * matmul(_beside(jnp.sum(X * dX, -1), dX), _beside(jnp.ones_like(X[:, 0]), -X).T)
     return _squared_distance_within(*primals, direct), half + half.T
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
-    # Without its last bit, because the compiler may contract a plain mean with only one of the two subtractions, and
-    # equal rows would then be at a distance. The rows are divided first: their sum may overflow.
+    # The mean without its last bit, because the compiler may contract a plain mean with only one of the two
+    # subtractions, and equal rows would then not be at distance 0. Rows are divided first, because their sum may
+    # overflow.
     rows, kind = jax.lax.stop_gradient(X), jnp.finfo(X.dtype)
     centre = jax.lax.reduce_precision(jnp.sum(rows / len(X), axis=0), kind.nexp, kind.nmant - 1)
     return X - centre, Z - centre
@@ -125,12 +127,12 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     (square,), (tangent,) = primals, tangents
     r = root(square)
     positive = r > float(jnp.finfo(r.dtype).tiny)
-    # Not a maximum in place of the inner choice: its own derivative is divided by zero twice.
+    # No maximum in place of the inner choice: its own derivative would be divided by zero twice.
     return r, jnp.where(positive, tangent / (2 * jnp.where(positive, r, 1)), 0)
 
 
 class Lengthscaled(Elementary):
-    """A kernel with a variance, and lengthscales of its active columns."""
+    """A kernel with a variance, and with lengthscales of its active columns."""
 
     variance: Float[Array, "*D"]
     lengthscale: Float[Array, "..."]
@@ -158,7 +160,7 @@ class Lengthscaled(Elementary):
         return random.normal(key, (num, active), dtype) / self.lengthscale
 
     def _on_columns(self, omega: Float[Array, "F _"], num_columns: int) -> Float[Array, "F {num_columns}"]:
-        """Frequencies of all columns, from those of the active ones; the others are 0."""
+        """Frequencies of all columns, from the frequencies of the active columns; other columns have frequency 0."""
         if self.active_dims is None:
             return omega
         return jnp.zeros((len(omega), num_columns), omega.dtype).at[:, jnp.asarray(self.active_dims)].set(omega)
@@ -173,7 +175,7 @@ class Lengthscaled(Elementary):
 
 
 class Stationary(Lengthscaled):
-    """``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
+    """The base class of stationary kernels: ``k(x, x') = variance * profile(sum_i (x_i - x'_i)^2 / lengthscale_i^2)``.
 
     Example:
         >>> import numpy as np
@@ -203,8 +205,8 @@ class Stationary(Lengthscaled):
     def _placed(
         self, X: Float[Array, "N d"], Z: Float[Array, "M d"]
     ) -> tuple[Float[Array, "N _"], Float[Array, "M _"]]:
-        """Points whose distances count."""
-        # Centred before they are scaled: the division would cost a time stamp in seconds its last digits.
+        """The points between which :meth:`profile` takes distances."""
+        # Centred before they are scaled, because the division would cost a time stamp in seconds its last digits.
         X, Z = _centred(X, Z)
         return self.scaled(X), self.scaled(Z)
 
@@ -231,7 +233,7 @@ class Stationary(Lengthscaled):
 class RBF(Stationary):
     """``variance * exp(-r^2 / 2)``, the squared exponential (Rasmussen and Williams 2006, eq. 4.9).
 
-    Here and below ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. Arguments as for :class:`Stationary`.
+    Here and below, ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. The arguments are those of :class:`Stationary`.
 
     Example:
         >>> import numpy as np
@@ -262,21 +264,28 @@ class RBF(Stationary):
 class Matern(Stationary):
     """A Matérn kernel, whose spectral density is Student's t."""
 
-    #: Twice its smoothness.
+    #: Twice the smoothness of the kernel.
     degrees: ClassVar[int]
 
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Student's t of :attr:`degrees` degrees of freedom."""
+        """Frequencies from Student's t with :attr:`degrees` degrees of freedom."""
         key_normal, key_chi = random.split(key)
         chi = jnp.sum(jnp.square(random.normal(key_chi, (num, self.degrees), dtype)), -1, keepdims=True)
         # The bound keeps phases finite with one degree of freedom; it is active about once in 1 / eps draws.
         chi = jnp.maximum(chi / self.degrees, float(jnp.finfo(dtype).eps) ** 2)
         return self._on_columns(self._normals(key_normal, num, num_columns, dtype) / jnp.sqrt(chi), num_columns)
 
+    def _decaying(self, X: Float[Array, "N 1"], P: Any, powers: Sequence[Any]) -> States:
+        """``A = exp(-s) sum_i s^i A_i``, ``s = sqrt(degrees) (x_n - x_(n-1)) / lengthscale``, and ``variance P``."""
+        step = math.sqrt(self.degrees) * self.scaled(jnp.diff(X, axis=0, prepend=X[:1]))[:, :1, None]
+        A = jnp.exp(-step) * total(step**i * jnp.asarray(power, X.dtype) for i, power in enumerate(powers))
+        P = self.variance * jnp.asarray(P, X.dtype)
+        return States.of(jnp.eye(len(P), dtype=X.dtype)[0], A, P, len(X))
+
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
-        """Student's t density of :attr:`degrees` degrees of freedom (Rasmussen and Williams 2006, eq. 4.15)."""
+        """Student's t density with :attr:`degrees` degrees of freedom (Rasmussen and Williams 2006, eq. 4.15)."""
         p, d = self.degrees, omega.shape[-1]
         square, volume = self._of_frequencies(omega)
         constant = (4 * math.pi) ** (d / 2) * math.gamma((p + d) / 2) / math.gamma(p / 2) * p ** (p / 2)
@@ -286,8 +295,8 @@ class Matern(Stationary):
 class Matern12(Matern):
     """``variance * exp(-r)``, the exponential kernel (Rasmussen and Williams 2006, eq. 4.18).
 
-    Arguments as for :class:`Stationary`. The kernel has a kink at coincident inputs: its derivatives there with respect
-    to inputs, of all orders, are taken as 0.
+    The arguments are those of :class:`Stationary`. The kernel has a kink at coincident inputs: there, its derivatives
+    of all orders with respect to inputs are taken as 0.
 
     Example:
         >>> import numpy as np
@@ -298,6 +307,10 @@ class Matern12(Matern):
 
     degrees = 1
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """One state, the value, which is forgotten at a rate."""
+        return self._decaying(X, [[1.0]], [[[1.0]]])
+
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``exp(-sqrt(square))``."""
         return jnp.exp(-root(square))
@@ -306,7 +319,7 @@ class Matern12(Matern):
 class Matern32(Matern):
     """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
-    Arguments as for :class:`Stationary`.
+    The arguments are those of :class:`Stationary`.
 
     Example:
         >>> import numpy as np
@@ -318,6 +331,10 @@ class Matern32(Matern):
 
     degrees = 3
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """Two states: the value, and its derivative divided by the rate at which they are forgotten."""
+        return self._decaying(X, jnp.eye(2), [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [-1.0, -1.0]]])
+
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + sqrt(3 square)) exp(-sqrt(3 square))``."""
         return _matern32(square)
@@ -326,7 +343,7 @@ class Matern32(Matern):
 class Matern52(Matern):
     """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
-    Arguments as for :class:`Stationary`.
+    The arguments are those of :class:`Stationary`.
 
     Example:
         >>> import numpy as np
@@ -338,16 +355,25 @@ class Matern52(Matern):
 
     degrees = 5
 
+    def states(self, X: Float[Array, "N 1"]) -> States:
+        """Three states: the value, and two derivatives divided by powers of the rate at which they are forgotten."""
+        P = [[1.0, 0.0, -1 / 3], [0.0, 1 / 3, 0.0], [-1 / 3, 0.0, 1.0]]
+        linear = [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [-1.0, -3.0, -2.0]]
+        square = [[0.5, 1.0, 0.5], [-0.5, -1.0, -0.5], [0.5, 1.0, 0.5]]
+        return self._decaying(X, P, [jnp.eye(3), linear, square])
+
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """``(1 + sqrt(5 square) + 5 square / 3) exp(-sqrt(5 square))``."""
         return _matern52(square)
 
 
-#: Where ``exp(-r)`` is 0 in every precision. Infinity, which squares in single precision reach at 1e20, times 0 is NaN.
+#: A distance at which ``exp(-r)`` is 0 in every precision. In single precision, squares reach infinity at 1e20, and
+#: infinity times 0 is NaN.
 _FAR = 1e3
 
 
-# Derivatives by hand: the chain rule through the square root divides rounding errors by r and loses the curvature at 0.
+# Derivatives are written by hand, because the chain rule through the square root divides rounding errors by r and loses
+# the curvature at 0.
 @jax.custom_jvp
 def _matern32(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     r = jnp.minimum(root(3 * square), _FAR)
@@ -385,7 +411,7 @@ class RationalQuadratic(Stationary):
     Args:
         variance: see :class:`Stationary`.
         lengthscale: see :class:`Stationary`.
-        alpha: scalar or ``[D]``; the kernel tends to an RBF as it grows.
+        alpha: scalar or ``[D]``; as ``alpha`` grows, the kernel tends to an RBF.
         active_dims: see :class:`Stationary`.
 
     Raises:
@@ -414,7 +440,7 @@ class RationalQuadratic(Stationary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """A scale mixture: those of an RBF with gamma distributed inverse squared lengthscales (eq. 4.20)."""
+        """Frequencies of an RBF with gamma distributed inverse squared lengthscales, a scale mixture (eq. 4.20)."""
         key_normal, key_gamma = random.split(key)
         precision = random.gamma(key_gamma, self.alpha, (num, 1), dtype) / self.alpha
         omega = self._normals(key_normal, num, num_columns, dtype) * jnp.sqrt(precision)
@@ -422,15 +448,17 @@ class RationalQuadratic(Stationary):
 
 
 class Periodic(Stationary):
-    """``variance * exp(-1/2 sum_i (sin(pi (x_i - x'_i) / period_i) / lengthscale_i)^2)``: functions that repeat.
+    """The kernel of periodic functions.
 
-    This is eq. 47 of MacKay (1998, *Introduction to Gaussian processes*): an RBF after each column is wound onto a
-    circle of diameter 1. Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind it onto a circle of radius 1:
-    their lengthscale is twice this one.
+    The kernel is ``variance * exp(-1/2 sum_i (sin(pi (x_i - x'_i) / period_i) / lengthscale_i)^2)``, which is eq. 47 of
+    MacKay (1998, *Introduction to Gaussian processes*): an RBF after each column is wound onto a circle of diameter 1.
+    Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind each column onto a circle of radius 1: their
+    lengthscale is twice this one.
 
-    Whole periods are taken off inputs without rounding, however many there are. There remains the rounding of inputs
-    and period themselves, in single precision up to 1.2e-7 of the periods: 0.001 of a period after 10,000 of them, and
-    0.1 after a million. Count inputs from a near origin, or in units in which they and the period are whole numbers.
+    The kernel subtracts whole periods from inputs without rounding, however many there are. The rounding of the inputs
+    and the period themselves remains, which in single precision is up to 1.2e-7 of the periods: 0.001 of a period after
+    10,000 periods, and 0.1 after a million. Count inputs from a near origin, or in units in which inputs and period are
+    whole numbers.
 
     Example:
         >>> import numpy as np
@@ -440,8 +468,8 @@ class Periodic(Stationary):
 
     Args:
         variance: see :class:`Stationary`.
-        lengthscale: scalar or one per (active) column, with a leading ``D`` for one kernel per output. A number without
-            unit: the distance on the circle counts.
+        lengthscale: scalar or one per (active) column, with a leading ``D`` for one kernel per output. It has no unit,
+            because it refers to distances on the circle.
         period: scalar or one per (active) column, in the units of the inputs, with a leading ``D`` as for
             ``lengthscale``.
         active_dims: see :class:`Stationary`.
@@ -473,7 +501,7 @@ class Periodic(Stationary):
     def _placed(
         self, X: Float[Array, "N d"], Z: Float[Array, "M d"]
     ) -> tuple[Float[Array, "N _"], Float[Array, "M _"]]:
-        # Not centred, which would round them.
+        # Not centred, because centring would round the inputs.
         return self.scaled(X), self.scaled(Z)
 
     def scaled(self, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
@@ -499,7 +527,7 @@ class Periodic(Stationary):
 
 @jax.custom_jvp
 def _turns(x: Float[Array, "*shape"], period: Float[Array, "..."]) -> Float[Array, "*shape"]:
-    """``x / period`` less a whole number: the remainder has no rounding, that of a quotient grows with it."""
+    """``x / period`` less a whole number: the remainder is exact, but a quotient's rounding grows with the quotient."""
     return jnp.fmod(x, period) / period
 
 

@@ -1,6 +1,7 @@
-"""The questions that predictions, diagnoses and exports ask a data site, each with its usual answer.
+"""The properties that predictions, diagnoses and exports read from a data site, each with its usual value.
 
-A likelihood overrides those that it has another answer to. A distribution of NumPyro has :class:`OfNumPyro` answer.
+A likelihood overrides the properties that it has another value for. :class:`OfNumPyro` gives them for a distribution of
+NumPyro.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from gpzoo._types import ArrayLike
 
 
 class Answers:
-    """The questions and their usual answers; see :class:`~gpzoo.likelihoods.Likelihood`."""
+    """The properties of a data site and their usual values; see :class:`~gpzoo.likelihoods.Likelihood`."""
 
-    #: Whether the expectation is quadratic in ``f``, and so unbiased where moments are estimates.
+    #: Whether the expectation is quadratic in ``f``, and therefore unbiased if moments are estimates.
     quadratic: ClassVar[bool] = False
 
-    #: Whether each entry of ``y`` depends on its own column of ``f`` alone.
+    #: Whether each entry of ``y`` depends only on its own column of ``f``.
     own_columns: ClassVar[bool] = False
 
-    #: Whether ``log p(y | f)`` has derivatives that say where to go.
+    #: Whether ``log p(y | f)`` has derivatives that an optimiser can follow.
     smooth: ClassVar[bool] = True
 
-    #: Name of the axis of ``f``'s columns in exports: ``"class"`` where each column belongs to a class.
+    #: Name of the axis of ``f``'s columns in exports: ``"class"`` if each column belongs to a class.
     column_axis: ClassVar[str] = "output"
 
-    #: ``"mask"`` where NaN in ``y`` are not observed.
+    #: ``"mask"`` if NaN in ``y`` marks entries that were not observed.
     missing: str | None = None
 
     mean: Any
@@ -51,25 +52,25 @@ class Answers:
 
     @property
     def noise(self) -> Float[Array, "..."] | None:
-        """The variance of ``y`` given ``f`` where that is normal around ``f``; else ``None``.
+        """The variance of ``y`` given ``f`` if ``y`` is normal around ``f``; otherwise ``None``.
 
-        It broadcasts to ``y``. With it the predictive distribution is the normal one of ``mean`` and ``variance``.
+        It broadcasts to ``y``. If there is one, the predictive distribution is normal with ``mean`` and ``variance``.
         """
         return None
 
     @property
     def light_tails(self) -> bool:
-        """Whether outliers of ``y`` are as unlikely as under a normal distribution, so that they move ``f`` far."""
+        """Whether outliers of ``y`` are as unlikely as under a normal distribution, so that they move ``f`` a lot."""
         return self.noise is not None
 
     @property
     def num_classes(self) -> int | None:
-        """The number of classes where ``y`` is a label, with ``probs`` in place of moments; ``None`` elsewhere."""
+        """The number of classes if ``y`` is a label, with ``probs`` in place of moments; otherwise ``None``."""
         return None
 
     @property
     def exact(self) -> Bool[Array, " N"] | None:
-        """Of which data ``y`` is the value, and not a limit; ``None`` for all."""
+        """A mask of the data whose ``y`` is the value itself and not a limit; ``None`` for all."""
         return None
 
     @property
@@ -85,14 +86,14 @@ class Answers:
         return "integers" if support.is_discrete else "numbers"
 
     def _known_support(self) -> Any:
-        """The support, without numbers of a trace that has ended."""
+        """The support, without values from a trace that has ended."""
         return self.support
 
     def cdf(self, value: ArrayLike) -> Any:
-        """The probability of at most ``y``, predictive under marginals; ``None`` where it has no closed form.
+        """The probability of a value of at most ``y``, predictive under marginals; ``None`` if it has no closed form.
 
         Args:
-            value: ``y``, real numbers: ranks of counts and labels are drawn.
+            value: ``y``, real numbers (the ranks of counts and labels are found by draws instead).
         """
         if self.noise is None:
             return None
@@ -100,12 +101,12 @@ class Answers:
         return ndtr((jnp.asarray(value).astype(mean.dtype) - mean) / jnp.sqrt(self.variance))
 
     def seen_rows(self, y: Any) -> Bool[Array, "*S N"] | None:
-        """Of which data any entry was observed; ``None`` if all were."""
+        """A mask of the data with at least one observed entry; ``None`` if all were observed."""
         return None
 
 
 class OfNumPyro(Answers):
-    """The answers of a distribution of NumPyro, which is given an array."""
+    """The same properties for a distribution of NumPyro, which is given an array."""
 
     def __init__(self, fn: Any) -> None:
         self.fn: Any = fn
@@ -151,7 +152,7 @@ class OfNumPyro(Answers):
         return self.fn.probs
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
-        """The log density, which predicts where ``f`` is an array."""
+        """The log density, which is the predictive one because ``f`` is an array."""
         return self.fn.log_prob(value)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
@@ -160,5 +161,5 @@ class OfNumPyro(Answers):
 
 
 def as_predictive(fn: Any) -> Any:
-    """Whoever answers for a data site's distribution, which is not masked: itself if it is a likelihood."""
+    """The :class:`Answers` for a data site's unmasked distribution: the distribution itself if it is a likelihood."""
     return fn if isinstance(fn, Answers) else OfNumPyro(fn)

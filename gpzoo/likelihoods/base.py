@@ -21,45 +21,45 @@ from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.answers import Answers
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
-#: NumPyro's own, whose annotations let it take no argument.
+#: NumPyro's ``dependent_property``, whose annotations allow no argument.
 dependent_property: Any = constraints.dependent_property
 
 
 class Likelihood(Answers, KnowsRanks, Distribution):
     """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
 
-    With an array, every method has its meaning of NumPyro. With :class:`~gpzoo.GaussianMarginals`,
+    With an array, every method has the same meaning as in NumPyro. With :class:`~gpzoo.GaussianMarginals`,
     ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
-    bound, Hensman, Matthews and Ghahramani 2015), and ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
-    are those of the predictive distribution ``integral p(y | f) q(f) df``.
+    bound, Hensman, Matthews and Ghahramani 2015). Then ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
+    refer to the predictive distribution ``integral p(y | f) q(f) df``.
 
-    A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass. It
-    must write:
+    A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass. A
+    subclass must define:
 
     * :meth:`log_prob` and :meth:`predictive_log_prob`, of ``self.checked(y)``;
     * :meth:`sample_given`, :meth:`marginal_expectation` and ``support``;
-    * ``mean`` and ``variance``; or, where ``y`` is a label, ``num_classes`` and ``probs``. With one column of ``f`` for
-      each class it derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood`, with another number of columns,
-      such as one for classes in order, from this class.
+    * ``mean`` and ``variance``; or, if ``y`` is a label, ``num_classes`` and ``probs``. If ``f`` has one column per
+      class, the subclass derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood`. With another number of
+      columns, such as one column for classes in order, it derives from this class.
 
-    Its arguments are set before ``super().__init__(f)``, and declared:
+    A subclass sets its arguments before ``super().__init__(f)``, and declares them:
 
-    * in ``arg_constraints``, parameters, which have a constraint, such as positive ones;
+    * in ``arg_constraints``, parameters that have a constraint, such as positive ones;
     * in ``pytree_data_fields``, other arrays, such as limits of censored data, which nothing checks;
-    * in ``pytree_aux_fields``, what is no array, and belongs to the compiled program.
+    * in ``pytree_aux_fields``, arguments that are not arrays and belong to the compiled program.
 
-    It may declare, where they hold:
+    A subclass may declare these properties if they hold:
 
     * ``quadratic``: ``log p(y | f)`` is quadratic in ``f``, so that estimated moments leave the bound unbiased;
     * ``takes_residual``: :meth:`log_prob` chooses the best factor of each residual variance, for the tighter bound;
     * ``by_entry``: ``p(y | f)`` is a product over the entries of a datum's ``y``, so that single ones may be missing;
-    * ``own_columns``: each entry of ``y`` depends on its own column of ``f`` alone.
+    * ``own_columns``: each entry of ``y`` depends only on its own column of ``f``.
 
-    It may write :meth:`check_values`, where some ``y`` are impossible, and whatever else of
-    :class:`~gpzoo.likelihoods.answers.Answers` has another answer than there, such as ``noise``, ``cdf`` and ``exact``:
-    predictions, diagnoses and exports ask these. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
-    before they use the law of ``f``. To take ``missing``, and masks of single outputs, densities end with
-    ``self.counted(terms, y)``, of one term for each entry of ``y``.
+    A subclass may define :meth:`check_values` if some ``y`` are impossible. It also overrides the members of
+    :class:`~gpzoo.likelihoods.answers.Answers` that it has another answer to, such as ``noise``, ``cdf`` and ``exact``:
+    predictions, diagnoses and exports use these. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
+    before they use the distribution of ``f``. To support ``missing`` and masks of single outputs, densities end with
+    ``self.counted(terms, y)``, with one term for each entry of ``y``.
 
     Example:
         >>> import numpy as np
@@ -74,15 +74,16 @@ class Likelihood(Answers, KnowsRanks, Distribution):
 
     Args:
         f: ``[N]`` or ``[N, K]``, array or marginals.
-        event_shape: of one datum's ``y``.
+        event_shape: shape of one datum's ``y``.
         ndims: the ranks that ``f`` may have.
-        missing: ``"mask"`` for entries of ``y`` that are NaN and not observed: they have no term. ``None`` refuses NaN.
+        missing: ``"mask"`` if NaN in ``y`` marks entries that were not observed: they have no term. ``None`` refuses
+            NaN.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``f`` has another rank or no rows; for ``missing`` where outputs have one term together.
-        TypeError: if a subclass has not written one of these; if ``f`` is :class:`~gpzoo.EstimatedMarginals` and the
-            expectation is not quadratic in ``f``.
+        ValueError: if ``f`` has another rank or no rows; for ``missing`` if outputs have one term together.
+        TypeError: if a subclass does not define one of the required members; if ``f`` is
+            :class:`~gpzoo.EstimatedMarginals` and the expectation is not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
@@ -98,10 +99,10 @@ class Likelihood(Answers, KnowsRanks, Distribution):
 
     pytree_aux_fields = ("missing",)
 
-    #: An array, or marginals where :attr:`is_marginal`, which a type checker cannot follow.
+    #: An array, or marginals if :attr:`is_marginal`, which a type checker cannot follow.
     f: Any
 
-    #: Points of quadratures, and draws where there is none; those that have them give them to :meth:`set_counts`.
+    #: Numbers of quadrature points and of draws, in the subclasses that set them by :meth:`set_counts`.
     num_points: int
     num_draws: int
     num_predictive_draws: int
@@ -134,7 +135,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
 
     @classmethod
     def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
-        """``f`` as a floating array, or as the marginals it is, if it has one row per datum."""
+        """``f`` as a floating array, or unchanged if it is marginals; refused unless it has one row per datum."""
         if isinstance(f, EstimatedMarginals) and not cls.quadratic:
             raise TypeError(
                 f"{cls.__name__} cannot take estimated moments of site(s) {', '.join(sorted(f.sites))}, whose kernel "
@@ -152,7 +153,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         """Set numbers of points and draws.
 
         Raises:
-            ValueError: if one is no integer of at least one.
+            ValueError: if a number is not an integer of at least one.
         """
         for name, value in counts.items():
             setattr(self, name, checks.positive_int(name, value))
@@ -180,7 +181,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     def expectation(self) -> str:
         """How ``log_prob`` treats ``f``: ``"closed form"``, ``"quadrature"`` or ``"draw"``.
 
-        An array is ``"draw"``: nothing is integrated, the value is that at the given ``f``.
+        An array is ``"draw"``: nothing is integrated, and the value is the log density at the given ``f``.
         """
         return self.marginal_expectation() if self.is_marginal else "draw"
 
@@ -194,10 +195,10 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     # -- y -----------------------------------------------------------------------------------------------------------
 
     def checked(self, y: Any) -> Shaped[Array, "..."]:
-        """``y`` as an array, after the checks of its shape and, where it is concrete, of its values.
+        """``y`` as an array, after checks of its shape and, if it is concrete, of its values.
 
-        Entries that are not observed hold a value of the support instead, at which densities and their derivatives are
-        finite.
+        Entries that were not observed are replaced by a value of the support, at which densities and their derivatives
+        are finite.
 
         Raises:
             ValueError: naming the shapes, or the value and its index.
@@ -222,20 +223,20 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return y if seen is None else jnp.where(seen, y, support.feasible_like(y).astype(y.dtype))
 
     def seen(self, y: Any) -> Bool[Array, "..."] | None:
-        """Which entries of ``y`` were observed, the shape of ``y``; ``None`` if all were."""
+        """A mask of the entries of ``y`` that were observed, of the shape of ``y``; ``None`` if all were."""
         seen = self.entries
         if self.missing and jnp.issubdtype(jnp.result_type(y), jnp.floating):
             seen = ~jnp.isnan(y) if seen is None else seen & ~jnp.isnan(y)
         return seen if seen is None else jnp.broadcast_to(seen, jnp.shape(y))
 
     def counted(self, terms: Float[Array, "..."], y: Any, good: Any = None) -> Float[Array, "*S N"]:
-        """Log densities of data, from the terms of the entries of ``y`` (of those that were observed)."""
+        """Log densities of data, from the terms of the entries of ``y`` that were observed."""
         terms, seen = terms if good is None else jnp.where(good, terms, jnp.nan), self.seen(y)
         terms = terms if seen is None else jnp.where(seen, terms, 0)
         return terms.sum(tuple(range(-self.event_dim, 0))) if self.event_dim and self.by_entry else terms
 
     def seen_rows(self, y: Any) -> Bool[Array, "*S N"] | None:
-        """Of which data any entry was observed; ``None`` if all were."""
+        """A mask of the data with at least one observed entry; ``None`` if all were observed."""
         seen = self.seen(y)
         return seen.any(tuple(range(-self.event_dim, 0))) if seen is not None and self.event_dim else seen
 
@@ -256,10 +257,10 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         )
 
     def check_values(self, values: np.ndarray) -> None:
-        """Refuse concrete values of ``y`` outside the support; the default takes everything."""
+        """Refuse concrete values of ``y`` outside the support; the default accepts every value."""
 
     def labels(self, y: Any, num_classes: int) -> tuple[Int32[Array, "..."], Bool[Array, "..."]]:
-        """Labels as integers, after the checks of :meth:`checked`, and which are in range (the others are set to 0)."""
+        """Labels as integers, after the checks of :meth:`checked`, and a mask of those in range (others become 0)."""
         y = self.checked(y)
         y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
         good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)
@@ -269,7 +270,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         """Refuse values of ``y`` that are bad.
 
         Raises:
-            ValueError: naming the first of them.
+            ValueError: naming the first bad value.
         """
         if bad.any():
             where = checks.first_of(bad)
@@ -281,7 +282,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     # -- calls of NumPyro --------------------------------------------------------------------------------------------
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
-        """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` where ``f`` is marginals.
+        """``log p(y | f)``, or ``E_q(f)[log p(y | f)]`` if ``f`` is marginals.
 
         Args:
             value: ``y``, ``[N]`` or ``[N, D]`` (leading sample axes are allowed).
@@ -291,7 +292,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
             ``[N]``, after the sample axes of ``y``. A label that is out of range under ``jit`` gives NaN.
 
         Raises:
-            ValueError: if ``y`` has another shape, or, where it is concrete, holds NaN or is not in the support.
+            ValueError: if ``y`` has another shape; if it is concrete and holds NaN or values outside the support.
         """
         checks.unwritten(self, "log_prob(value, intermediates)")
 
@@ -310,7 +311,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         checks.unwritten(self, "predictive_log_prob(value)")
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
-        """Draws of ``y``: given ``f`` where it is an array, else each for a draw of ``f`` of its own.
+        """Draws of ``y``: for the given ``f`` if it is an array, otherwise each with its own draw of ``f``.
 
         Args:
             key: random key; the marginals' own key is not used.
@@ -331,11 +332,11 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return jnp.reshape(y, tuple(sample_shape) + self.batch_shape + self.event_shape)
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N ..."]) -> Shaped[Array, "S N ..."]:
-        """Draws of ``y``, one for each array in ``f``, which has an axis of draws first."""
+        """Draws of ``y``, one for each array in ``f``, whose first axis is the axis of draws."""
         checks.unwritten(self, "sample_given(key, f)")
 
     def expand(self, batch_shape: Sequence[int]) -> Likelihood:
-        """Itself: NumPyro's plates call this.
+        """The likelihood itself; NumPyro's plates call this method.
 
         Raises:
             ValueError: if the plate does not have the likelihood's batch shape.
@@ -347,10 +348,10 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
 
         Args:
-            mask: of a shape that broadcasts to ``[N]``, or ``[N, D]`` where the density is a product over outputs.
+            mask: array whose shape broadcasts to ``[N]``, or to ``[N, D]`` if the density is a product over outputs.
 
         Raises:
-            ValueError: for a mask of another shape, or one of single outputs where these have one term together.
+            ValueError: for a mask of another shape, or a mask of single outputs if outputs have one term together.
         """
         shape, rows = tuple(np.shape(mask)), self.batch_shape
         if mask is True:
@@ -369,19 +370,19 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return MaskedLikelihood(self, mask)
 
 
-#: Methods and properties that a likelihood writes by itself; labels have ``probs`` in place of moments.
+#: Methods and properties that every likelihood must define; labels have ``probs`` in place of moments.
 _WRITTEN = "log_prob", "predictive_log_prob", "sample_given", "marginal_expectation", "support", "mean", "variance"
 
 
 def _is_inherited(cls: type[Likelihood], name: str) -> bool:
-    """Whether a subclass has not written this."""
+    """Whether a subclass does not define this member."""
     if name in ("mean", "variance") and hasattr(cls, "probs"):
         return False
     return getattr_static(cls, name) is getattr_static(Likelihood, name)
 
 
 class MaskedLikelihood(MaskedDistribution):
-    """A likelihood that leaves out the terms of masked data, whatever their ``y`` is, and refuses to be expanded.
+    """A likelihood that leaves out the terms of masked data, whatever their ``y``, and refuses to be expanded.
 
     Args:
         base: the likelihood.
@@ -399,12 +400,12 @@ class MaskedLikelihood(MaskedDistribution):
         super().__init__(base, mask)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Any:
-        """As :meth:`Likelihood.log_prob`, zero for masked data; their ``y`` may be NaN or out of range."""
+        """As :meth:`Likelihood.log_prob`, but zero for masked data, whose ``y`` may be NaN or out of range."""
         self.base_dist._check_shape(value)  # before a mask of shape [N] broadcasts a y of shape [N, 1] to [N, N]
         return super().log_prob(jnp.asarray(value)) if self.entries is None else self.of_entries().log_prob(value)
 
     def of_entries(self) -> Likelihood:
-        """The likelihood of the entries of ``y`` that count, where the mask is one of entries."""
+        """The likelihood of the entries of ``y`` that count, if the mask is a mask of entries."""
         found = copy(self.base_dist)
         found.entries = self.entries
         return found
@@ -415,7 +416,7 @@ class MaskedLikelihood(MaskedDistribution):
         return self
 
     def mask(self, mask: Any) -> Any:
-        """As :meth:`Likelihood.mask`, of entries that count already."""
+        """As :meth:`Likelihood.mask`, in addition to the mask that this likelihood already has."""
         rows = checks.fits_into(np.shape(mask), self.batch_shape)
         seen = mask_of(self)
         if isinstance(mask, bool) or isinstance(seen, bool) or (rows and self.entries is None):
@@ -425,7 +426,7 @@ class MaskedLikelihood(MaskedDistribution):
 
 
 def _filled(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Values to check: one that was observed stands for each that was not."""
+    """Values to check, in which an observed value replaces every value that was not observed."""
     seen = np.broadcast_to(seen, values.shape)
     return np.where(seen, values, values[seen][0]) if seen.any() else values[:0]
 

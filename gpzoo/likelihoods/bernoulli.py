@@ -22,11 +22,11 @@ _LINKS = {"probit": (ndtr, log_normal_cdf), "logit": (jax.nn.sigmoid, jax.nn.log
 
 
 class Bernoulli(Likelihood):
-    """``p(y = 1 | f) = squash + (1 - 2 squash) link(f)``, labels 0 and 1.
+    """The Bernoulli likelihood of labels 0 and 1: ``p(y = 1 | f) = squash + (1 - 2 squash) link(f)``.
 
-    Expectations of the log density are computed by Gauss-Hermite quadrature. The predictive probability has a closed
-    form for the probit link, ``Phi(E[f] / sqrt(1 + Var[f]))`` (Rasmussen and Williams 2006, eq. 3.82); for the logit
-    link it is computed by quadrature.
+    Gauss-Hermite quadrature computes expectations of the log density. The predictive probability has a closed form for
+    the probit link, ``Phi(E[f] / sqrt(1 + Var[f]))`` (Rasmussen and Williams 2006, eq. 3.82). For the logit link,
+    quadrature computes it.
 
     Example:
         >>> import numpy as np
@@ -40,7 +40,7 @@ class Bernoulli(Likelihood):
         squash: keeps probabilities in ``[squash, 1 - squash]``, so that a datum on the wrong side costs at most
             ``-log(squash)``; GPflow's probit link has 1e-3.
         num_points: number of quadrature points.
-        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
+        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (others do not draw).
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
@@ -73,7 +73,7 @@ class Bernoulli(Likelihood):
         return constraints.independent(constraints.boolean, self.event_dim)
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "quadrature"
 
     def check_values(self, values: np.ndarray) -> None:
@@ -90,7 +90,7 @@ class Bernoulli(Likelihood):
         return jnp.log(self._probability(signed)) if self.squash else _LINKS[self.link][1](signed)
 
     def _signed(self, value: ArrayLike) -> tuple[Float[Array, "*shape"], Bool[Array, "*shape"]]:
-        """The sign of every label, 1 or -1, and which labels are 0 or 1."""
+        """The sign of every label, 1 or -1, and a mask of the labels that are 0 or 1."""
         labels, good = self.labels(value, 2)
         return (2 * labels - 1).astype(self.f.dtype), good
 
@@ -137,7 +137,7 @@ class Bernoulli(Likelihood):
 
     @property
     def probs(self) -> Float[Array, "N *D"]:
-        """The ``mean``, under NumPyro's name for it."""
+        """The ``mean``, under the name that NumPyro uses."""
         return self.mean
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N *D"]) -> Int32[Array, "S N *D"]:

@@ -1,4 +1,4 @@
-"""Numbers with Gaussian noise: some are known only to lie above, below or between limits."""
+"""Numbers with Gaussian noise, some of which are known only to lie above, below or between limits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gpzoo.likelihoods.quadrature import log_normal_cdf, normal_points, weighted
 from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
 
-#: Intervals narrower than this, in standard deviations, have their own formula: differences of cdfs would round.
+#: Intervals narrower than this, in standard deviations, have their own formula: differences of cdfs would lose digits.
 _NARROW = 0.1
 
 
 class Censored(Gaussian):
-    """``f + noise`` with Gaussian noise: ``y`` is its value or a limit of it (Tobin 1958).
+    """Censored data with Gaussian noise: ``y`` is the value of ``f + noise``, or a limit of it (Tobin 1958).
 
-    A censored datum has the probability of its side of ``y``, ``Phi((f - y) / s)`` above and ``Phi((y - f) / s)``
-    below, or of the interval from ``y`` to ``upper``, in log space. Expectations are taken by Gauss-Hermite quadrature,
-    predictive densities have the same formulas with the variance of ``f`` added to the noise's. Mean, variance and
-    draws are those of the value without limits.
+    The density of a censored datum is the probability of its side of ``y``, ``Phi((f - y) / s)`` above and
+    ``Phi((y - f) / s)`` below, or of the interval from ``y`` to ``upper``, in log space. Gauss-Hermite quadrature
+    computes expectations. Predictive densities have the same formulas, with the variance of ``f`` added to the noise
+    variance. Mean, variance and draws refer to the value without limits.
 
     Example:
         >>> import numpy as np
@@ -39,16 +39,16 @@ class Censored(Gaussian):
     Args:
         f: ``[N]``, array or marginals.
         noise_variance: one number, or ``[N]``, in squared units of ``y``.
-        censored: the knowledge of each datum, ``[N]`` whole numbers: 0 its value is ``y``, 1 it is above ``y``, -1 it
-            is below ``y``, 2 it lies between ``y`` and ``upper``. ``None`` for 0 throughout, at new inputs.
-        upper: upper ends of intervals, ``[N]``; those of other data are not looked at.
+        censored: the kind of each datum, ``[N]`` whole numbers: 0 if the value is ``y``, 1 if it is above ``y``, -1 if
+            it is below ``y``, 2 if it lies between ``y`` and ``upper``. ``None`` for 0 throughout, at new inputs.
+        upper: upper ends of intervals, ``[N]``; entries of other data are not used.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: for shapes that disagree, and, where they are concrete, other numbers in ``censored``, intervals
-            without an ``upper`` end, or one that is not above ``y``; a noise variance as for :class:`Gaussian`.
+        ValueError: for shapes that disagree; for concrete arrays with other numbers in ``censored``, intervals without
+            an ``upper`` end, or an ``upper`` end that is not above ``y``; for a noise variance as in :class:`Gaussian`.
     """
 
     pytree_data_fields = ("censored", "upper")
@@ -85,16 +85,16 @@ class Censored(Gaussian):
         super().__init__(f, noise_variance, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "closed form" if self.censored is None else "quadrature"
 
     @property
     def exact(self) -> Bool[Array, " N"]:
-        """Of which data ``y`` is the value."""
+        """A mask of the data whose ``y`` is the value."""
         return jnp.ones(self.batch_shape, bool) if self.censored is None else self.censored == 0
 
     def cdf(self, value: ArrayLike) -> None:
-        """None: a limit has no rank among values."""
+        """``None``: a limit has no rank among values."""
 
     def checked(self, y: Any) -> Shaped[Array, "..."]:
         """See :meth:`Likelihood.checked <gpzoo.likelihoods.Likelihood.checked>`; an interval must not be empty."""
@@ -121,7 +121,7 @@ class Censored(Gaussian):
         found = jnp.where(self.censored == -1, log_normal_cdf(z), found)
         if self.upper is None:
             return jnp.where(self.censored == 2, jnp.nan, found)
-        # Entries without an interval get one, at which derivatives are finite.
+        # Entries without an interval get an interval at which derivatives are finite.
         end = jnp.where(self.censored == 2, (self.upper - f) / scale, z + 1)
         return jnp.where(self.censored == 2, _log_between(z, end), found)
 
@@ -145,7 +145,7 @@ class Censored(Gaussian):
 def _log_between(a: Float[Array, "*#shape"], b: Float[Array, "*#shape"]) -> Float[Array, "*shape"]:
     """``log(Phi(b) - Phi(a))`` for ``a < b``, accurate in both tails and for narrow intervals; NaN for ``a >= b``."""
     narrow = b - a < _NARROW
-    # By symmetry in the lower tail, where both cdfs are small numbers and not close to 1.
+    # By symmetry, compute in the lower tail, where both cdfs are small numbers and not close to 1.
     flip = a + b > 0
     low, high = jnp.where(flip, -b, a), jnp.where(flip, -a, b)
     low = jnp.where(narrow, high - 1, low)

@@ -16,7 +16,7 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class ClassLikelihood(Likelihood):
-    """Likelihoods of one class label per datum, ``y`` in ``0..K-1``, from ``K`` latent functions.
+    """The base class of likelihoods of one class label per datum, ``y`` in ``0..K-1``, from ``K`` latent functions.
 
     ``mean`` and ``variance`` raise ``NotImplementedError``, because labels are not numbers: use ``probs``.
     """

@@ -24,16 +24,16 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Expected(Likelihood):
     """The likelihood ``fn(f, *params)``, where ``fn`` returns any NumPyro distribution of batch shape ``[N]``.
 
-    Under marginals, expectations are computed by Gauss-Hermite quadrature if a datum has one latent (``f`` is ``[N]``
-    or ``[N, 1]``), and by reparameterised draws if it has several (``f`` is ``[N, K]``; ``fn`` consumes the last axis,
-    by ``to_event(1)`` if by nothing else)::
+    Under marginals, Gauss-Hermite quadrature computes expectations if a datum has one latent (``f`` is ``[N]`` or
+    ``[N, 1]``). If a datum has several latents (``f`` is ``[N, K]``), reparameterised draws estimate them, and ``fn``
+    must consume the last axis, for example by ``to_event(1)``::
 
         Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
         Expected(lambda f, df, scale: dist.StudentT(df, f, scale), f, 4.0, noise_scale)
         Expected(lambda f: dist.Normal(f[:, 0], jax.nn.softplus(f[:, 1])), f)          # f [N, 2]
 
     ``fn`` always gets an ``f`` of the shape given here, whatever the number of points or draws, so that params with one
-    entry per datum match it. It also gives the draws of the predictive distribution.
+    entry per datum match it. The draws of the predictive distribution also come from ``fn``.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist
@@ -46,14 +46,14 @@ class Expected(Likelihood):
         f: ``[N]`` or ``[N, K]``, array or marginals (with a random key where there are several latents).
         fn: ``fn(f, *params) -> Distribution``. It is compared by identity: define it once, at module level, so that
             ``jit`` does not compile again for every instance.
-        params: pytrees of numbers and arrays, the parameters of ``fn``. Arrays in a closure of ``fn`` would be
+        params: the parameters of ``fn``, pytrees of numbers and arrays. Arrays in a closure of ``fn`` would be
             invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers take the precision of ``f``.
         num_points: number of quadrature points.
         num_draws: draws per datum, in ``log_prob`` with several latents.
         num_predictive_draws: draws per datum, in ``mean``, ``variance`` and ``predictive_log_prob`` with several
             latents.
-        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term. Of several outputs
-            ``fn`` then returns independent ones, by ``to_event(1)``.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term. For several outputs,
+            ``fn`` must then return independent ones, by ``to_event(1)``.
         validate_args: as in NumPyro.
 
     Raises:
@@ -105,7 +105,7 @@ class Expected(Likelihood):
         return self._given(self._centre())
 
     def of_shapes(self) -> Any:
-        """``fn(f, *params)`` with shapes in place of numbers, which a trace that has ended may have left."""
+        """``fn(f, *params)`` with shapes in place of numbers, because numbers may come from a trace that has ended."""
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 
     def _known_support(self) -> constraints.Constraint:
@@ -122,7 +122,7 @@ class Expected(Likelihood):
         return self.f.ndim == 1 or self.f.shape[1] == 1
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "quadrature" if self.single else "draw"
 
     def check_values(self, values: np.ndarray) -> None:
@@ -131,14 +131,14 @@ class Expected(Likelihood):
             return check_labels(self, values, cast(int, self.num_classes))
         likelihood = self.of_shapes()
         support = inspect.getattr_static(likelihood, "support")
-        # Only a support fixed by the class: others depend on f or params, which may be traced.
+        # Only a support fixed by the class, because other supports depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
             good = np.asarray(support(values))
             if good.shape == values.shape:
                 self.refuse_values(values, ~good, f"the support of {type(likelihood).__name__} is {support}")
 
     def typed(self, value: ArrayLike) -> tuple[Shaped[Array, "..."], Any]:
-        """``y`` in the type of its support; and which labels are in range, for under ``jit`` nothing refuses others."""
+        """``y`` in the type of its support, and a mask of labels in range, because ``jit`` refuses no labels."""
         if not self.is_categorical:
             y = self.checked(value)
             return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y, None

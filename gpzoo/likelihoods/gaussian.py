@@ -1,4 +1,4 @@
-"""Data with Gaussian noise, of which every expectation has a closed form."""
+"""Data with Gaussian noise, for which every expectation has a closed form."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class Gaussian(Likelihood):
-    """``y = f + noise`` with Gaussian noise; the expectation of the log density is in closed form.
+    """The Gaussian likelihood, ``y = f + noise``; the expectation of its log density has a closed form.
 
     ``E_q[log p(y | f)] = log N(y | E[f], s) - Var[f] / (2 s)``, summed over outputs (Titsias 2009).
 
-    Where marginals tell the residual variances ``d_nj`` of their sources apart, each enters as
+    If the marginals give the residual variances ``d_nj`` of their sources separately, each enters as
     ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``, with ``beta_nj = sum_k loading_jk^2 / s_nk``
     (Titsias 2025, *New bounds for sparse variational Gaussian processes*, arXiv 2502.08730, has one source and one
-    ``s``). Given ``u`` a source has the prior covariance ``R``, with ``d`` on its diagonal. Let it have another
-    covariance ``C``; the sources, of one site or several, stay independent. As the density is quadratic, that costs
-    ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. With ``B = diag(beta)`` and ``T = B^1/2 R B^1/2`` take
-    ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V``. The divergence is that of ``V`` from the identity, and
-    ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2``
-    is least at ``v_n = 1 / (1 + beta_n d_n)``.
+    ``s``).
+
+    The derivation is as follows. Given ``u``, a source has the prior covariance ``R``, with ``d`` on its diagonal. Let
+    it have another covariance ``C``; the sources, of one site or several, stay independent. Because the density is
+    quadratic, this change costs ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. With ``B = diag(beta)`` and
+    ``T = B^1/2 R B^1/2``, take ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V``. The KL divergence is then the
+    divergence of ``V`` from the identity, and ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total
+    ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2`` is least at ``v_n = 1 / (1 + beta_n d_n)``.
 
     Example:
         >>> import numpy as np
@@ -79,7 +81,7 @@ class Gaussian(Likelihood):
         return constraints.independent(constraints.real, self.event_dim)
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "closed form"
 
     @property
@@ -100,7 +102,7 @@ class Gaussian(Likelihood):
         return self.counted(terms, value) - spread
 
     def _spread(self, seen: Bool[Array, "..."] | None) -> Float[Array, "*S N"]:
-        """How much the variances of sources lower the bound, with the best factor of each residual."""
+        """The amount by which the variances of sources lower the bound, with the best factor of each residual."""
         precision = jnp.broadcast_to(1 / self.noise_variance, self.f.shape)
         precision = precision if seen is None else jnp.where(seen, precision, 0)
         precision = precision if self.event_dim else precision[..., None]
@@ -125,7 +127,7 @@ class Gaussian(Likelihood):
         noise, eye = jnp.broadcast_to(self.noise_variance, self.f.shape), jnp.eye(self.f.shape[1], dtype=self.f.dtype)
         covariance = self.f.covariance + noise[..., None] * eye
         seen = self.seen(value)
-        if seen is not None:  # an output that was not observed is one of its own, whose residual is 0
+        if seen is not None:  # an output that was not observed becomes an independent one, whose residual is 0
             covariance = jnp.where(seen[..., None] & seen[..., None, :], covariance, eye)
             residual = jnp.where(seen, residual, 0)
         L = jnp.linalg.cholesky(covariance)

@@ -1,4 +1,4 @@
-"""Normal noise whose variance changes with the input: the second function is its logarithm."""
+"""Normal noise whose variance changes with the input: a second latent function is the logarithm of the variance."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class HeteroscedasticGaussian(Likelihood):
-    """``p(y | f, g) = N(y | f, exp(g))``, where ``f`` and ``g`` are the two columns of the latent functions.
+    """The Gaussian likelihood whose noise variance depends on the input: ``p(y | f, g) = N(y | f, exp(g))``.
 
-    The expectation has a closed form, with ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and Titsias 2011,
-    *Variational heteroscedastic Gaussian process regression*, eq. 8). Predictive densities are computed by quadrature
-    over ``g``.
+    The two columns of the latent functions are ``f`` and ``g``. The expectation has a closed form, with
+    ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and Titsias 2011, *Variational heteroscedastic Gaussian
+    process regression*, eq. 8). Predictive densities are computed by quadrature over ``g``.
 
     Example:
         >>> import numpy as np
@@ -76,7 +76,7 @@ class HeteroscedasticGaussian(Likelihood):
         return constraints.real
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:

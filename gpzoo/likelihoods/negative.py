@@ -1,4 +1,4 @@
-"""Parameters of distributions that must not be negative: NumPyro looks at them outside ``jit`` alone."""
+"""Checks that parameters of distributions are not negative, which NumPyro makes only outside ``jit``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ Fn = TypeVar("Fn", bound=Distribution)
 
 
 def refuse_negative(fn: Fn) -> Fn:
-    """A distribution whose parameters are not negative where they must not be.
+    """The distribution, after a check that no parameter is negative if it must not be.
 
-    Under a transformation its parameters become NaN there, so that no moment or draw of it passes for a number.
+    Under a transformation, the distribution's parameters become NaN wherever one is negative. Its moments and draws are
+    then NaN too, and nobody takes them for numbers.
 
     Args:
-        fn: a distribution of NumPyro, or a likelihood, with other distributions in it or not.
+        fn: a distribution of NumPyro, or a likelihood, which may contain other distributions.
 
     Raises:
-        OutOfRange: naming the parameter and the value, where it is known.
+        OutOfRange: naming the parameter and the value, if the value is known.
     """
     given = getattr(fn, "given_centre", None)
     if given is not None and all(map(checks.is_concrete, jax.tree.leaves(fn))):
@@ -53,7 +54,7 @@ def refuse_negative(fn: Fn) -> Fn:
         for name, value in own.items():
             if jnp.issubdtype(jnp.result_type(value), jnp.floating):
                 changed[name] = jnp.where(bad, jnp.nan, changed.get(name, value))
-        if isinstance(fn, TransformedDistribution):  # its transforms have the parameters, which draws go through
+        if isinstance(fn, TransformedDistribution):  # draws go through its transforms, which have the parameters
             changed["base_dist"] = _no_numbers(changed.get("base_dist", fn.base_dist), bad)
     if not changed:
         return fn
@@ -63,7 +64,7 @@ def refuse_negative(fn: Fn) -> Fn:
 
 
 def _no_numbers(fn: Distribution, bad: Array) -> Distribution:
-    """A distribution whose parameters of the shape of ``bad`` are NaN there."""
+    """A distribution whose parameters of the shape of ``bad`` are NaN where ``bad`` is true."""
 
     def of(x: Any) -> Any:
         whole = jnp.shape(x) == bad.shape and jnp.issubdtype(jnp.result_type(x), jnp.floating)
@@ -73,11 +74,11 @@ def _no_numbers(fn: Distribution, bad: Array) -> Distribution:
 
 
 def _limits(fn: Distribution) -> dict[str, Any]:
-    """The constraints of a distribution's parameters, those under which its class hands them to its bases too."""
+    """The constraints of a distribution's parameters, with the constraints that its base classes declare."""
     found: dict[str, Any] = {}
     of_bases = [vars(kind).get("arg_constraints") for kind in type(fn).__mro__[1:]]
     for constraints_of in (fn.arg_constraints, *of_bases):
-        if isinstance(constraints_of, Mapping):  # and no property, whose value only an instance has
+        if isinstance(constraints_of, Mapping):  # a property has a value only on an instance
             found = dict(constraints_of) | found
     return {name: limits for name, limits in found.items() if _is_of_numbers(limits)}
 
@@ -89,6 +90,6 @@ def _is_of_numbers(limits: Any) -> bool:
 
 
 def _is_positive(limits: Any) -> bool:
-    """Whether numbers within these limits are zero or more: probabilities are left, which rounding may take below."""
+    """Whether these limits refuse negative numbers but allow large ones: rounding may make probabilities negative."""
     with jax.ensure_compile_time_eval():
         return not np.any(limits(np.float32(-1))) and bool(np.all(limits(np.float32(2))))

@@ -1,4 +1,4 @@
-"""Labels in order, such as grades: a latent function, and cutpoints between neighbouring labels."""
+"""Ordered labels, such as grades: a latent function, and cutpoints between neighbouring labels."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class Ordinal(Expected):
-    """``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s``, labels 0 to ``K - 1``.
+    """The ordered logit likelihood, for ordered labels 0 to ``K - 1``.
 
-    Ordered logit, whose densities are computed in log space: they and their gradients are finite however far ``f`` is
-    from the cutpoints. Expectations are taken by Gauss-Hermite quadrature.
+    ``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s``. Densities are computed in log
+    space, so that they and their gradients are finite however far ``f`` is from the cutpoints. Gauss-Hermite quadrature
+    computes expectations.
 
     Example:
         >>> import numpy as np
@@ -30,14 +31,14 @@ class Ordinal(Expected):
 
     Args:
         f: ``[N]``, array or marginals.
-        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The standard deviation of the noise of the
-            logistic distribution, 1.8, sets these units.
+        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The noise has a logistic distribution, whose
+            standard deviation 1.8 sets these units.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if the cutpoints are not a vector, or, where they are concrete, not ascending.
+        ValueError: if the cutpoints are not a vector, or if they are concrete and not ascending.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Ordinal(Expected):
 
 
 class _OrderedLogistic(dist.OrderedLogistic):
-    """NumPyro's, whose log densities are differences of probabilities, in log space."""
+    """NumPyro's ordered logistic distribution, with differences of probabilities computed in log space."""
 
     def __init__(self, predictor: Array, cutpoints: Array) -> None:
         super().__init__(predictor, cutpoints, validate_args=False)
 
     def log_prob(self, value: Any) -> Array:
-        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), and no factor is a small difference.
+        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), in which no factor is a small difference.
         cutpoints: Any = self.cutpoints
         f, last, y = self.predictor, cutpoints.shape[-1], jnp.asarray(value)
         shape = jnp.broadcast_shapes(y.shape, f.shape)

@@ -18,15 +18,15 @@ _LOG_2 = 0.6931471805599453
 
 
 class PolyaGamma(Bernoulli):
-    """``p(y = 1 | f) = 1 / (1 + exp(-f))``, labels 0 and 1, by the Pólya-Gamma bound (learning invariances, eq. 22-23).
+    """The logistic likelihood of labels 0 and 1, by the Pólya-Gamma bound (learning invariances, eq. 22-23).
 
-    With marginals ``log_prob`` is the bound on the expected log density, where ``s`` is 1 or -1 for ``y`` 1 or 0 and
-    ``q(omega) = PG(1, c)``,
+    The likelihood is ``p(y = 1 | f) = 1 / (1 + exp(-f))``. With marginals, ``log_prob`` is the following bound on the
+    expected log density, where ``s`` is 1 or -1 for ``y`` 1 or 0 and ``q(omega) = PG(1, c)``:
 
-    ``-log 2 + s E[f] / 2 - E[omega] E[f^2] / 2 - KL[PG(1, c) || PG(1, 0)]``, ``E[omega] = tanh(c / 2) / (2 c)``,
+    ``-log 2 + s E[f] / 2 - E[omega] E[f^2] / 2 - KL[PG(1, c) || PG(1, 0)]``, ``E[omega] = tanh(c / 2) / (2 c)``.
 
-    which is quadratic in ``f`` and so takes estimated moments too. With the optimal ``c``, ``c^2 = E[f^2]``, it is the
-    bound of Jaakkola and Jordan. All other methods are those of the exact logistic likelihood: the log density of an
+    The bound is quadratic in ``f``, so it takes estimated moments too. With the optimal ``c``, ``c^2 = E[f^2]``, it is
+    the bound of Jaakkola and Jordan. All other methods belong to the exact logistic likelihood: the log density of an
     array ``f`` is exact, and predictions integrate it by quadrature.
 
     Example:
@@ -40,15 +40,16 @@ class PolyaGamma(Bernoulli):
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
         c: parameters of ``q(omega)``, any real numbers that broadcast to the shape of ``f``, such as the output of a
-            recognition network; ``None`` for the optimal ones. Only the bound uses them.
+            recognition network; ``None`` for the optimal parameters. Only the bound uses them.
         num_points: number of quadrature points.
-        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (nothing else draws).
+        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (others do not draw).
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
         ValueError: if ``c`` does not broadcast to the shape of ``f``, or a count is below one.
-        TypeError: for estimated moments without ``c``: the optimal one is not linear in them, and would give no bound.
+        TypeError: for estimated moments without ``c``: the optimal ``c`` is not linear in the moments, so there would
+            be no bound.
     """
 
     pytree_data_fields = ("c",)
@@ -75,7 +76,7 @@ class PolyaGamma(Bernoulli):
         self.c = _checked_c(type(self).__name__, self.f, c)
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:

@@ -23,18 +23,19 @@ _BOUND = 12.0
 
 
 class RobustMax(ClassLikelihood):
-    """``p(y | f) = 1 - epsilon`` if ``f_y`` is the largest of ``K`` latents, else ``epsilon / (K - 1)``.
+    """The robust-max likelihood of class labels: the label is the largest latent, except for mislabelling.
 
-    All expectations follow from the probability that the label's latent is the largest (Hernández-Lobato et al. 2011),
-    ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, computed by Gauss-Hermite quadrature:
+    ``p(y | f) = 1 - epsilon`` if ``f_y`` is the largest of ``K`` latents, else ``epsilon / (K - 1)``. All expectations
+    follow from the probability that the label's latent is the largest (Hernández-Lobato et al. 2011),
+    ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, which Gauss-Hermite quadrature computes:
     ``E_q[log p(y | f)] = p_y log(1 - epsilon) + (1 - p_y) log(epsilon / (K - 1))``.
 
-    For correlated outputs (after ``f @ A``) there is no such product, and ``p_y`` is estimated from joint draws of the
-    sources. One direction of source space, which best separates ``f_y`` from the other latents, is integrated exactly:
-    along it, the set where ``f_y`` is largest is an interval. The other directions are drawn. The estimate is unbiased
-    and, unlike the mean of an indicator, so is its gradient.
+    For correlated outputs (after ``f @ A``) there is no such product, and joint draws of the sources estimate ``p_y``.
+    One direction of source space, which best separates ``f_y`` from the other latents, is integrated exactly: along
+    this direction, the set where ``f_y`` is largest is an interval. The other directions are drawn. The estimate is
+    unbiased, and its gradient is unbiased too, unlike the gradient of the mean of an indicator.
 
-    With an array ``f`` the density is piecewise constant: its gradient with respect to ``f`` is zero.
+    With an array ``f``, the density is piecewise constant: its gradient with respect to ``f`` is zero.
 
     Example:
         >>> import numpy as np
@@ -44,9 +45,9 @@ class RobustMax(ClassLikelihood):
 
     Args:
         f: ``[N, K]``, array or marginals (with a random key where their outputs are correlated).
-        epsilon: probability that a label is not that of the largest latent, in (0, 1).
+        epsilon: probability that a label does not belong to the largest latent, in (0, 1).
         squash: replaces each ``Phi`` by ``squash + (1 - 2 squash) Phi``, as in implementations of the paper (1e-4 in
-            the convolutional-GP authors' code, 1e-6 in GPflow 2); independent outputs only. Not needed here.
+            the convolutional-GP authors' code, 1e-6 in GPflow 2), for independent outputs only. gpzoo does not need it.
         num_points: number of quadrature points.
         num_draws: draws per datum, in ``log_prob`` with correlated outputs.
         num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
@@ -85,7 +86,7 @@ class RobustMax(ClassLikelihood):
         super().__init__(f, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "quadrature" if self.f.independent else "draw"
 
     # -- the probability that the label's latent is the largest ------------------------------------------------------
@@ -134,7 +135,7 @@ class RobustMax(ClassLikelihood):
     # -- densities, probabilities and draws --------------------------------------------------------------------------
 
     def _log_probabilities(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """``log p(y | f)`` where the label's latent is the largest, and where it is not."""
+        """``log p(y | f)`` if the label's latent is the largest, and if it is not."""
         return jnp.log1p(-self.epsilon), jnp.log(self.epsilon / (self.num_classes - 1))
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
@@ -157,7 +158,7 @@ class RobustMax(ClassLikelihood):
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class; predictive under marginals.
 
-        Each class is computed by a separate quadrature (or estimate), so that rows sum to one only up to its error.
+        A separate quadrature (or estimate) computes each class, so rows sum to one only up to its error.
         """
 
         def one(k: Array) -> Array:

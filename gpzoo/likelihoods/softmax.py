@@ -15,10 +15,10 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class Softmax(TabledClasses):
-    """``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
+    """The softmax likelihood of class labels, ``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
 
-    The expectation of its logarithm has no closed form. It is estimated by reparameterised draws of a datum's ``K``
-    latents, joint draws if they are correlated (after ``f @ A``). The estimate and its gradient are unbiased.
+    The expectation of the log density has no closed form. Reparameterised draws of a datum's ``K`` latents estimate it,
+    with joint draws if the latents are correlated (after ``f @ A``). The estimate and its gradient are unbiased.
 
     Example:
         >>> import numpy as np
@@ -52,7 +52,7 @@ class Softmax(TabledClasses):
         super().__init__(f, missing=missing, validate_args=validate_args)
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "draw"
 
     def log_given(self, f: Float[Array, "*S N K"]) -> Float[Array, "*S N K"]:

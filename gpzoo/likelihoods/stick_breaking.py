@@ -17,11 +17,11 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class StickBreaking(TabledClasses):
-    """Classes by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
+    """Class labels by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
 
-    The multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "class ``k``,
-    given none of the classes before", each with the bound of :class:`PolyaGamma`. The last class takes the remaining
-    probability. The order of the classes is part of the model.
+    This is the multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "class
+    ``k``, given none of the classes before", each with the bound of :class:`PolyaGamma`. The last class takes the
+    remaining probability. The order of the classes is part of the model.
 
     Example:
         >>> import numpy as np
@@ -31,7 +31,7 @@ class StickBreaking(TabledClasses):
 
     Args:
         f: ``[N, K - 1]``, array or marginals.
-        c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the optimal ones.
+        c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the optimal parameters.
         num_points: number of quadrature points of predictive probabilities.
         num_predictive_draws: number of joint draws of predictive probabilities with correlated outputs.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
@@ -66,7 +66,7 @@ class StickBreaking(TabledClasses):
         return self.f.shape[1] + 1
 
     def marginal_expectation(self) -> str:
-        """How the expectation is taken."""
+        """The way in which :meth:`log_prob` integrates."""
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
@@ -83,7 +83,7 @@ class StickBreaking(TabledClasses):
         return _of_sticks(jax.nn.log_sigmoid(f), jax.nn.log_sigmoid(-f))
 
     def log_probs(self) -> Float[Array, "N K"]:
-        """See :meth:`TabledClasses.log_probs`; by quadrature where functions are independent."""
+        """See :meth:`TabledClasses.log_probs`; by quadrature if the functions are independent."""
         self.refuse_estimates()
         if not self.is_marginal or not self.f.independent:
             return super().log_probs()
@@ -97,6 +97,6 @@ class StickBreaking(TabledClasses):
 
 
 def _of_sticks(taken: Float[Array, "*batch K"], left: Float[Array, "*batch K"]) -> Float[Array, "*batch K+1"]:
-    """Log probabilities of ``K + 1`` classes, from those that each of ``K`` pieces is taken, or left."""
+    """Log probabilities of ``K + 1`` classes, from the log probabilities that each of ``K`` pieces is taken or left."""
     none = jnp.zeros_like(taken[..., :1])
     return jnp.concatenate([taken, none], axis=-1) + jnp.concatenate([none, jnp.cumsum(left, axis=-1)], axis=-1)

@@ -1,4 +1,4 @@
-"""Posteriors of Gaussian processes given inducing variables: a form of ``q(u)``, and how ``f`` follows from ``u``."""
+"""Posteriors of Gaussian processes by inducing variables: forms of ``q(u)`` and conditionals of ``f`` given ``u``."""
 
 from gpzoo.posteriors import forms
 from gpzoo.posteriors.base import Conditional, Form

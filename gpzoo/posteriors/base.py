@@ -1,7 +1,7 @@
 """The parts of a posterior: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
 
-Everything behind them works with an axis of outputs ``D``, of length 1 where the site has none: means ``m`` of ``q(u)``
-are ``[M, D]``, forms are results of :meth:`Form.by_output`, results have ``D`` first.
+All their computations have an axis of outputs ``D``, of length 1 if the site has none: means ``m`` of ``q(u)`` are
+``[M, D]``, forms are results of :meth:`Form.by_output`, and results have ``D`` first.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Form(Fields):
-    """A form of the covariance ``S`` of ``q(u)``, and a covariance of that form once it has values.
+    """A form of the covariance ``S`` of ``q(u)``; with values for its fields, a covariance of that form.
 
-    A form is named by its class alone: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. Its annotated
-    fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form
-    of your own says how its parameters start and, in the simplest case, which other form has the same covariance::
+    Without values, an instance only names the form: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. The
+    annotated fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form of your
+    own defines the initial values of its parameters and, in the simplest case, another form with the same covariance::
 
         class Isotropic(Form):
             scale: Array
@@ -41,18 +41,18 @@ class Form(Fields):
             def by_output(self, num_inducing, num_outputs):
                 return forms.Diagonal(jnp.broadcast_to(self.scale, (num_inducing, num_outputs or 1)))
 
-    Instead of :meth:`by_output` it can define :meth:`root`, and any other operation that has a shorter way. These
-    operations are called on results of :meth:`by_output` only.
+    Instead of :meth:`by_output`, a form can define :meth:`root`, and any other operation that it can compute faster.
+    These operations are only called on results of :meth:`by_output`.
 
     Args:
         *values: values of the fields, in order; none for a form that is only a name.
     """
 
-    #: Constraints of the parameters; those not named are real.
+    #: Constraints of the parameters; parameters that are not named are real.
     constraints: ClassVar[Mapping[str, constraints.Constraint]] = {}
-    #: The text by which a guide calls this form, where it has one.
+    #: The text by which a guide names this form, if it has one.
     short_name: ClassVar[str | None] = None
-    #: Whether :meth:`parts` has a diagonal. On a grid of one axis such a covariance needs no factor of the prior.
+    #: Whether :meth:`parts` has a diagonal. On a grid of one axis, such a covariance needs no factor of the prior.
     has_diagonal: ClassVar[bool] = False
 
     def __init__(self, *values: Any) -> None:
@@ -105,7 +105,7 @@ class Form(Fields):
         )
 
     def start(self, conditional: Conditional, scale: float | Array) -> Self:
-        """Initial values.
+        """This form with its initial values.
 
         Args:
             conditional: the :class:`~gpzoo.posteriors.Conditional` of the site, which knows the prior of ``u``, its
@@ -115,7 +115,7 @@ class Form(Fields):
         checks.unwritten(self, "start(conditional, scale)")
 
     def check_values(self, conditional: Conditional) -> None:
-        """Refuse values of other shapes than those at the start.
+        """Refuse values whose shapes differ from the shapes of the initial values.
 
         Raises:
             ValueError: naming the site and the shapes.
@@ -137,24 +137,24 @@ class Form(Fields):
             checks.refuse(_shapes(found) != shape, wrong)
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Form:
-        """This covariance with an axis for outputs, of length 1 where the site has none.
+        """This covariance with an axis for outputs, of length 1 if the site has none.
 
-        By default it is the first axis of every value.
+        By default, the axis of outputs is the first axis of every value.
         """
         return self if num_outputs is not None else jax.tree.map(lambda x: x[None], self)
 
     def extended(
         self, mean: Float[Array, "M *D"], old: Conditional, new: Conditional
     ) -> tuple[Float[Array, "_ *D"], Form]:
-        """``q(u)`` with more inducing variables, which have the prior's law given those that were there.
+        """``q(u)`` with more inducing variables; given the old variables, the new ones follow the prior.
 
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
-            old: the conditional of the inducing variables that were there.
-            new: the conditional of all; those come first.
+            old: the conditional of the old inducing variables.
+            new: the conditional of all inducing variables; the old ones come first.
 
         Returns:
-            The mean and the covariance, of this form, of all.
+            The mean and the covariance of all variables; the covariance has this form.
 
         Raises:
             NotImplementedError: if such a covariance is not of this form.
@@ -169,17 +169,17 @@ class Form(Fields):
         """A step of ``q(u)`` along the natural gradient of a loss (Salimbeni, Eleftheriadis and Hensman 2018).
 
         With ``g`` the loss's derivatives by ``m`` and ``S``, ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate
-        S_new g_m``. It is the same for ``u`` and whitened ``v``.
+        S_new g_m``. The step is the same for ``u`` and whitened ``v``.
 
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
-            slope: the loss's derivative by it.
-            slopes: its derivatives by the values of this form.
-            rate: step length, a number; 1 is exact where all but ``q(u)`` is fixed and the likelihood is Gaussian.
+            slope: the loss's derivative by ``mean``.
+            slopes: the loss's derivatives by the values of this form.
+            rate: step length, a number; 1 is exact if all but ``q(u)`` is fixed and the likelihood is Gaussian.
             step: number of the step, from 0.
 
         Returns:
-            The new mean and form, and 1 if the step was shortened because it led to no covariance, else 0.
+            The new mean and form, and 1 if the step was shortened because its result was not a covariance, else 0.
 
         Raises:
             NotImplementedError: if the form has no such step.
@@ -191,14 +191,14 @@ class Form(Fields):
     def root(self) -> Any:
         """A matrix ``R`` with ``S = R R^T``: ``[D, M, K]``, block-diagonal or Kronecker.
 
-        If ``R`` is square it is triangular, unless :meth:`log_det` is overridden.
+        A square ``R`` is triangular, unless :meth:`log_det` is overridden.
         """
         checks.unwritten(self, "root()")
 
     def parts(self) -> tuple[Float[Array, "D M R"] | None, Float[Array, "D M"]]:
-        """``V``, if it has one, and variances ``d``: ``S = V V^T + diag(d)``.
+        """``V``, or ``None``, and variances ``d`` with ``S = V V^T + diag(d)``.
 
-        Only where :attr:`has_diagonal`.
+        Only forms with :attr:`has_diagonal` define it.
         """
         checks.unwritten(self, "parts()")
 
@@ -219,7 +219,7 @@ class Form(Fields):
         return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
 
     def distance(self, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """``r^T S^-1 r`` and ``log |S|``, summed over outputs, the parts of a density."""
+        """``r^T S^-1 r`` and ``log |S|``, summed over outputs: the parts of a density."""
         return distance(self.root(), residual)
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -230,19 +230,23 @@ class Form(Fields):
 
 
 class Conditional(Fields):
-    """The law of ``f`` given ``u``, and the prior ``p(u)``. ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`.
+    """The distribution of ``f`` given ``u``, and the prior ``p(u)``.
+
+    ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`, which the methods take.
 
     Attributes:
         prior: the site's :class:`~gpzoo.GaussianProcess`.
         inducing: the inducing variable.
-        L: lower factor of the prior covariance of ``u``, or ``None`` where that is not factorised.
-        L_inverse: its inverse.
-        whiten: whether mean and form are those of ``v`` with ``u = L v``.
+        L: lower factor of the prior covariance of ``u``, or ``None`` if this is not factorised.
+        L_inverse: the inverse of ``L``.
+        whiten: whether mean and form belong to ``v`` with ``u = L v``.
         site: name of the site, for messages.
     """
 
     #: Whether ``f`` is a function of ``u`` alone, so that its values have no joint density.
     deterministic: ClassVar[bool]
+    #: Whether values at different inputs have no joint distribution here.
+    row_by_row: ClassVar[bool] = False
 
     prior: GaussianProcess
     inducing: Any
@@ -250,7 +254,7 @@ class Conditional(Fields):
     L_inverse: Any
     whiten: bool = static()
     site: str = static()
-    #: Number of the addend of the kernel whose values these are, if not of their sum.
+    #: Number of the term of the kernel that these values belong to; ``None`` for the whole sum.
     part: int | None = static(default=None)
 
     @property
@@ -260,7 +264,7 @@ class Conditional(Fields):
 
     @property
     def outside(self) -> Integer[Array, "*D"] | None:
-        """Number of inputs outside a grid's bounds, of each output with inputs of its own; ``None`` without bounds."""
+        """Number of inputs outside a grid's bounds, for each output with its own inputs; ``None`` without bounds."""
         return None
 
     @property
@@ -270,7 +274,7 @@ class Conditional(Fields):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """``(D,)``, or ``()`` where the site has one."""
+        """``(D,)``, or ``()`` if the site has no axis of outputs."""
         return () if self.prior.num_outputs is None else (self.prior.num_outputs,)
 
     @property
@@ -279,14 +283,14 @@ class Conditional(Fields):
         return self.prior.X.dtype
 
     def of_part(self, part: int, kernel: Kernel) -> Self:
-        """The law of one addend of ``f`` given ``u``.
+        """The distribution of one term of ``f`` given ``u``.
 
         Args:
-            part: its number.
-            kernel: of the addend.
+            part: number of the term.
+            kernel: kernel of the term.
 
         Raises:
-            ValueError: where ``f`` is interpolated, so that ``u`` says nothing of its addends.
+            ValueError: if ``f`` is interpolated, so that ``u`` says nothing about its terms.
         """
         raise ValueError(
             f"GP site {self.site!r} is interpolated from a grid, whose variables say nothing of the kernel's addends: "
@@ -296,7 +300,7 @@ class Conditional(Fields):
     def start_root(self) -> Any:
         """A root of the initial covariance of ``q(u)``, ``[M, M]``, ``[D, M, M]`` or structured.
 
-        It is the identity where whitened, else the prior's factor.
+        It is the identity if variables are whitened, else the prior's factor.
         """
         checks.unwritten(self, "start_root()")
 
@@ -309,35 +313,35 @@ class Conditional(Fields):
         checks.unwritten(self, "mean(m)")
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f`` and its variance."""
+        """Mean and variance of the zero-mean part of ``f``."""
         checks.unwritten(self, "marginals(m, form)")
 
     def marginal_parts(
         self, m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f``, variance due to ``q(u)``, and the residual variance given ``u``."""
+        """Mean of the zero-mean part of ``f``, its variance due to ``q(u)``, and its residual variance given ``u``."""
         checks.unwritten(self, "marginal_parts(m, form)")
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean of the zero-mean part of ``f`` and its covariance."""
+        """Mean and covariance of the zero-mean part of ``f``."""
         checks.unwritten(self, "moments(m, form)")
 
     def draws_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
     ) -> Float[Array, "D G {size}"]:
-        """Draws of the zero-mean part of ``f``, joint within groups of ``size`` inputs that follow each other.
+        """Draws of the zero-mean part of ``f``, joint within groups of ``size`` consecutive inputs.
 
         Args:
             m: mean of ``q(u)``.
-            form: its covariance.
-            size: of a group.
-            keys: one for each group: groups are independent of each other.
-            rows: whether groups are many and small, the inputs of rows of data.
+            form: covariance of ``q(u)``.
+            size: number of inputs in a group.
+            keys: random keys, one for each group: groups are independent of each other.
+            rows: whether there are many small groups, the inputs of rows of data.
         """
         checks.unwritten(self, "draws_in_groups(m, form, size, keys)")
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
-        """Mean and covariance ``[D, M, M]`` or Kronecker, always of ``u``, never of ``v``."""
+        """Mean and covariance (``[D, M, M]`` or Kronecker) of ``u``, never of ``v``."""
         checks.unwritten(self, "inducing_moments(m, form)")
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -352,7 +356,7 @@ class Conditional(Fields):
         """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
         checks.unwritten(self, "kl(m, form)")
 
-    # -- densities, always of u: those of v with u = L v are smaller by log |L|, which hyperparameters change ---------
+    # -- densities of u, never of v: with u = L v, they differ by log |L|, which hyperparameters change ----------------
 
     def log_prior(self, draw: Float[Array, "D M"]) -> Float[Array, ""]:
         """``log p(u)`` of a result of :meth:`draw`, for the conditional of :meth:`given_draw`, summed over outputs."""
@@ -364,7 +368,7 @@ class Conditional(Fields):
         log_det = 0.0
         if self.whiten:
             log_det = 2 * self._log_det_of_prior(len(draw))
-            draw = self.whitened(draw) if self.deterministic else draw  # on a grid it is u that is drawn
+            draw = self.whitened(draw) if self.deterministic else draw  # on a grid, draw() returns u
         square, own = form.distance(draw - m.T)
         return log_normal(square, own + log_det, draw.size)
 
@@ -378,7 +382,7 @@ class Conditional(Fields):
 
 
 def log_normal(square: Array, log_det: Any, size: int) -> Float[Array, ""]:
-    """The log density of ``size`` normal numbers, from their squared distance and the covariance's determinant."""
+    """The log density of ``size`` normal numbers, from their squared distance and the log determinant."""
     return -(square + log_det + size * LOG_2PI) / 2
 
 

@@ -1,4 +1,4 @@
-"""Conditionals, by which values ``f`` follow from inducing variables ``u``: by projection, or by interpolation."""
+"""Conditionals, by which values ``f`` follow from inducing variables ``u``: projection and interpolation."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Projection(Conditional):
-    """``f`` given ``u`` through their covariance ``Kuf`` (convolutional GPs, eq. 3-4 and 6-8).
+    """The conditional of ``f`` given ``u`` by their covariance ``Kuf`` (convolutional GPs, eq. 3-4 and 6-8).
 
     With ``A = L^-1 Kuf`` and ``L L^T = Kuu``,
 
     * whitened (``u = L v``, ``q(v) = N(m, S)``): ``mean = A^T m``, ``cov = Kff - A^T A + A^T S A``;
-    * not whitened (``q(u) = N(m, S)``): the same with ``L^-T A`` in place of the outer ``A``.
+    * not whitened (``q(u) = N(m, S)``): the same, with ``L^-T A`` in place of the outer ``A``.
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`.
         inducing: inducing variable whose ``Kuu`` is ``[M, M]`` (``[D, M, M]`` with one kernel per output).
-        whiten: whether ``m`` and ``S`` are those of ``v = L^-1 u``.
+        whiten: whether ``m`` and ``S`` belong to ``v = L^-1 u``.
         site: name of the site, for messages.
         factor: ``L`` and its inverse, if they are known.
 
@@ -80,7 +80,7 @@ class Projection(Conditional):
         return jnp.eye(self.num_inducing, dtype=self.dtype)
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """One where whitened, else the prior's."""
+        """One if whitened, else the prior's variances."""
         if self.whiten:
             return jnp.ones(self.num_inducing, self.dtype)
         return linalg.diagonal(Kuu(self.inducing, self.prior.kernel))
@@ -91,7 +91,7 @@ class Projection(Conditional):
         """``L^-1`` or ``L^-T`` times columns."""
         if self.inducing.independent:
             return columns / linalg.diagonal(self.L)[..., None]
-        # In training the factor's derivative forms the inverse anyway; elsewhere it does not pay for few inputs.
+        # In training, the factor's derivative forms the inverse anyway; elsewhere, it does not pay for few inputs.
         if 8 * columns.shape[-1] < self.num_inducing:
             return linalg.solve_lower(self.L, columns, transpose=transpose)
         if transpose:
@@ -105,7 +105,7 @@ class Projection(Conditional):
         return of
 
     def covariances(self, X: Float[Array, "..."]) -> Float[Array, "*D M N"]:
-        """``Kuf``; of an addend with its own block of inducing variables there is nothing in other blocks."""
+        """``Kuf``; for a term with its own block of inducing variables, the other blocks are zero."""
         K = Kuf(self.inducing if self.part is None else self.inducing.of_part(self.part), self.prior.kernel, X)
         if self.part is None or K.shape[-2] == self.num_inducing:
             return K
@@ -120,7 +120,7 @@ class Projection(Conditional):
         return A, A if self.whiten else self.solved(A, transpose=True)
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """See :meth:`Conditional.mean`: ``Kfu w``, whose weights ``w`` are solved for once."""
+        """See :meth:`Conditional.mean`: ``Kfu w``, with weights ``w`` that are solved for only once."""
 
         def at(X: Float[Array, "..."], self: Projection, weights: Array) -> tuple[Array, ...]:
             return (self.weighted(self.covariances(X), weights),)
@@ -139,7 +139,7 @@ class Projection(Conditional):
         return mean_at(K, weights)
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f`` and its variance (eq. 7 and 8)."""
+        """Mean and variance of the zero-mean part of ``f`` (eq. 7 and 8)."""
 
         def at(X: Float[Array, "..."], self: Projection, m: Array, form: Form) -> tuple[Array, ...]:
             mean, squares, residual, floor = self._parts_at(X, m, form)
@@ -163,7 +163,7 @@ class Projection(Conditional):
     def factors(
         self, m: Float[Array, "M D"], form: Any
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
-        """Mean and residual variance, and ``C^T B`` of the noise that the site shares with others, by source.
+        """Mean and residual variance, and ``C^T B`` of the noise that the site shares with other sites, by source.
 
         Args:
             m: see :meth:`marginals`.
@@ -185,7 +185,7 @@ class Projection(Conditional):
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
         """Mean, both parts of the variance, and the lower limit of a variance.
 
-        Rounding can take ``kff - |A|^2`` below the noise where the data determine ``f``.
+        Where the data determine ``f``, rounding can make ``kff - |A|^2`` smaller than the noise.
         """
         A, B = self._projections(X)
         return mean_at(B, m), form.squares(B), *self.residual(X, A)
@@ -195,8 +195,8 @@ class Projection(Conditional):
     ) -> tuple[Float[Array, "... N"], Float[Array, "... N"]]:
         """The variance that ``u`` leaves, ``kff - |A|^2``, and its lower limit.
 
-        At inducing points ``|A|^2`` lacks the jitter. Of a sum with a diffuse addend that may exceed what the noise
-        allows, so that it is taken off, unless the user chose it.
+        At inducing points, ``|A|^2`` lacks the jitter. For a sum with a diffuse term, the jitter may exceed what the
+        noise allows, so it is subtracted, unless the user chose it.
         """
         prior = self.prior
         kff = prior.kernel.diag(X)
@@ -206,7 +206,7 @@ class Projection(Conditional):
         return left, prior.kernel.noise_diag(X) + jnp.finfo(kff.dtype).eps * kff
 
     def _in_chunks(self, at: Callable[..., tuple[Array, ...]], *fixed: Any) -> tuple[Float[Array, "D N"], ...]:
-        """``at(X, self, *fixed)`` at all inputs, computed for as many at a time as suits the platform."""
+        """``at(X, self, *fixed)`` at all inputs, in chunks of a size that suits the platform."""
         X, N = self.prior.X, self.prior.num_inputs
         if _platform.inputs_at_a_time(N // _devices.number()) >= N // _devices.number():
             return at(X, self, *fixed)
@@ -216,7 +216,7 @@ class Projection(Conditional):
         return _devices.on_own_rows(chunks, X, elsewhere, *fixed, axis=axis, found=1)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean of the zero-mean part of ``f`` and its covariance."""
+        """Mean and covariance of the zero-mean part of ``f``."""
         A, B = self._projections(self.prior.X)
         root = form.spread(B)
         Kff = self.prior.kernel(self.prior.X)
@@ -225,9 +225,9 @@ class Projection(Conditional):
     def draws_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
     ) -> Float[Array, "D G {size}"]:
-        """See :meth:`Conditional.draws_in_groups`: ``B^T u`` of a draw ``u`` for each group, and what ``u`` leaves.
+        """See :meth:`Conditional.draws_in_groups`: ``B^T u`` of a draw ``u`` for each group, plus a draw of the rest.
 
-        All outputs with the same kernel share what ``u`` leaves, ``Kff - A^T A``, and its root.
+        The covariance of the rest is ``Kff - A^T A``. All outputs with the same kernel share it and its root.
         """
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
@@ -245,8 +245,8 @@ class Projection(Conditional):
         apart = B.ndim == 4  # a kernel or inputs for each output
         if apart:
             u, noise = (jnp.moveaxis(x, -1, 0)[..., None] for x in (u, noise))
-        # Of rows that of the prior, whose rounding errors may exceed all that is left of it: one group without a
-        # Cholesky factor would cost all of them their eigenvalues.
+        # For rows, the jitter of the prior, whose rounding errors may exceed all that is left of its covariance: if one
+        # group had no Cholesky factor, eigenvalues would be computed for all groups.
         jitter, at = (jnp.max(jitter), f"the {size} inputs of a row") if rows else (None, f"{size} inputs")
         variances, name = linalg.diagonal(Kff), f"the joint posterior covariance of site {self.site!r} at {at}"
         rest = linalg.root(Kff - matmul(A.mT, A), name, jitter, out_of=variances, times=noise)
@@ -256,13 +256,13 @@ class Projection(Conditional):
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
     def draws_of_parts(self, m: Float[Array, "M D"], parts: Sequence[Projection], key: Array) -> list[Array]:
-        """A draw of the addends of the zero-mean part of ``f`` at all inputs together, ``[D, N]`` each.
+        """A joint draw of the terms of the zero-mean part of ``f`` at all inputs, ``[D, N]`` each.
 
-        Given ``u`` they have the covariances ``K_i - A_i^T A_i`` and, two of them, ``-A_i^T A_j``.
+        Given ``u``, a term has the covariance ``K_i - A_i^T A_i``, and two terms have ``-A_i^T A_j``.
 
         Args:
-            m: the value of ``u``, whitened where that is.
-            parts: the laws of the addends, see :meth:`of_part`.
+            m: the value of ``u``, whitened if the conditional is.
+            parts: the conditionals of the terms, see :meth:`of_part`.
             key: random key.
         """
         X, each = self.prior.X, [part._projections(self.prior.X) for part in parts]
@@ -282,7 +282,7 @@ class Projection(Conditional):
         return [mean_at(B, m) + x for (_, B), x in zip(each, jnp.split(rest, len(K), axis=-1), strict=True)]
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Float[Array, "D M M"]]:
-        """Mean and covariance, always of ``u``, never of ``v``."""
+        """Mean and covariance of ``u``, never of ``v``."""
         root, mean = form.root(), m.T
         if self.whiten:
             root, mean = self.L @ root, (self.L @ mean[:, :, None])[:, :, 0]
@@ -297,7 +297,7 @@ class Projection(Conditional):
         )
 
     def draw(self, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray) -> Float[Array, "M D"]:
-        """A draw of ``v`` where whitened, else of ``u``."""
+        """A draw of ``v`` if whitened, else of ``u``."""
         return m + form.draw(key)
 
     def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
@@ -318,10 +318,10 @@ class Projection(Conditional):
 
 
 class OnValues(Projection):
-    """A projection on a value of ``u``, which noise may hardly separate from others, by solves.
+    """A projection on a value of ``u`` that noise may hardly separate from other values; it uses triangular solves.
 
-    A product with the inverse would multiply rounding errors: where noise is a ten thousandth of the variance, float32
-    would leave nothing of the posterior's standard deviation. ``q(u)`` has no spread here.
+    A product with the inverse would multiply rounding errors: if noise is a ten thousandth of the variance, float32
+    would leave nothing of the posterior's standard deviation. Here, ``q(u)`` has no spread.
     """
 
     def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
@@ -331,7 +331,7 @@ class OnValues(Projection):
         return linalg.solve_lower(self.L, columns, transpose=transpose)
 
     def weighted(self, K: Float[Array, "*D M N"], weights: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """``K^T w`` in sums of few terms, because weights are large and of both signs."""
+        """``K^T w`` in sums of few terms, because weights are large and have both signs."""
         M = K.shape[-2]
         size = math.isqrt(M)
         beyond = -M % size
@@ -352,12 +352,12 @@ class OnValues(Projection):
 class Narrowed(Projection):
     """A projection of whitened variables whose marginals take one product with a triangular matrix.
 
-    Where ``S`` is below the prior's covariance, ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``: ``mean = B^T U^-1 m`` and
-    ``variance = kff - |B|^2``. Elsewhere marginals are those of any projection.
+    If ``S`` is below the prior's covariance, ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``: ``mean = B^T U^-1 m`` and
+    ``variance = kff - |B|^2``. Otherwise the marginals are computed as in any projection.
 
     Args:
         known: the projection.
-        form: of ``S``, with an axis of one output.
+        form: form of ``S``, with an axis of one output.
     """
 
     U: Float[Array, "M M"]
@@ -375,7 +375,7 @@ class Narrowed(Projection):
         def narrow(X: Float[Array, "..."], self: Narrowed, mean: Array) -> tuple[Array, ...]:
             B = lower_product(self.taken, self.covariances(X))
             left, floor = self.residual(X, B)
-            # What the root has more than 1 is not to make variances smaller: of small ones it would be a large part.
+            # The excess of the root over 1 must not make variances smaller: it would be a large part of small ones.
             return mean_at(B, mean), jnp.maximum(left + self.rounding * self.prior.kernel.diag(X), floor)[None]
 
         wide = super().marginals
@@ -387,7 +387,7 @@ class Narrowed(Projection):
 def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed: Any) -> tuple[Array, ...]:
     N = X.shape[axis]
     most = _platform.inputs_at_a_time(N)
-    # A remainder would be a second program, and of few inputs one that takes other products.
+    # A remainder would be a second program, and with few inputs that program would take other products.
     size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
     rest, whole = jnp.split(X, [N % size], axis=axis)
     chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
@@ -404,27 +404,27 @@ def mean_at(B: Float[Array, "M N"] | Float[Array, "D M N"], m: Float[Array, "M D
 
 
 def _whitened(inverse: Any, columns: Float[Array, "D M K"]) -> Float[Array, "*_ M _"]:
-    """``L^-1`` times columns, the columns of all outputs in one product where they share ``L``."""
+    """``L^-1`` times columns; outputs that share ``L`` have their columns in one product."""
     if inverse.ndim == 2:
         columns = columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)
     return matmul(inverse, columns)
 
 
 class Interpolation(Conditional):
-    """``f(x) = w(x)^T u``, interpolated from inducing variables on a grid (SV-DKL, section 4).
+    """The conditional that interpolates ``f(x) = w(x)^T u`` from inducing variables on a grid (SV-DKL, section 4).
 
-    ``mean = W m`` and ``cov = W S W^T``: given ``u`` nothing of ``f`` is left. The cost per input does not depend on
-    the grid. ``q(u)`` and its divergence cost as much as those of factors along its axes (eq. 10-11).
+    ``mean = W m`` and ``cov = W S W^T``: ``u`` determines ``f``. The cost per input does not depend on the grid.
+    ``q(u)`` and its KL divergence cost only as much as factors along the axes of the grid (eq. 10-11).
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
             noise in its kernel is on the grid points.
         inducing: the :class:`~gpzoo.InducingGrid`.
-        whiten: whether ``m`` and ``S`` are those of ``v`` with ``u = (L_1 x ... x L_G) v``. With Toeplitz structure the
-            matrix of ``toeplitz_root`` whitens the mean and the columns of :meth:`~gpzoo.posteriors.Form.parts`; their
-            variances are those of ``u``.
+        whiten: whether ``m`` and ``S`` belong to ``v`` with ``u = (L_1 x ... x L_G) v``. With Toeplitz structure, the
+            matrix of ``toeplitz_root`` whitens the mean and the columns of :meth:`~gpzoo.posteriors.Form.parts`, but
+            the variances of the parts are variances of ``u``.
         site: name of the site, for messages.
-        toeplitz: whether the prior's Toeplitz structure replaces its factor. That needs one axis, a stationary kernel
+        toeplitz: whether the prior's Toeplitz structure replaces its factor. This needs one axis, a stationary kernel
             and a form with a diagonal.
 
     Raises:
@@ -446,9 +446,9 @@ class Interpolation(Conditional):
         self.L = self.L_inverse = None
         if toeplitz:
             return
-        # Factorised when the inputs are there, not while a network computes them: on a CPU the factorisation would wait
-        # for a thread of its pool and keep another from the network. XLA orders operations only by their dependences,
-        # so the covariances add a zero that is made from the inputs.
+        # Factorised after the inputs are known, not while a network computes them: on a CPU, the factorisation would
+        # wait for a thread of the pool and keep another thread from the network. XLA orders operations only by their
+        # dependences, so the covariances add a zero that is made from the inputs.
         first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
         zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
         axes, jitter = inducing.axes(prior.X.dtype), prior.jitter
@@ -467,7 +467,7 @@ class Interpolation(Conditional):
 
     @property
     def num_inducing(self) -> int:
-        """``M``, grid points in all."""
+        """``M``, the total number of grid points."""
         return self.inducing.num_inducing
 
     @property
@@ -482,7 +482,7 @@ class Interpolation(Conditional):
         return KroneckerProduct(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """The prior's conditional variances: those of the best independent variables."""
+        """The prior's conditional variances, which are the variances of the best independent variables."""
         if self.toeplitz:
             column = self.prior_column()
             inverse = lambda column: ToeplitzInverse(column).diagonal()  # noqa: E731
@@ -504,7 +504,7 @@ class Interpolation(Conditional):
         return jax.vmap(times, in_axes=(0 if column.ndim == 2 else None, 0))(column, columns)
 
     def mean_of_u(self, m: Float[Array, "M D"]) -> Float[Array, "D M"]:
-        """Mean of ``u``, whether the ``m`` given is of whitened variables or not."""
+        """Mean of ``u``, from the mean ``m`` of whitened or unwhitened variables."""
         return self._coloured(m.T[..., None])[..., 0]
 
     def _roots(self, form: Form) -> tuple[tuple[Float[Array, "D M_i R_i"], ...], Float[Array, "D M"] | None]:
@@ -517,12 +517,12 @@ class Interpolation(Conditional):
         return roots, None
 
     def parts_of_u(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
-        """``V``, if there is one, and ``d`` with ``cov(u) = V V^T + diag(d)``, of a form that has a diagonal."""
+        """``V``, if there is one, and ``d`` with ``cov(u) = V V^T + diag(d)``, for a form with a diagonal."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 
     def inducing_moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D M"], Any]:
-        """Mean and covariance ``[D, M, M]``, on several axes a Kronecker product, always of ``u``, never of ``v``."""
+        """Mean and covariance (``[D, M, M]``, or a Kronecker product for several axes) of ``u``, never of ``v``."""
         roots, variances = self._roots(form)
         covariances = tuple(matmul(F, F.mT) for F in roots)
         covariance = covariances[0] if covariances else 0
@@ -590,7 +590,7 @@ class Interpolation(Conditional):
         return self._interpolate(self.mean_of_u(m))
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f`` and its variance."""
+        """Mean and variance of the zero-mean part of ``f``."""
         first, weights = self.inducing.weights(self.prior.X)
         roots, variances = self._roots(form)
         mean = _interpolated(self.mean_of_u(m), self.inducing.sizes, first, weights)
@@ -604,7 +604,7 @@ class Interpolation(Conditional):
         return mean, linalg.total(parts)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean of the zero-mean part of ``f`` and its covariance, through the dense weights."""
+        """Mean and covariance of the zero-mean part of ``f``, by the dense weights."""
         W = self.inducing.dense_weights(self.prior.X)
         roots, variances = self._roots(form)
         covariance = jnp.zeros((), W.dtype)
@@ -670,7 +670,7 @@ class Interpolation(Conditional):
 
 
 def conditional_of(prior: GaussianProcess, inducing: Any, form: Form, *, whiten: bool, site: str) -> Conditional:
-    """The conditional that goes with inducing variables: interpolation on a grid, projection elsewhere."""
+    """The conditional for these inducing variables: interpolation for a grid, projection for all others."""
     if not inducing.num_axes:
         return Projection(prior, inducing, whiten=whiten, site=site)
     return Interpolation(
@@ -695,7 +695,7 @@ def _interpolated(
 ) -> Float[Array, "D N"]:
     """``W u``, from the nodes and weights along each axis."""
     n = weights[0].shape[-1]
-    # Along the last axis the nodes of an input are neighbours in memory: one row of a table holds them.
+    # Along the last axis, the nodes of an input are neighbours in memory: one row of a table holds them.
     cells = sizes[-1] - n + 1
     table = u.reshape(u.shape[0], -1, sizes[-1])
     table = jnp.stack([table[..., a : a + cells] for a in range(n)], axis=-1).reshape(u.shape[0], -1, n)
@@ -720,7 +720,7 @@ def _quadratic_form(
     """``w^T F F^T w`` of a factor along one axis; its cost per input does not depend on ``M``."""
     n = weights.shape[-1]
     cells = F.shape[-2] - n + 1
-    # The covariance is needed between neighbours only: n bands of it.
+    # Only covariances between neighbours are needed: n bands of the covariance matrix.
     bands = [jnp.sum(F[:, : F.shape[1] - k] * F[:, k:], axis=-1) for k in range(n)]
     pairs = [(a, b) for a in range(n) for b in range(a, n)]
     table = jnp.stack([bands[b - a][:, a : a + cells] for a, b in pairs], axis=-1)
@@ -729,7 +729,7 @@ def _quadratic_form(
 
 
 def _rows(table: Float[Array, "_ cells K"], index: Integer[Array, "*D N"]) -> Float[Array, "_ N K"]:
-    """Rows of a table ``[D, cells, K]``, for indices that outputs share or ``[D, N]``."""
+    """Rows of a table ``[D, cells, K]``, for indices ``[N]`` that outputs share or indices ``[D, N]``."""
     if index.ndim == 1:
         return table[:, index]
     return jax.vmap(lambda rows, i: rows[i])(jnp.broadcast_to(table, (index.shape[0], *table.shape[1:])), index)

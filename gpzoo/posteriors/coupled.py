@@ -1,17 +1,18 @@
-"""Forms of a normal ``q`` over the inducing variables of several GP sites, of which each site holds its rows.
+"""Forms of one normal ``q`` over the inducing variables of several GP sites; each site holds its rows of the root.
 
-With ``u_i`` the variables of site ``i`` (whitened where the site's are) and independent standard normal ``e_j``,
+With ``u_i`` the variables of site ``i`` (whitened if the site's variables are) and independent standard normal ``e_j``,
 
 ``u_i = m_i + sum_(j < i) C_ij e_j + L_i e_i``.
 
-``C_ij`` and lower-triangular ``L_i`` are the rows of a lower-triangular root of the joint covariance, so that it can be
-any. The priors of the sites are independent: the divergence from them is a sum over sites. What a sum of sites knows
-better than each of them is in the ``e`` that they share (:class:`~gpzoo.processes.shared.SharedNoise`).
+``C_ij`` and lower-triangular ``L_i`` are the rows of a lower-triangular root of the joint covariance, which can be any
+covariance. The priors of the sites are independent, so the KL divergence from them is a sum over sites. The noise ``e``
+that sites share (:class:`~gpzoo.processes.shared.SharedNoise`) holds what data determine better about the sum of sites
+than about each site.
 
-Sites with as many outputs, each of which is added to its like alone, have such a root for each output. Where a program
-mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of them, the data see
-outputs together: ``u_i`` are then the variables of all outputs of a site, one output below the other, and there is one
-root (``together``).
+If sites have the same number of outputs, and a program adds only outputs with the same number, each output has its own
+root. If a program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of
+outputs, the data see outputs together. Then ``u_i`` are the variables of all outputs of a site, one output below the
+other, and there is one root (``together``).
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class Coupled(Form):
     """The covariance of the first of several sites with one ``q``.
 
     Args:
-        scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``; ``[D M, D M]`` where outputs are together.
+        scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``; ``[D M, D M]`` if outputs are together.
         group: names of the sites, in the order of the root's rows.
-        sizes: numbers of the root's rows of the sites before this one.
-        together: whether all outputs of these sites have one root, or each has its own.
+        sizes: number of rows of the root for each site before this one.
+        together: whether all outputs of these sites have one root, or each output has its own.
     """
 
     scale: Any
     group: tuple[str, ...] = static(default=())
     sizes: tuple[int, ...] = static(default=())
     together: bool = static(default=False)
-    #: Whether what sites share is taken from their variances; see :class:`~gpzoo.processes.shared.SharedNoise`.
+    #: Whether the shared part is subtracted from variances; see :class:`~gpzoo.processes.shared.SharedNoise`.
     taken: ClassVar[bool] = False
 
     def __init__(
@@ -66,7 +67,7 @@ class Coupled(Form):
         return f"'full' of one q with {', '.join(map(repr, self.group))}"
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """No grids; see :meth:`Form.goes_with`."""
+        """All inducing variables but grids; see :meth:`Form.goes_with`."""
         return conditional.inducing.num_axes == 0
 
     def start(self, conditional: Conditional, scale: float | Array) -> Self:
@@ -74,15 +75,15 @@ class Coupled(Form):
         return self.with_values(**self.alone(Full().start(conditional, scale).scale))
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
-        """The values with which each output is independent of all others, and has the covariance of this root."""
+        """The values that make each output independent of all others, with the covariance of this root."""
         return {"scale": block_diag(*scale) if self.together and scale.ndim == 3 else scale}
 
     def num_rows(self, num_inducing: int, outputs: tuple[int, ...]) -> int:
-        """The number of the root's rows that a site has, where each output has not its own."""
+        """The number of rows of the root that belong to a site, over all outputs if these are together."""
         return num_inducing * math.prod(outputs) if self.together else num_inducing
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
-        """See :meth:`Form.by_output`; of outputs that are together each has its rows of the root."""
+        """See :meth:`Form.by_output`; if outputs are together, each has its rows of the root."""
         return self.with_values(scale=self._rows(jnp.tril(self.scale), num_inducing, num_outputs))
 
     def _rows(
@@ -91,7 +92,7 @@ class Coupled(Form):
         return x.reshape(num_outputs or 1, num_inducing, x.shape[-1])
 
     def _stacked(self, x: Float[Array, "D M K"]) -> Float[Array, "_ _ K"]:
-        """Matrices of outputs that are together below each other."""
+        """The matrices of outputs, one below the other if outputs are together."""
         return x.reshape(1, -1, x.shape[-1]) if self.together else x
 
     def shared(self) -> list[Float[Array, "D M _"]]:
@@ -99,7 +100,7 @@ class Coupled(Form):
         return []
 
     def root(self) -> Float[Array, "D M K"]:
-        """``C_i1 ... L_i``, whose product with itself is the covariance of this site's outputs alone."""
+        """``C_i1 ... L_i``, a root of the covariance of this site's outputs alone."""
         return jnp.concatenate([*self.shared(), self.scale], axis=-1)
 
     def factors(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> dict[str, Float[Array, "D _ N"]]:
@@ -129,18 +130,18 @@ class Coupled(Form):
         return self.spread_noise(R, random.normal(key, (R.shape[-1], 1 if self.together else len(R)), R.dtype))
 
     def spread_noise(self, R: Float[Array, "D M K"], e: Float[Array, "_ *_"]) -> Float[Array, "M D"]:
-        """Rows of the root times noise: ``[K, D]`` of each output, or where outputs are together of all ``[M, D]``."""
+        """Rows of the root times noise: ``[K, D]`` for each output, or ``[M, D]`` for all if outputs are together."""
         e = e.T.reshape(-1, 1) if self.together else e.reshape(len(e), -1)
         return jnp.einsum("dmk,kd->md", R, jnp.broadcast_to(e, (R.shape[-1], len(R))))
 
     def given(
         self, mean: Float[Array, "M *D"], noise: Mapping[str, Float[Array, "_ *_"]]
     ) -> tuple[Float[Array, "M *D"], Coupled]:
-        """Mean and covariance of this site's variables, given the noise of the sites before it.
+        """Mean and covariance of this site's variables, given the noise of the earlier sites.
 
         Args:
             mean: ``m``.
-            noise: ``e`` of each site, by name.
+            noise: ``e`` of each site, by the site's name.
         """
         outputs = None if mean.ndim == 1 else mean.shape[1]
         for name, C in zip(self.group, self.by_output(len(mean), outputs).shared(), strict=False):
@@ -149,11 +150,11 @@ class Coupled(Form):
 
 
 class CoupledAfter(Coupled):
-    """The covariance of another one of these sites.
+    """The covariance of any later one of several sites with one ``q``.
 
     Args:
         scale: see :class:`Coupled`.
-        cross: ``C`` of all sites before it, side by side: ``[M, K]`` or ``[D, M, K]``; ``[D M, K]`` where outputs are
+        cross: ``C`` of all earlier sites, side by side: ``[M, K]`` or ``[D, M, K]``; ``[D M, K]`` if outputs are
             together.
         group: see :class:`Coupled`.
         sizes: see :class:`Coupled`.
@@ -167,7 +168,7 @@ class CoupledAfter(Coupled):
         self.cross = cross
 
     def after(self, sizes: Iterable[int]) -> CoupledAfter:
-        """This form, whose site comes after sites with so many rows of the root."""
+        """This form for a site that comes after sites with ``sizes`` rows of the root."""
         return CoupledAfter(group=self.group, sizes=tuple(sizes), together=self.together)
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
@@ -186,7 +187,7 @@ class CoupledAfter(Coupled):
 
 
 def joint_root(forms: list[Coupled]) -> Float[Array, "*D T T"]:
-    """The root of the covariance of all sites of a group, from their forms in its order."""
+    """The root of the covariance of all sites of a group, from their forms in the group's order."""
     rows, size = [], sum(form.scale.shape[-1] for form in forms)
     for form in forms:
         row = jnp.concatenate([getattr(form, "cross", form.scale[..., :0]), form.scale], axis=-1)
@@ -196,7 +197,7 @@ def joint_root(forms: list[Coupled]) -> Float[Array, "*D T T"]:
 
 
 def rows_of_root(root: Float[Array, "*D T T"], forms: list[Coupled]) -> list[Coupled]:
-    """The forms of a group's sites with the values of a root of their joint covariance."""
+    """The forms of a group's sites, with values from a root of their joint covariance."""
     found, start = [], 0
     for form in forms:
         end = start + form.scale.shape[-1]
@@ -210,8 +211,8 @@ def rows_of_root(root: Float[Array, "*D T T"], forms: list[Coupled]) -> list[Cou
 def covariance(
     a: Mapping[str, Float[Array, "_ _ N"]], b: Mapping[str, Float[Array, "_ _ L"]]
 ) -> Float[Array, "_ N L"] | None:
-    """The covariance of two sites whose :meth:`Coupled.factors` are given; ``None`` where they share nothing.
+    """The covariance of two sites from their :meth:`Coupled.factors`; ``None`` if they share nothing.
 
-    It is that of outputs of one number; a site with one output has its covariance with each of the other's.
+    Outputs with the same number are paired; a site with one output is paired with each output of the other site.
     """
     return linalg.total([matmul(a[name].mT, b[name]) for name in a.keys() & b.keys()]) if a.keys() & b.keys() else None

@@ -1,4 +1,4 @@
-"""An earlier ``q(u)``, less the prior that it contains: inducing variables speak for data that are gone."""
+"""An earlier ``q(u)`` without the prior that it contains, with which inducing variables replace data that are gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpzoo.posteriors.forms import Full
 
 
 class Earlier(Fields):
-    """The ``q_old(a)`` of earlier data, where ``a`` are the first of today's inducing variables ``u``.
+    """The ``q_old(a)`` of earlier data, where ``a`` are the first of the present inducing variables ``u``.
 
     Earlier data enter a bound as ``E_q[log q_old(a) - log p_old(a)]``, in place of ``E_q[log p(y_old | f)]`` (Bui,
     Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, eq. 6). If neither the kernel nor the
@@ -24,9 +24,9 @@ class Earlier(Fields):
     ``KL[q(u) || q_old(u)]``.
 
     Args:
-        mean: of ``q_old``, ``[M]`` or ``[M, D]``; of whitened variables where ``q`` is.
-        form: its covariance, :class:`~gpzoo.posteriors.forms.Full`.
-        L: the lower factor of ``p_old(a)``; ``None`` where the kernel is the same.
+        mean: mean of ``q_old``, ``[M]`` or ``[M, D]``, of whitened variables if ``q`` is whitened.
+        form: covariance of ``q_old``, :class:`~gpzoo.posteriors.forms.Full`.
+        L: the lower factor of ``p_old(a)``; ``None`` if the kernel is the same.
     """
 
     mean: Float[Array, "M *D"]
@@ -37,15 +37,15 @@ class Earlier(Fields):
         """``E_q[log q_old(a) - log p_old(a)]`` summed over outputs, in nats.
 
         Args:
-            conditional: of today's inducing variables.
-            m: mean of today's ``q``.
-            form: its covariance, by output.
+            conditional: the conditional of the present inducing variables.
+            m: mean of the present ``q``.
+            form: covariance of the present ``q``, by output.
         """
         outputs = conditional.prior.num_outputs
         before = self.mean.reshape(self.mean.shape[0], -1)
         count = before.shape[0]
         first = (..., slice(count), slice(count))
-        # The factors are lower, so that the first variables depend on no other columns.
+        # The factors are lower triangular, so the first variables depend on no other columns.
         now, past = (
             _beside(m[:count], form.root()[first]),
             _beside(before, self.form.by_output(count, outputs).root()),

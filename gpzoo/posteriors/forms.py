@@ -1,4 +1,4 @@
-"""The forms of the covariance ``S`` of ``q(u)``, each with its parameters, and the algebra that it allows.
+"""The forms of the covariance ``S`` of ``q(u)``, each with its parameters and the algebra that it allows.
 
 Import the module: ``forms.Full``, ``forms.LowRank(rank=8)``.
 """
@@ -26,12 +26,12 @@ from gpzoo.processes.process import to_event_shape
 
 __all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank", "Orthogonal"]
 
-#: Grid points along one axis beyond which the prior over them is not factorised unless asked for.
+#: Number of grid points along one axis beyond which the prior is not factorised, unless the user asks for it.
 LARGE_GRID = 256
 
 
 class Full(Form):
-    """``S = L L^T`` for any lower-triangular ``L``.
+    """A full covariance, ``S = L L^T`` for any lower-triangular ``L``.
 
     Args:
         scale: ``L``, ``[M, M]`` or ``[D, M, M]``; entries above the diagonal are ignored, and the diagonal's signs do
@@ -57,7 +57,7 @@ class Full(Form):
     def extended(
         self, mean: Float[Array, "M *D"], old: Conditional, new: Conditional
     ) -> tuple[Float[Array, "_ *D"], Full]:
-        """See :meth:`Form.extended`: of whitened variables the new ones are independent and standard."""
+        """See :meth:`Form.extended`: new whitened variables are independent and standard normal."""
         M, outputs = old.num_inducing, old.prior.num_outputs
         m = mean.reshape(M, -1)
         columns = jnp.concatenate([m.T[:, :, None], self.by_output(M, outputs).scale], axis=-1)  # [D, M, 1 + M]
@@ -90,7 +90,7 @@ class Full(Form):
 
 
 class _OfFactors(Form):
-    """A covariance that is given by several lower-triangular factors."""
+    """A covariance given by several lower-triangular factors."""
 
     scale: Any
 
@@ -105,7 +105,7 @@ class _OfFactors(Form):
     def natural_step(
         self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
     ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; each factor takes a step of its own."""
+        """See :meth:`Form.natural_step`; each factor takes its own step."""
         each = zip(self.scale, slopes.scale, self.rates(mean.shape[0], rate, step), strict=True)
         scales, shortened = zip(*(_natural_factor(*own) for own in each), strict=True)
         form = type(self)(scales)
@@ -122,7 +122,7 @@ class BlockDiagonal(_OfFactors):
     short_name = "block_diagonal"
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """No grids; see :meth:`Form.goes_with`."""
+        """All inducing variables but grids; see :meth:`Form.goes_with`."""
         return conditional.inducing.num_axes == 0
 
     def check(self, conditional: Conditional) -> None:
@@ -144,17 +144,19 @@ class BlockDiagonal(_OfFactors):
 
 
 class Orthogonal(_OfFactors):
-    """Two sets of inducing variables, the second of what the first leaves: ``covariance=forms.Orthogonal(first=100)``.
+    """Two independent sets of inducing variables, the second for what the first leaves (SOLVE-GP).
 
-    SOLVE-GP (Shi, Titsias and Mnih 2020, *Sparse orthogonal variational inference for Gaussian processes*): ``f`` is
-    the sum of its projection onto the first variables and of an independent rest, and the others are inducing variables
-    of the rest, with a ``q`` of their own. As whitening takes variables in their order, that is ``q(v) = N(m_1, S_1)
-    N(m_2, S_2)`` for whitened ``v``. The bound is between those of the first set alone and of a full covariance of all,
-    which has twice as many parameters and products for each output if both sets have one size.
+    A guide takes it as ``covariance=forms.Orthogonal(first=100)``. In SOLVE-GP (Shi, Titsias and Mnih 2020, *Sparse
+    orthogonal variational inference for Gaussian processes*), ``f`` is the sum of its projection onto the first
+    variables and an independent rest. The second set are inducing variables of the rest, with their own ``q``. Because
+    whitening takes variables in their order, this is ``q(v) = N(m_1, S_1) N(m_2, S_2)`` for whitened ``v``.
+
+    The bound lies between the bound of the first set alone and the bound of a full covariance of all variables. If both
+    sets have the same size, the full covariance has twice as many parameters and products for each output.
 
     Args:
         scale: a lower-triangular factor for each set, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
-        first: size of the first set, where no values are given.
+        first: size of the first set, if no values are given.
     """
 
     scale: Any
@@ -202,7 +204,7 @@ class Kronecker(_OfFactors):
     short_name = "kronecker"
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """Grids of several axes alone; see :meth:`Form.goes_with`."""
+        """Only grids of several axes; see :meth:`Form.goes_with`."""
         return conditional.inducing.num_axes > 1
 
     def start(self, conditional: Conditional, scale: float | Array) -> Kronecker:
@@ -226,7 +228,7 @@ class Kronecker(_OfFactors):
         return jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in self.scale))
 
     def rates(self, num_inducing: int, rate: Array, step: Array | int) -> list[Array]:
-        """The factors take turns, each as if the others were fixed; these scale a factor's part of the metric."""
+        """The factors take turns, each as if the others were fixed; the others scale a factor's part of the metric."""
         own = [rate * (L.shape[-1] / num_inducing) for L in self.scale]
         return [jnp.where(step % len(own) == axis, each, 0) for axis, each in enumerate(own)]
 
@@ -282,7 +284,7 @@ class Diagonal(Form):
     def natural_step(
         self, mean: Float[Array, "M *D"], slope: Float[Array, "M *D"], slopes: Any, rate: Array, step: Array | int
     ) -> tuple[Float[Array, "M *D"], Form, Array]:
-        """See :meth:`Form.natural_step`; each variable takes a step of its own, as in Jacobi's method."""
+        """See :meth:`Form.natural_step`; each variable takes its own step, as in Jacobi's method."""
         B = 1 + rate * self.scale * slopes.scale
         inside = B > 4 * jnp.finfo(B.dtype).eps * jnp.maximum(jnp.abs(B), 1)
         form = Diagonal(self.scale / jnp.sqrt(jnp.where(inside, B, 1 / LARGEST_GROWTH)))
@@ -290,12 +292,12 @@ class Diagonal(Form):
 
 
 class LowRank(Form):
-    """``S = V V^T + diag(d^2)``, for grids of one axis: with it the prior over them is never factorised.
+    """A low-rank covariance, ``S = V V^T + diag(d^2)``, for grids of one axis, whose prior is never factorised.
 
     Args:
         scale: the standard deviations ``d``, ``[M]`` or ``[M, D]``.
         factor: ``V``, ``[M, R]`` or ``[D, M, R]``.
-        rank: ``R``, where no values are given.
+        rank: ``R``, if no values are given.
     """
 
     scale: Array | Any
@@ -310,11 +312,11 @@ class LowRank(Form):
         self.rank = checks.positive_int("rank", rank if factor is None else factor.shape[-1])
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """Grids of one axis alone, whose prior has no factor; see :meth:`Form.goes_with`."""
+        """Only grids of one axis, whose prior has no factor; see :meth:`Form.goes_with`."""
         return conditional.toeplitz
 
     def start(self, conditional: Conditional, scale: float | Array) -> LowRank:
-        """The deviations of :class:`Diagonal` and the principal components of a smooth prior, all times ``scale``."""
+        """Deviations as in :class:`Diagonal` and the principal components of a smooth prior, all times ``scale``."""
         M, dtype = conditional.num_inducing, conditional.dtype
         position = (jnp.arange(M, dtype=dtype) + 0.5) / M
         # Smooth stationary priors consist of such waves, with less variance at higher frequencies.
@@ -333,17 +335,17 @@ class LowRank(Form):
 
 # -- natural gradients -------------------------------------------------------------------------------------------------
 
-#: A variance that a step would make infinite or negative grows to four times what it was.
+#: Factor by which a variance grows if a step would make it infinite or negative.
 LARGEST_GROWTH = 4.0
 
 
 def _natural_factor(
     L: Float[Array, "*D M M"], slope: Float[Array, "*D M M"], rate: Array
 ) -> tuple[Float[Array, "*D M M"], Float[Array, ""]]:
-    """The lower factor of ``S_new`` from that of ``S`` and a loss's derivative by it, and whether it backed off.
+    """The lower factor of ``S_new`` from the lower factor ``L`` of ``S`` and a loss's derivative by ``L``.
 
     ``S_new = L B^-1 L^T`` with ``B = I + 2 rate L^T g_S L``, which follows from the derivative by ``L``. Nothing is
-    divided by ``S``, which can be nearly singular.
+    divided by ``S``, which can be nearly singular. The second result is 1 if the step was shortened, else 0.
     """
     L, M = jnp.tril(L), L.shape[-1]
     half = lower_gram(L, jnp.tril(slope))
@@ -360,7 +362,7 @@ def _natural_factor(
         return jnp.where(inside[..., None, None], U, held)
 
     U = upper(B)
-    # Rounding alone can leave pivots below this.
+    # Rounding alone can leave pivots below this limit.
     least = 4 * M * jnp.finfo(B.dtype).eps * jnp.max(jnp.abs(B), axis=(-2, -1))
     inside = jnp.all(jnp.square(linalg.diagonal(U)) > least[..., None], axis=-1)
     every = jnp.all(inside)
@@ -385,10 +387,10 @@ NAMES: dict[str, type[Form]] = {
 
 
 def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
-    """The form that ``covariance`` of a guide means.
+    """The form for the argument ``covariance`` of a guide.
 
     Args:
-        covariance: one of :data:`NAMES`, a form, or its class; ``None`` for the usual one of these inducing variables.
+        covariance: one of :data:`NAMES`, a form, or its class; ``None`` for the usual form of these inducing variables.
         inducing: inducing variable, or its initialiser.
 
     Raises:

@@ -1,11 +1,11 @@
-"""The law of a GP site given data, whose covariance is factorised already, in the place of ``q(u)``.
+"""The distribution of a GP site given data, in place of ``q(u)``; the data's covariance is already factorised.
 
 Data with Gaussian noise see sums of sites, ``y = sum_j w_j f_j + e`` with ``cov(y) = L L^T``. A site then has
 
 ``mean = K_j(x, X) w_j a``, ``a = cov(y)^-1 y``, and ``cov(f_i, f_j) = delta_ij K_j(x, x') - B_i^T B_j``,
 ``B_j = L^-1 w_j K_j(X, x)`` (Rasmussen and Williams 2006, eq. 2.23 and 2.24).
 
-Elsewhere the law is that of whitened variables, ``v ~ N(m, R R^T)``.
+Otherwise the distribution is given for whitened variables, ``v ~ N(m, R R^T)``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo.linalg.quadratic import squares
+from gpzoo.linalg.state_space import Between
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.conditional import OnValues, Projection
 from gpzoo.posteriors.coupled import Coupled
+from gpzoo.posteriors.given_series import GivenSeries
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
 
 class Root(Coupled):
-    """A covariance ``R R^T`` of whitened variables, or none, where the data's covariance takes from the prior's.
+    """A covariance ``R R^T`` of whitened variables, or none if the data's factor lowers the prior's covariance.
 
     Args:
         scale: ``R``, ``[M, K]`` or ``[D, M, K]``, with the ``K`` columns of all sites that data see together.
-        group: the name of their noise; none of a site that shares it with no other.
+        group: the name of the noise that these sites share; empty for a site that shares no noise.
     """
 
     @property
@@ -43,7 +45,7 @@ class Root(Coupled):
         return True
 
     def check_values(self, conditional: Conditional) -> None:
-        """Nothing: no user gives them."""
+        """Check nothing, because no user gives these values."""
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Root:
         """See :meth:`Form.by_output`."""
@@ -61,14 +63,14 @@ class Root(Coupled):
 
 
 class GivenData(OnValues):
-    """A projection on data, or on values at their inputs, by a factor that is known.
+    """A projection on data, or on values at the inputs of data, by a factor that is known.
 
     Args:
-        prior: of the site.
+        prior: prior of the site.
         inducing: :class:`~gpzoo.InducingPoints` at the inputs of the data.
         factor: ``L``.
         seen: ``w``, ``[M]`` or ``[D, M]``; ``None`` for values.
-        site: its name.
+        site: name of the site.
     """
 
     seen: Any = None
@@ -85,14 +87,14 @@ class GivenData(OnValues):
         return K if self.seen is None else K * self.seen[..., None]
 
     def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
-        """See :meth:`Projection.solved`; outputs with data of their own may have one factor."""
+        """See :meth:`Projection.solved`; outputs with separate data may have one factor."""
         if self.L.ndim == 2 and columns.ndim == 3:
             each = [super(GivenData, self).solved(x, transpose) for x in columns]
             return jnp.stack(each)
         return super().solved(columns, transpose)
 
     def weights(self, m: Float[Array, "M D"]) -> Float[Array, "M D"]:
-        """``a``, which is what is kept of the mean."""
+        """``a``, which is stored in place of the mean."""
         return m
 
     def residual(
@@ -128,20 +130,23 @@ def given_data(
     group: tuple[str, ...],
     site: str,
 ) -> InducingPosterior:
-    """The posterior of a site by the law that :mod:`gpzoo.inference.bounds.laws` has found.
+    """The posterior of a site from the distribution that :mod:`gpzoo.inference.bounds.laws` has found.
 
     Args:
-        prior: of the site.
-        inducing: its inducing variables.
-        law: ``mean``, and ``seen`` (of data with Gaussian noise), or ``scale`` and, without inducing variables,
-            ``factor``.
-        factor: of the data's covariance.
+        prior: prior of the site.
+        inducing: inducing variables of the site.
+        law: ``mean``, and ``seen`` (for data with Gaussian noise), or ``scale`` and, without inducing variables,
+            ``factor``; for a time series, ``times``, ``between`` and ``root``.
+        factor: factor of the data's covariance.
         group: see :class:`Root`.
-        site: its name.
+        site: name of the site.
     """
+    if "times" in law:
+        conditional: Any = GivenSeries(prior, inducing, law["times"], Between(law["between"], law["root"]), site)
+        return InducingPosterior(conditional, law["mean"], Root(None, group=group))
     own = law.get("factor", factor)
     if own is None:
-        conditional: Projection = Projection(prior, inducing, site=site)
+        conditional = Projection(prior, inducing, site=site)
     else:
         conditional = GivenData(prior, inducing, own, law.get("seen"), site)
     return InducingPosterior(conditional, law["mean"], Root(law.get("scale"), group=group))

@@ -1,4 +1,4 @@
-"""The distribution of a Gaussian process given inducing variables, and its divergence from the prior."""
+"""The distribution of a Gaussian process given inducing variables, and its KL divergence from the prior."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gpzoo.processes.shared import SharedNoise
 
 
 class InducingPosterior(ProcessAtInputs):
-    """``q(f) = int p(f | u) q(u) du``: a GP site given inducing variables ``u ~ q(u)``.
+    """The posterior of a GP site given inducing variables ``u ~ q(u)``: ``q(f) = int p(f | u) q(u) du``.
 
-    A conditional holds ``u`` and says how ``f`` follows from it. ``q(u)`` is a mean and a covariance of some form.
-    ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
+    A conditional holds ``u`` and defines how ``f`` follows from ``u``. ``q(u)`` is a mean and a covariance of some
+    form. ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
     :func:`numpyro.distributions.kl.kl_divergence`.
 
     Example:
@@ -50,14 +50,15 @@ class InducingPosterior(ProcessAtInputs):
             site's prior and inducing variables.
         u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         form: ``S``, such as ``forms.Full(scale)``.
-        value: makes the site's value in place of a draw over all inputs together: ``value(posterior, key)``. Where
-            given, ``log_prob`` raises. A :class:`jax.tree_util.Partial`, if the posterior is to pass through ``jit``.
-        earlier: the law of ``u`` given earlier data, which the divergence from the prior then contains.
-        drawn: the draw of ``u``, of the shape of ``u_mean``, that all values follow from, where other sites have seen
-            it; moments and divergence are those of ``q(u)``.
+        value: function ``value(posterior, key)`` that makes the site's value in place of a joint draw over all inputs.
+            If it is given, ``log_prob`` raises. Make it a :class:`jax.tree_util.Partial` if the posterior passes
+            through ``jit``.
+        earlier: the distribution of ``u`` given earlier data, which the KL divergence from the prior then contains.
+        drawn: a draw of ``u``, of the shape of ``u_mean``, if other sites have seen it: all values follow from it, but
+            moments and KL divergence still belong to ``q(u)``.
 
     Raises:
-        TypeError: if ``form`` is no form, or has no values.
+        TypeError: if ``form`` is not a form, or has no values.
         ValueError: for shapes that do not fit each other, or a form that does not go with the inducing variables.
     """
 
@@ -104,7 +105,7 @@ class InducingPosterior(ProcessAtInputs):
 
     @property
     def whiten(self) -> bool:
-        """Whether ``u_mean`` and ``form`` are of whitened variables."""
+        """Whether ``u_mean`` and ``form`` belong to whitened variables."""
         return self.conditional.whiten
 
     @property
@@ -124,8 +125,9 @@ class InducingPosterior(ProcessAtInputs):
     def covariance_jitter(self) -> float | Array:
         """The prior's jitter, so that parts of ``f`` that ``u`` says nothing about cancel in ``log q(f) - log p(f)``.
 
-        A covariance that the data have made small has less than that left where the inputs are close, and no factor in
-        float32. Draws have no jitter: on average this ``log q`` is no smaller than one that is consistent with theirs.
+        Where inputs are close and the data have made the covariance small, less than this jitter is left of the
+        covariance, and it has no factor in float32. Draws have no jitter: on average, this ``log q`` is no smaller than
+        a ``log q`` that is consistent with the draws.
         """
         return self.prior.covariance_jitter
 
@@ -143,9 +145,9 @@ class InducingPosterior(ProcessAtInputs):
         return self._with_loc(mean), self._in_shape(variance)
 
     def for_many_inputs(self) -> InducingPosterior:
-        """The same process, whose marginals at many inputs take fewer products where ``q(u)`` allows it.
+        """The same process, whose marginals at many inputs take fewer products if ``q(u)`` allows it.
 
-        Not for sums of kernels, whose precision needs the products that are left out.
+        Sums of kernels stay as they are, because their precision needs all products.
         """
         known, M = self.conditional, self.conditional.num_inducing
         simple = (
@@ -161,7 +163,7 @@ class InducingPosterior(ProcessAtInputs):
         """Mean at every input, variance due to ``q(u)``, and the residual variance ``k(x, x) - q(x, x)`` given ``u``.
 
         Raises:
-            ValueError: where ``f`` is a function of ``u`` alone.
+            ValueError: if ``f`` is a function of ``u`` alone.
         """
         checks.refuse(
             self.conditional.deterministic,
@@ -173,11 +175,11 @@ class InducingPosterior(ProcessAtInputs):
 
     @property
     def shares(self) -> bool:
-        """Whether ``u`` has noise in common with that of other sites."""
+        """Whether ``u`` shares noise with the ``u`` of other sites."""
         return isinstance(self.form, Coupled) and bool(self.form.group)
 
     def with_shared_noise(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], SharedNoise]:
-        """Mean of a site that has one ``q`` with others, the variance it has alone, and what it shares with them."""
+        """Mean of a site that has one ``q`` with others, its own variance, and the noise that it shares with them."""
         mean, residual, factors = self._factors()
         form = cast(Coupled, self.form)
         shared = SharedNoise.of(factors, len(mean) > 1 and not form.together, form.taken)
@@ -189,15 +191,17 @@ class InducingPosterior(ProcessAtInputs):
     def covariance_with(self, other: InducingPosterior) -> Float[Array, "*D N L"]:
         """The covariance of this site's values with another's, each at its inputs: ``[N, L]`` or ``[D, N, L]``.
 
-        It is zero unless the guide gave both sites one ``q``.
+        The covariance is zero unless the guide gave both sites one ``q``.
 
         Args:
-            other: posterior of another site of the same guide. With as many outputs it is the covariance of those of
-                one number; where one of the sites has one output, that with each of the other's.
+            other: posterior of another site of the same guide. If both sites have the same number of outputs, outputs
+                with the same number are paired. If one site has one output, it is paired with each output of the other.
 
         Raises:
             ValueError: for other numbers of outputs.
         """
+        if self.conditional.row_by_row:
+            self.moments()  # which says why there is none
         outputs = {self.num_outputs or 1, other.num_outputs or 1}
         checks.refuse(len(outputs - {1}) > 1, f"Sites {self.site!r} and {other.site!r} have {sorted(outputs)} outputs.")
         own, theirs = ({} if not isinstance(q.form, Coupled) else q._factors()[2] for q in (self, other))
@@ -207,13 +211,13 @@ class InducingPosterior(ProcessAtInputs):
         return found[0] if self.num_outputs is other.num_outputs is None else found
 
     def parts(self) -> list[InducingPosterior]:
-        """The posterior of each addend of ``f``, one for each addend of the kernel, white noise left out.
+        """The posterior of each term of ``f``, one for each term of the kernel, without white noise.
 
-        With a kernel ``k = k_1 + k_2`` a function is a sum of independent ones, ``f = f_1 + f_2``, and given ``u`` each
-        has the covariances of its own kernel with ``u``. The prior's mean belongs to none of them.
+        With a kernel ``k = k_1 + k_2``, a function is a sum of independent ones, ``f = f_1 + f_2``. Given ``u``, each
+        term has the covariances of its own kernel with ``u``. The prior's mean belongs to no term.
 
         Raises:
-            ValueError: where ``f`` is interpolated from a grid.
+            ValueError: if ``f`` is interpolated from a grid.
         """
         found = []
         for i, (factor, kernel) in enumerate(addends(self.prior.kernel.split_noise()[0])):
@@ -222,9 +226,9 @@ class InducingPosterior(ProcessAtInputs):
         return found
 
     def draws_of_parts(self, key: Array) -> tuple[Float[Array, "*event"], list[Float[Array, "*event"]]]:
-        """A draw of ``f`` and of its addends over all inputs together, for ``q`` that is concentrated on a ``u``.
+        """A joint draw of ``f`` and of its terms over all inputs, for a ``q`` that is concentrated on one ``u``.
 
-        ``f`` is their sum, the prior's mean and white noise.
+        ``f`` is the sum of the terms, the prior's mean and white noise.
 
         Raises:
             ValueError: see :meth:`parts`.
@@ -240,13 +244,13 @@ class InducingPosterior(ProcessAtInputs):
         """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
 
         Args:
-            key: of the views.
+            key: random key of the views.
 
         Returns:
-            Estimates of the mean ``mu`` and of ``mu ** 2 + sigma ** 2``, the latter less the square of the former.
+            The estimate of the mean ``mu``, and the estimate of ``mu ** 2 + sigma ** 2`` less the square of the first.
 
         Raises:
-            TypeError: for inducing variables that are not those of the base process.
+            TypeError: for inducing variables that do not belong to the base process.
             ValueError: if the kernel has several sampled views.
         """
         mean, second = estimates(cast(Any, self.conditional), *self._q(), key)
@@ -277,10 +281,10 @@ class InducingPosterior(ProcessAtInputs):
         return self.marginals()[1]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Any:
-        """A value of the site: a draw over all inputs together, or the result of ``value``.
+        """A value of the site: a joint draw over all inputs, or the result of ``value``.
 
         Raises:
-            ValueError: for a ``sample_shape`` where draws are not joint.
+            ValueError: for a ``sample_shape`` if draws are not joint.
         """
         if self.drawn is not None:
             return self.given(self.drawn).sample(key, sample_shape)
@@ -307,8 +311,8 @@ class InducingPosterior(ProcessAtInputs):
         """Joint log density of ``value`` under ``q(f)``.
 
         Raises:
-            TypeError: where values are not joint draws, where ``f`` is a function of ``u`` alone, and where ``q`` is
-                one of several sites.
+            TypeError: if values are not joint draws, if ``f`` is a function of ``u`` alone, or if several sites have
+                one ``q``.
         """
         checks.refuse(
             self.conditional.deterministic,
@@ -331,9 +335,9 @@ class InducingPosterior(ProcessAtInputs):
         return super().log_prob(value)
 
     def inducing_moments(self) -> tuple[Float[Array, "M *D"], Any]:
-        """Mean of ``u`` and its covariance ``[M, M]`` or ``[D, M, M]``: always of ``u``, never of the whitened ``v``.
+        """Mean and covariance (``[M, M]`` or ``[D, M, M]``) of ``u``, never of the whitened ``v``.
 
-        On a grid of several axes the covariance is a :class:`~gpzoo.linalg.KroneckerProduct`.
+        On a grid of several axes, the covariance is a :class:`~gpzoo.linalg.KroneckerProduct`.
         """
         mean, covariance = self.conditional.inducing_moments(*self._q())
         if self.num_outputs is None:
@@ -341,10 +345,10 @@ class InducingPosterior(ProcessAtInputs):
         return mean[0] if self.num_outputs is None else mean.T, covariance
 
     def given_noise(self, noise: dict[str, Float[Array, "_ *_"]]) -> InducingPosterior:
-        """This posterior given the noise of the sites before it, with a draw of ``u`` by its own noise.
+        """This posterior given the noise of the earlier sites, with a draw of ``u`` from its own noise.
 
         Args:
-            noise: ``e`` of these sites and of this one, by name; see :mod:`gpzoo.posteriors.coupled`.
+            noise: ``e`` of the earlier sites and of this site, by name; see :mod:`gpzoo.posteriors.coupled`.
         """
         mean, form = cast(Coupled, self.form).given(self.u_mean, noise)
         alone = self._replace(u_mean=mean, form=form)
@@ -353,7 +357,7 @@ class InducingPosterior(ProcessAtInputs):
         return alone._replace(drawn=drawn.reshape(mean.shape))
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
-        """A draw from ``q``, of the shape of ``u_mean``: of ``v`` where whitened, of ``u`` elsewhere and on grids."""
+        """A draw from ``q``, of the shape of ``u_mean``: of ``v`` if whitened, but of ``u`` otherwise and on grids."""
         draw = self.conditional.draw(*self._q(), key) if self.drawn is None else self.drawn
         return draw.reshape(self.u_mean.shape)
 
@@ -362,7 +366,7 @@ class InducingPosterior(ProcessAtInputs):
         return self.conditional.log_density(*self._q(), draw[None] if self.num_outputs is None else draw.T)
 
     def log_prior_of_inducing(self) -> Float[Array, ""]:
-        """``log p(u)``, likewise, of the ``u`` on which :meth:`given` has concentrated this posterior."""
+        """``log p(u)`` of the ``u`` on which :meth:`given` has concentrated this posterior, summed over outputs."""
         return self.conditional.log_prior(self._q()[0].T)
 
     def given(self, u: Float[Array, "M *D"]) -> InducingPosterior:
@@ -371,7 +375,7 @@ class InducingPosterior(ProcessAtInputs):
         return self._replace(conditional=self.conditional.given_draw(), u_mean=u, form=form, drawn=None)
 
     def as_joint(self) -> InducingPosterior:
-        """This posterior with values that are draws over all inputs together."""
+        """This posterior with values that are joint draws over all inputs."""
         return self._replace(value=None)
 
     def valued(self, value: Callable[[InducingPosterior, Array], Any]) -> InducingPosterior:
@@ -385,14 +389,14 @@ class InducingPosterior(ProcessAtInputs):
 
 @kl_divergence.register(InducingPosterior, GaussianProcess)
 def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
-    """``KL[q(u) || p(u)]`` summed over outputs, in nats; ``p(u)`` is that of ``q``'s own prior (eq. C.26).
+    """``KL[q(u) || p(u)]`` summed over outputs, in nats, with the ``p(u)`` of ``q``'s own prior (eq. C.26).
 
-    After earlier data it is less by :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
+    After earlier data, it is smaller by :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
     """
     shapes = f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model."
     checks.refuse(q.event_shape != p.event_shape, shapes)
     ours, theirs = type(p.kernel), type(q.prior.kernel)
-    # A class that is defined anew has its old name.
+    # A class that was defined again keeps its name.
     alike = ours.__name__ == theirs.__name__ or issubclass(ours, theirs) or issubclass(theirs, ours)
     checks.refuse(
         not alike and not p.samples_views,

@@ -1,10 +1,10 @@
 """Covariances estimated without bias from sampled views (learning invariances, section 4.4 and appendix B).
 
-A square of a mean over views, ``I = sum_pq r(x_p, x_q) / P^2``, is estimated from ``S`` views of one input by
-``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. Over a density only pairs of different views count
-(eq. 21): ``off = 1 / (S (S - 1))``, ``on = 0``. Where views are drawn from ``P`` without replacement, pairs of
-different views have the share ``(P - 1) / P``, and pairs of a view with itself the rest:
-``off = (1 - 1 / P) / (S (S - 1))`` and ``on = 1 / (P S)``. For ``S = P`` that is the sum itself.
+The square of a mean over views is ``I = sum_pq r(x_p, x_q) / P^2``. From ``S`` views of one input, it is estimated by
+``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. For a density of views, only pairs of different views count
+(eq. 21): ``off = 1 / (S (S - 1))``, ``on = 0``. If views are drawn from ``P`` without replacement, pairs of different
+views have the share ``(P - 1) / P``, and pairs of a view with itself have the rest:
+``off = (1 - 1 / P) / (S (S - 1))`` and ``on = 1 / (P S)``. For ``S = P``, the estimate is the sum itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PairWeights(NamedTuple):
         """The weights for ``view.num_views`` samples of a view.
 
         Raises:
-            ValueError: for one sample where there are several views.
+            ValueError: for one sample if there are several views.
         """
         S, P = view.num_views, view.orbit_size
         one = f"{type(view).__name__} has num_views {S}: an unbiased estimate of a square needs two."
@@ -57,19 +57,19 @@ def estimates(
 ) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
     """Unbiased estimates of the first two moments of the zero-mean part of ``f`` (eq. 16-21).
 
-    All come from the same ``S`` views of every input.
+    All estimates use the same ``S`` views of every input.
 
     Args:
-        conditional: of a kernel with sampled views.
+        conditional: conditional of a site whose kernel has sampled views.
         m: mean of ``q(u)``.
         form: covariance of ``q(u)``, with an axis of outputs.
-        key: of the views.
+        key: random key of the views.
 
     Returns:
         Estimates of the mean ``mu`` and of ``mu ** 2 + sigma ** 2``.
 
     Raises:
-        TypeError: for inducing variables that are not those of the base process.
+        TypeError: for inducing variables that do not belong to the base process.
         ValueError: if the kernel has several sampled views.
     """
     X, kernel = conditional.prior.X, conditional.prior.kernel
@@ -91,10 +91,10 @@ def estimates(
 
 
 def sampled_part(kernel: Kernel) -> DoubleSum:
-    """The one double sum over sampled views in a kernel.
+    """The only double sum over sampled views in a kernel.
 
     Raises:
-        ValueError: if there are several, or it is part of anything but a sum or a multiple.
+        ValueError: if there are several such double sums, or if one is part of anything but a sum or a multiple.
     """
     parts = _reachable(kernel)
     checks.refuse(
@@ -120,7 +120,7 @@ def view_columns(
 
     Args:
         inducing: inducing variable of the kernel.
-        kernel: with sampled views.
+        kernel: kernel with sampled views.
         X: inputs.
         views: the views of every input.
 
@@ -128,7 +128,7 @@ def view_columns(
         ``[M, N, S]``, whose mean over ``S`` estimates ``Kuf``. A part without views has one column, ``[M, N, 1]``.
 
     Raises:
-        TypeError: for inducing variables that are not those of the base process.
+        TypeError: for inducing variables that do not belong to the base process.
         ValueError: for one set of inducing variables per output.
     """
     if not has_sampled_views(kernel):

@@ -1,4 +1,4 @@
-"""Affine maps, by which marginals follow from the outputs of a GP site, row by row."""
+"""Affine maps that make marginals from the outputs of a GP site, row by row."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from gpzoo._pytree import Fields, static
 class AffineMap(Fields):
     """The part of a value ``f`` that is linear in the outputs ``g`` ``[M, J]`` of one GP site.
 
-    ``f_nk = constant + sum_j weights_nkj g_j[numbers_n]``, summed over sites. It is carried by the ``parts`` of
-    :class:`~gpzoo.GaussianMarginals`, whose operations change it as they change the marginals.
+    ``f_nk = constant + sum_j weights_nkj g_j[numbers_n]``, summed over sites. The ``parts`` of
+    :class:`~gpzoo.GaussianMarginals` hold the map, and operations on the marginals change it as they change the
+    marginals.
 
     Attributes:
-        weights: ``[N, K]`` where output ``k`` of the value is one of output ``k`` of the site alone, else
-            ``[N, K, J]``. The axis ``N`` is 1 where all rows have the same, and ``K`` of ``[N, K]`` where all outputs
-            have.
+        weights: ``[N, K]`` if output ``k`` of the value depends only on output ``k`` of the site, else ``[N, K, J]``.
+            The axis ``N`` is 1 if all rows have the same weights, and the axis ``K`` of ``[N, K]`` is 1 if all outputs
+            have the same weights.
         numbers: rows of the site, one for each row of the value.
-        site: its name.
-        outputs: their number ``J``.
-        all_rows: whether these are all rows of the site in their order.
+        site: name of the site.
+        outputs: number ``J`` of the site's outputs.
+        all_rows: whether ``numbers`` are all rows of the site in their order.
     """
 
     weights: Float[Array, "_ _ *J"]
@@ -43,7 +44,7 @@ class AffineMap(Fields):
 
     @property
     def apart(self) -> bool:
-        """Whether each output of the value is one of one output of the site."""
+        """Whether each output of the value depends on one output of the site."""
         return self.weights.ndim == 2
 
     def dense(self) -> Float[Array, "_ K J"]:
@@ -53,7 +54,7 @@ class AffineMap(Fields):
         )
 
     def taken(self, columns: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """Columns that the rows of the site have, at the rows of the value."""
+        """Columns given for the rows of the site, taken at the rows of the value."""
         return columns if self.all_rows else columns[..., self.numbers]
 
     def __call__(self, outputs: Float[Array, "J M"]) -> Float[Array, "N K"]:
@@ -64,7 +65,7 @@ class AffineMap(Fields):
     # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
 
     def scaled(self, c: Any) -> Self:
-        """The part of ``f * c``, of a number or rank two."""
+        """The part of ``f * c``; ``c`` is a number or has rank two."""
         c = jnp.asarray(c, self.weights.dtype)
         return self._with_fields(weights=self.weights * (c[:, :, None] if c.ndim and not self.apart else c))
 

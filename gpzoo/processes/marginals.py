@@ -1,4 +1,4 @@
-"""Gaussian marginals: the value of a GP site under the evidence lower bound, which affine operations keep exact."""
+"""Gaussian marginals: the value of a GP site under the evidence lower bound, with exact affine operations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gpzoo.processes.shared import SharedNoise
 
 
 class DrawLog:
-    """Notes the GP sites that a program draws, or refuses.
+    """A log of the GP sites that a program draws.
 
     Args:
-        refuse: whether to raise instead.
+        refuse: whether to raise an error at a draw instead.
     """
 
     def __init__(self, refuse: bool = False) -> None:
@@ -46,12 +46,13 @@ class DrawLog:
 
 
 def draws(f: ArrayLike | GaussianMarginals) -> Any:
-    """A random draw of a GP site's value, where a program needs an array: one entry for each of ``f``.
+    """A random draw of a GP site's value, for programs that need an array; it has one number for each entry of ``f``.
 
-    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is :class:`~gpzoo.GaussianMarginals`, which
-    gpzoo's likelihoods and affine operations take exactly. Everything else needs numbers, ``jnp.exp(draws(f))``: the
-    bound is then a mean over draws, noisier than a closed form, and the site is drawn wherever it is used. Where a
-    site's value is an array already, as under MCMC or in a draw from the prior, it is returned as it is.
+    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is :class:`~gpzoo.GaussianMarginals`,
+    which gpzoo's likelihoods and affine operations take exactly. All other operations need numbers, for example
+    ``jnp.exp(draws(f))``. The bound is then a mean over draws, noisier than a closed form, and the site is drawn
+    wherever it is used. If a site's value is already an array, as under MCMC or in a draw from the prior, it is
+    returned as it is.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -67,7 +68,7 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
 
     Returns:
         An array of the shape of ``f``: the array, or a reparameterised draw, independent over rows. The same marginals
-        give the same draw; those made from ``f`` by an operation give one of their own, so draw before you combine.
+        give the same draw. Marginals made from ``f`` by an operation give another draw, so draw before you combine.
 
     Raises:
         TypeError: for :class:`~gpzoo.EstimatedMarginals`, which have no draw.
@@ -82,15 +83,15 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
 
 
 def through(loading: Float[Array, "*N J K"], sources: Float[Array, "*S N J"]) -> Float[Array, "*S N K"]:
-    """Outputs that sources make, ``loading_n^T g_n``; see :meth:`GaussianMarginals.sources`."""
+    """The outputs ``loading_n^T g_n`` that follow from sources; see :meth:`GaussianMarginals.sources`."""
     return sources @ loading if loading.ndim == 2 else jnp.einsum("njk,...nj->...nk", loading, sources)
 
 
 def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Square root of a variance whose gradient is finite where rounding left it zero or below.
+    """Square root of a variance, with a finite gradient even where rounding made the variance zero or negative.
 
     Args:
-        variance: values under the square of the machine epsilon count as that square.
+        variance: variances; values below the square of the machine epsilon count as that square.
     """
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
 
@@ -99,14 +100,15 @@ class VarianceParts(Fields):
     """The variance of independent sources ``g_j`` in parts, for bounds that change how ``f`` follows from ``u``.
 
     A source has ``Var[g_j(x_n)] = a_n^T S a_n + d_nj``: one part due to ``q(u)``, and the residual
-    ``d_nj = k(x_n, x_n) - q(x_n, x_n)``, which remains given ``u``. The marginals are those of ``f_n = loading^T g_n``
+    ``d_nj = k(x_n, x_n) - q(x_n, x_n)``, which remains given ``u``. The marginals belong to ``f_n = loading^T g_n``
     plus a constant.
 
     Attributes:
-        inducing: ``[N, J]``, due to ``q(u)``; all of the variance where there is no ``residual``.
-        residual: ``[N, J]``, whose factor a likelihood may choose; ``None`` where it is chosen already.
-        divergence: ``[J]``, in nats and per row, of ``q(g | u)`` from ``p(g | u)``; ``None`` where they are equal.
-        loading: ``[J, K]``, or ``None`` where the outputs are the sources.
+        inducing: ``[N, J]``, the variance due to ``q(u)``; the whole variance if there is no ``residual``.
+        residual: ``[N, J]``, the variance whose factor a likelihood may choose; ``None`` if it is already chosen.
+        divergence: ``[J]``, in nats and per row, the KL divergence of ``q(g | u)`` from ``p(g | u)``; ``None`` if they
+            are equal.
+        loading: ``[J, K]``, or ``None`` if the outputs are the sources.
     """
 
     inducing: Float[Array, "N J"]
@@ -115,7 +117,7 @@ class VarianceParts(Fields):
     loading: Float[Array, "J K"] | None = None
 
     def scaled(self, c: Array) -> VarianceParts:
-        """The parts of ``f * c``, of a number or rank two; with a loading ``c`` varies by rows or by columns only."""
+        """The parts of ``f * c``; ``c`` is a number or has rank two (with a loading, ``c`` varies along one axis)."""
         if self.loading is not None and jnp.ndim(c) == 2 and jnp.shape(c)[1] != 1:
             return self._with_fields(loading=self.loading * c)
         return self._of_sources(lambda variance: variance * (c * c))
@@ -143,20 +145,25 @@ class VarianceParts(Fields):
 class GaussianMarginals(Fields):
     """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
 
-    A value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. These operations are exact and give
-    marginals again: ``f + c``, ``f - c``, ``f * c``, each from both sides, ``f / c`` and ``-f``, with a number or an
-    array that broadcasts with ``f`` to its rows, of Python, NumPy or JAX, traced or not; ``f @ A``, ``f.dot(A)`` and
-    ``f.sum(axis=-1)`` (maps over outputs); ``f[rows]``, ``f[:, k]``, ``f[:, None]``; and ``f + g``, ``f - g`` where the
-    two come from different sites. Everything else, any function of ``jnp`` included, raises ``TypeError`` with the way
-    out, which is :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so
-    that a sum of two of them is refused.
+    Marginals are the value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. The following operations
+    are exact and give marginals again:
+
+    * ``f + c``, ``f - c`` and ``f * c``, each from both sides, ``f / c`` and ``-f``, with a number or an array that
+      broadcasts with ``f`` to the rows of ``f``, from Python, NumPy or JAX, traced or not;
+    * ``f @ A``, ``f.dot(A)`` and ``f.sum(axis=-1)`` (maps over outputs);
+    * ``f[rows]``, ``f[:, k]`` and ``f[:, None]``;
+    * ``f + g`` and ``f - g``, if the two come from different sites.
+
+    All other operations, including every function of ``jnp``, raise a ``TypeError`` that names the way out,
+    :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so a sum of two of
+    them is refused.
 
     A draw of ``f`` and a draw of marginals made from ``f`` are each right, but not jointly. To combine several pieces
     of a site, draw the site first, ``f = draws(f)``.
 
-    After ``f @ A`` the outputs of a row are correlated: ``mean`` has ``K`` columns while ``source_variance`` keeps the
-    ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that
-    need one output at a time use the diagonal (``variance``); others draw jointly.
+    After ``f @ A``, the outputs of a row are correlated. Then ``mean`` has ``K`` columns, ``source_variance`` keeps the
+    ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that need one
+    output at a time use the diagonal (``variance``); other likelihoods draw jointly.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -172,16 +179,16 @@ class GaussianMarginals(Fields):
         True
 
     Args:
-        mean: ``[N]`` or ``[N, K]``; kept as ``loc``, which is the prior's where the site is integrated out.
-        source_variance: ``[N]`` or ``[N, J]``, without what ``shared`` adds.
+        mean: ``[N]`` or ``[N, K]``; kept as ``loc``, which is the prior's mean if the site is integrated out.
+        source_variance: ``[N]`` or ``[N, J]``, without the variance that ``shared`` adds.
         key: the site's random key, from which its draws are made; ``None`` if it is never drawn.
         loading: ``[J, K]``, or ``None`` for independent outputs (``J = K``).
         sites: names of the GP sites these marginals come from.
-        log: notes, or refuses, that a draw is taken.
-        rows: ``[N]`` integers that identify the rows; given, a row's draws do not depend on the batch it is in.
-        parts: one entry for each site: parts of the variance, which only the tighter bounds have, or the map from the
-            site's outputs, which only programs have whose sites are integrated out.
-        shared: the noise that these marginals share with those of other sites, where these have one ``q``.
+        log: the log that notes, or refuses, draws.
+        rows: ``[N]`` integers that identify the rows; with them, a row's draws do not depend on its batch.
+        parts: one entry for each site: either parts of the variance, for the tighter bounds only; or the map from the
+            site's outputs, only for programs whose sites are integrated out.
+        shared: the noise that these marginals share with marginals of other sites, if these sites have one ``q``.
     """
 
     loc: Float[Array, "N *K"]
@@ -243,17 +250,17 @@ class GaussianMarginals(Fields):
         """Mean of every entry.
 
         Raises:
-            TypeError: where the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
+            TypeError: if the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
         """
         self._refuse_integrated_out("mean")
         return self.loc
 
     @property
     def variance(self) -> Float[Array, "N *K"]:
-        """Marginal variance of every entry, the shape of ``mean``.
+        """Marginal variance of every entry, of the shape of ``mean``.
 
         Raises:
-            TypeError: where the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
+            TypeError: if the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
         """
         self._refuse_integrated_out("variance")
         own = self.source_variance if self.loading is None else self.source_variance @ jnp.square(self.loading)
@@ -261,7 +268,7 @@ class GaussianMarginals(Fields):
 
     @property
     def covariance(self) -> Float[Array, "N K K"]:
-        """Covariance of the outputs of every row, of a site ``[N, K]``; see :attr:`variance`."""
+        """Covariance of the outputs of every row, for a site ``[N, K]``; see :attr:`variance`."""
         loading = jnp.eye(self.shape[-1], dtype=self.dtype) if self.loading is None else self.loading
         own = jnp.einsum("jk,nj,jl->nkl", loading, self.source_variance, loading)
         return own if self.shared is None else own + self.shared.covariance()
@@ -273,9 +280,9 @@ class GaussianMarginals(Fields):
         return apart or self.ndim == 1 or self.shape[-1] == 1
 
     def sources(self) -> tuple[Float[Array, "N *J"], Float[Array, "*N J K"] | None]:
-        """Variances of independent sources, and the loading by which they make the outputs, ``[N, J, K]`` if by row.
+        """Variances of independent sources, and the loading from sources to outputs, ``[N, J, K]`` if by row.
 
-        There is no loading where the outputs are the sources.
+        The loading is ``None`` if the outputs are the sources.
         """
         if self.independent:
             return self.variance, None
@@ -291,7 +298,7 @@ class GaussianMarginals(Fields):
         """Standard-normal noise of the independent sources, from which :meth:`draws` are made.
 
         Args:
-            num_draws: how many.
+            num_draws: number of draws.
 
         Raises:
             ValueError: if the marginals carry no key.
@@ -305,13 +312,13 @@ class GaussianMarginals(Fields):
         return jax.vmap(lambda key: random.normal(key, (num_draws, *shape[1:]), self.dtype), out_axes=1)(keys)
 
     def draws(self, num_draws: int) -> Float[Array, "{num_draws} N *K"]:
-        """Reparameterised draws, independent over rows, joint over the outputs of a row.
+        """Reparameterised draws, independent over rows and joint over the outputs of a row.
 
         Args:
-            num_draws: how many.
+            num_draws: number of draws.
 
         Returns:
-            The draws; the same marginals give the same ones.
+            The draws; the same marginals give the same draws.
 
         Raises:
             ValueError: if the marginals carry no key.
@@ -346,7 +353,7 @@ class GaussianMarginals(Fields):
         self._refuse("A NumPy function")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        # NumPy's operators come here, whose functions have other names than the methods.
+        # NumPy's operators call this method; their functions have other names than Python's methods.
         name = _OF_NUMPY.get(ufunc)
         in_place = len(options) == 1 and options.get("out", (None,))[0] is inputs[0]  # total += f
         if name is None or method != "__call__" or (options and not in_place):
@@ -375,7 +382,7 @@ class GaussianMarginals(Fields):
         return self._with_fields(loc=mean, source_variance=source_variance, loading=loading, parts=parts, shared=shared)
 
     def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
-        """``change`` of these marginals, repeated over columns where a constant has more."""
+        """``change`` of these marginals, after they are repeated over columns if the constant has more columns."""
         if isinstance(other, GaussianMarginals):
             self._refuse(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
         if not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
@@ -395,7 +402,7 @@ class GaussianMarginals(Fields):
         return change(self._repeated(wanted))
 
     def _repeated(self, shape: tuple[int, ...]) -> GaussianMarginals:
-        """These marginals, whose only output is repeated to a number of outputs."""
+        """These marginals, with their only output repeated to the number of outputs of ``shape``."""
         return self if self.shape == shape else self @ jnp.ones((1, shape[1]), self.dtype)
 
     def __add__(self, other: Any) -> Any:
@@ -473,8 +480,8 @@ class GaussianMarginals(Fields):
 
         Args:
             axis: ``-1`` or ``1``; a sum over rows is refused.
-            dtype: as NumPy's; refused.
-            out: as NumPy's; refused.
+            dtype: as in NumPy; refused.
+            out: as in NumPy; refused.
             keepdims: whether the axis stays.
         """
         if self.ndim != 2 or axis not in (-1, 1) or dtype is not None or out is not None:
@@ -505,7 +512,7 @@ class GaussianMarginals(Fields):
         return self._with(mean, self.source_variance, loading, chosen)
 
     def _rows_and_columns(self, index: Any) -> tuple[Any, Any]:
-        """The parts of ``f[rows]`` and ``f[:, columns]``; no rows if the index is of another form."""
+        """The rows and columns of ``f[rows]`` or ``f[:, columns]``; the rows are ``None`` for any other index."""
         if not isinstance(index, tuple):
             return (index, None) if _keeps_axis(index) else (None, None)
         if self.ndim == 2 and len(index) == 2 and (index[0] is Ellipsis or _is_full(index[0])):
@@ -515,7 +522,7 @@ class GaussianMarginals(Fields):
         return None, None
 
     def _refuse_missing(self, columns: Any) -> None:
-        """Refuse known numbers of columns that are not there, in whose place JAX takes the last one."""
+        """Refuse known numbers of columns that do not exist, because JAX would take the last column instead."""
         if isinstance(columns, slice) or not is_concrete(columns):
             return
         given, count = np.asarray(columns), self.shape[1]
@@ -573,13 +580,14 @@ class EstimatedMarginals(GaussianMarginals):
     """Unbiased estimates of marginals: the value of a GP site in training if its kernel samples views of the inputs.
 
     ``mean`` estimates the mean, and ``mean ** 2 + variance`` the mean square: ``E[mean] = E[f]`` and
-    ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). So ``variance`` alone is
-    not the estimate of a variance: it can be negative, and nothing that needs the law of ``f`` can use it. Terms that
-    are quadratic in ``f`` are unbiased. The likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
-    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have such terms; others refuse.
+    ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). ``variance`` alone is
+    therefore not the estimate of a variance: it can be negative, and nothing that needs the distribution of ``f`` can
+    use it. Terms that are quadratic in ``f`` are unbiased. The likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
+    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have such terms; other
+    likelihoods refuse estimates.
 
-    Constants, rows and columns, and sums of different sites are exact, as for :class:`GaussianMarginals`; anything else
-    raises ``TypeError``: there is no draw.
+    Constants, rows and columns, and sums of different sites are exact, as for :class:`GaussianMarginals`. All other
+    operations raise ``TypeError``, because there is no draw.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -595,7 +603,7 @@ class EstimatedMarginals(GaussianMarginals):
     """
 
     def noise(self, num_draws: int) -> Array:
-        """Refused: estimates have no noise, and so no draw.
+        """Refused: estimates have no noise, and therefore no draw.
 
         Raises:
             TypeError: always.
@@ -617,10 +625,10 @@ class EstimatedMarginals(GaussianMarginals):
 
 
 class _NoArray:
-    """The answer to JAX when it asks marginals for an array: none.
+    """The answer to JAX when it asks marginals for an array: no array.
 
-    Its operators leave the operation to the marginals then, and its functions look for the array's type, or write what
-    they were given into an error of their own: either raises ours.
+    JAX's operators then leave the operation to the marginals. JAX's functions look for the array's type, or write their
+    argument into an error message: both raise the error of the marginals.
     """
 
     def __init__(self, marginals: GaussianMarginals) -> None:
@@ -653,7 +661,7 @@ def _is_integer(index: Any) -> bool:
 
 
 def _is_real(x: Any) -> bool:
-    """Whether numbers are real, none of them is masked, and JAX has them."""
+    """Whether numbers are real and not masked, and JAX has their type."""
     if isinstance(x, int | float):
         return True
     real = any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
@@ -675,7 +683,7 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
     return operation
 
 
-#: Python's other operators, with words for them.
+#: Python's other operators, with the words for them in errors.
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
 _COMPARED = {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}

@@ -25,8 +25,8 @@ from gpzoo.processes.marginals import GaussianMarginals, draws
 class ProcessAtInputs(dist.Distribution):
     """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
 
-    With ``P`` inputs for each of ``N`` rows they are ``[N, P]`` or ``[N, P, D]``, and computations have ``N P`` inputs.
-    Subclasses define :meth:`moments`. Computations have a leading output axis, which the public methods hide.
+    With ``P`` inputs for each of ``N`` rows, the values are ``[N, P]`` or ``[N, P, D]``, and computations have ``N P``
+    inputs. Subclasses define :meth:`moments`. Computations have a leading output axis, which the public methods hide.
     """
 
     jitter: float | Array | None
@@ -38,7 +38,7 @@ class ProcessAtInputs(dist.Distribution):
 
     @property
     def num_inputs(self) -> int:
-        """Number of inputs, of all rows."""
+        """Number of inputs of all rows."""
         return self.event_shape[0] * (self.in_row or 1)
 
     @property
@@ -77,7 +77,8 @@ class ProcessAtInputs(dist.Distribution):
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S"]:
         """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
 
-        Under ``jit`` it is minus infinity if the covariance is not positive definite: a divergence for NUTS.
+        Under ``jit``, the log density is minus infinity if the covariance is not positive definite; NUTS counts this as
+        a divergence.
 
         Raises:
             ValueError: if ``value`` has another shape.
@@ -87,7 +88,7 @@ class ProcessAtInputs(dist.Distribution):
         mean, covariance = self.moments()
         residual, own = jnp.asarray(value) - mean, covariance.ndim == 3
         columns = jnp.reshape(residual, (-1, self.num_inputs, self.num_outputs or 1))
-        # With one kernel all draws and outputs are columns of one matrix.
+        # With one kernel, all draws and outputs are columns of one matrix.
         columns = columns.transpose(2, 1, 0) if own else columns.transpose(1, 0, 2).reshape(1, self.num_inputs, -1)
         jittered = linalg.add_jitter(covariance if own else covariance[None], self.covariance_jitter)
         each = log_normal(columns, jittered)
@@ -101,7 +102,7 @@ class ProcessAtInputs(dist.Distribution):
         return jnp.reshape(jnp.sum(each, axis=0), draws) - count * LOG_2PI / 2
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
-        """Variances of the prior, which set the scale of rounding errors in every covariance computed from it."""
+        """Variances of the prior, which set the scale of rounding errors in every covariance computed from them."""
         checks.unwritten(self, "_prior_variance()")
 
     @property
@@ -151,10 +152,10 @@ class ProcessAtInputs(dist.Distribution):
 class GaussianProcess(KnowsRanks, ProcessAtInputs):
     """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
 
-    Unobserved, ``numpyro.sample("f", GaussianProcess(kernel, X))``, it is a latent function. It can be drawn from the
-    prior, has an exact density (so a small model runs under NUTS, best :func:`~gpzoo.inference.whitened`), and can be
-    approximated by :class:`~gpzoo.inference.InducingGuide`. Observed (``obs=y``), it is exact GP regression: the noise
-    is in the kernel (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
+    An unobserved site, ``numpyro.sample("f", GaussianProcess(kernel, X))``, is a latent function. It can be drawn from
+    the prior. It has an exact density, so that a small model runs under NUTS, best :func:`~gpzoo.inference.whitened`.
+    And :class:`~gpzoo.inference.InducingGuide` can approximate it. An observed site (``obs=y``) is exact GP regression:
+    the noise is in the kernel (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
 
     Example:
         >>> import jax, numpy as np
@@ -170,16 +171,16 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     Args:
         kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
-        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output. The value of another GP site, of
-            which a deep GP is made, is drawn: :func:`~gpzoo.draws`.
-        mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. It is known only
-            at ``X``, so that inducing variables always belong to the zero-mean part of the process. The value of
-            another GP site is drawn; to add two sites exactly, add their values, ``f + g``.
-        num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number ``[N, D]``.
-        jitter: absolute jitter on covariance diagonals; ``None`` for what factorisations need
+        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output. The value of another GP site, as in
+            a deep GP, is drawn first: :func:`~gpzoo.draws`.
+        mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. The mean is
+            known only at ``X``, so inducing variables always belong to the zero-mean part of the process. The value of
+            another GP site is drawn first; to add two sites exactly, add their values, ``f + g``.
+        num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number gives ``[N, D]``.
+        jitter: absolute jitter on covariance diagonals; ``None`` for the jitter that factorisations need
             (:func:`gpzoo.linalg.factorise.needed_jitter`).
         per_row: whether a row of the data has several inputs, such as an image's patches: inputs are ``[N, P, ...]``
-            and values ``[N, P]`` or ``[N, P, D]``. Under guides such a site is always drawn, jointly within a row.
+            and values ``[N, P]`` or ``[N, P, D]``. Under guides, such a site is always drawn, jointly within a row.
 
     Raises:
         ValueError: if inputs have the wrong rank, are empty or not finite; if the mean does not broadcast; if
@@ -271,7 +272,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     @property
     def rows_of_inputs(self) -> Float[Array, "N ..."]:
-        """The inputs, ``[N, P, ...]`` where a row has several; ``[D, N, ...]`` where each output has its own."""
+        """The inputs, ``[N, P, ...]`` if a row has several, or ``[D, N, ...]`` if each output has its own."""
         return self.X if self.in_row is None else self.X.reshape(-1, self.in_row, *self.X.shape[1:])
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
@@ -279,7 +280,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     @property
     def covariance_jitter(self) -> float | Array:
-        """The jitter on the covariance of all inputs, absolute: what was given, or else what it needs."""
+        """The absolute jitter on the covariance of all inputs: the given one, or else the one that it needs."""
         return self.kernel.jitter(self.X) if self.jitter is None else self.jitter
 
     @property

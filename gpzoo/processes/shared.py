@@ -1,4 +1,4 @@
-"""Noise that the marginals of several GP sites share, by which the variance of their sum is known."""
+"""Noise that the marginals of several GP sites share, from which the variance of their sum follows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpzoo.linalg.operators import total
 class SharedNoise(Fields):
     """The part of a value ``f`` that depends on standard normal noise ``e_s`` of several sources.
 
-    It is ``sum_s loads_s[:, n, k]^T e_s``, with one ``e_s`` for all outputs or, where these are apart, one for each.
-    What data have taken from prior variances are sources as well, whose products count less than nothing.
+    This part is ``sum_s loads_s[:, n, k]^T e_s``, with one ``e_s`` for all outputs or, if outputs are apart, one for
+    each output. The variance that data have taken from the prior is a source too, whose products are subtracted.
 
     Attributes:
         loads: ``[M_s, N, K]`` for each source.
-        sources: their names.
-        apart: whether each output has noise of its own.
-        taken: the names of those whose variances and covariances are taken away.
+        sources: names of the sources.
+        apart: whether each output has its own noise.
+        taken: names of the sources whose variances and covariances are subtracted.
     """
 
     loads: tuple[Float[Array, "_ N K"], ...]
@@ -33,27 +33,27 @@ class SharedNoise(Fields):
 
     @classmethod
     def of(cls, factors: Mapping[str, Float[Array, "K _ N"]], apart: bool, taken: bool = False) -> Self:
-        """The part of a site's own value, of which ``factors`` are by source."""
+        """The part of a site's own value, from its ``factors`` by source."""
         loads, sources = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values()), tuple(factors)
         return cls(loads, sources, apart, frozenset(sources if taken else ()))
 
     def variance(self) -> Float[Array, "N K"]:
-        """Of every entry; less than nothing of what data take away."""
+        """The variance of every entry, with a minus for what data take away."""
         return self._signed(lambda x: jnp.sum(jnp.square(x), axis=0))
 
     def covariance(self) -> Float[Array, "N K K"]:
-        """Of the outputs of every row."""
+        """The covariance of the outputs of every row."""
         if self.apart:
             return self.variance()[..., None] * jnp.eye(self.loads[0].shape[-1], dtype=self.loads[0].dtype)
         return self._signed(lambda x: jnp.einsum("mnk,mnl->nkl", x, x))
 
     def _signed(self, product: Callable[[Array], Array]) -> Array:
-        """Products of all loads with themselves, those that are taken away with a minus."""
+        """The sum of the products of all loads with themselves, with a minus for sources in ``taken``."""
         each = zip(self.sources, map(product, self.loads), strict=True)
         return total(-x if source in self.taken else x for source, x in each)
 
     def beside(self, variance: Float[Array, "N *K"]) -> Float[Array, "N *K"]:
-        """The variance of ``f``, of which ``variance`` is not shared: rounding may leave less than nothing of it."""
+        """The variance of ``f``, of which ``variance`` is not shared; it stays positive in spite of rounding."""
         found = variance + self.variance().reshape(variance.shape)
         return jnp.maximum(found, jnp.finfo(found.dtype).eps * variance) if self.taken else found
 
@@ -68,7 +68,7 @@ class SharedNoise(Fields):
     # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
 
     def scaled(self, c: Any) -> Self:
-        """The part of ``f * c``, of a number or rank two."""
+        """The part of ``f * c``; ``c`` is a number or has rank two."""
         return self._with_fields(loads=tuple(x * c for x in self.loads))
 
     def rows(self, index: Any) -> Self:

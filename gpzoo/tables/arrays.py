@@ -19,11 +19,11 @@ from gpzoo.tables.table import ColumnGroup, Table
 
 
 class ArrayTable(Table):
-    """NumPy arrays with one row per datum, in memory or mapped from files with :class:`numpy.memmap`.
+    """A table of NumPy arrays with one row per datum, in memory or mapped from files with :class:`numpy.memmap`.
 
-    Mapped arrays (and views of them, such as ``data[:, :8]``) are never copied whole. Their rows are read from the file
-    and not through the mapping, because its pages would stay in the process's memory. The mapping is used only if rows
-    are not contiguous in the file (Fortran order).
+    Mapped arrays (and views of them, such as ``data[:, :8]``) are never copied whole. The table reads their rows from
+    the file and not through the mapping, because the mapping's pages would stay in the process's memory. It uses the
+    mapping only if rows are not contiguous in the file (Fortran order).
 
     Example:
         >>> import numpy as np
@@ -35,7 +35,7 @@ class ArrayTable(Table):
     Args:
         *arrays: ``[N, ...]``, one per argument of the model, inputs first, the target last.
         block_size: number of rows of a block.
-        dtype: dtype of floating-point arrays; ``None`` to keep their own. Integers (classes) are not converted.
+        dtype: dtype of floating-point arrays; ``None`` keeps the dtype of each. Integers (classes) are not converted.
 
     Raises:
         TypeError: if an array does not hold real numbers, or ``dtype`` is not floating.
@@ -98,7 +98,7 @@ def floating(dtype: Any) -> np.dtype:
     """The dtype, if it is floating.
 
     Raises:
-        TypeError: if it is not.
+        TypeError: if the dtype is not floating.
     """
     checks.refuse(np.dtype(dtype).kind != "f", f"dtype must be floating, got {dtype}.", TypeError)
     return np.dtype(dtype)
@@ -125,19 +125,19 @@ class _Place(NamedTuple):
 
 
 def _place(array: np.ndarray) -> _Place | None:
-    """The place of a mapped array or of a view of one; ``None`` if it is in memory or not in the order of rows."""
+    """The place of a mapped array or of its view; ``None`` if it is in memory or not in the order of rows."""
     owner, mapped = array, None
     while isinstance(owner, np.ndarray):
         if isinstance(owner, np.memmap) and owner.filename is not None:
             mapped = owner
         owner = owner.base
     row_bytes = array.itemsize + sum((n - 1) * step for n, step in zip(array.shape[1:], array.strides[1:], strict=True))
-    # With whole pages between two rows, as in a view of every thousandth row, the mapping reads less.
+    # If whole pages lie between two rows, as in a view of every thousandth row, the mapping reads less.
     ordered = min(array.strides) >= 0 and row_bytes <= array.strides[0] <= row_bytes + mmap.PAGESIZE
     # A copy-on-write mapping may differ from its file.
     if mapped is None or mapped.mode == "c" or not isinstance(owner, mmap.mmap) or not ordered:
         return None
-    # A view keeps its parent's ``offset``, so that only its address tells where its rows start.
+    # A view keeps its parent's ``offset``, so only the view's address tells where its rows start.
     begin = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
     inside = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     return _Place(str(mapped.filename), begin + inside, row_bytes)

@@ -35,15 +35,15 @@ def opened(path: Path, most: int | None, digest: str | None = None, method: str 
     Args:
         path: the file, or a link to it.
         most: largest number of bytes; ``None`` only for the user's own table, which is read block by block.
-        digest: its expected digest; ``None`` if that is not known.
+        digest: the file's expected digest; ``None`` if it is not known.
         method: the digest's method, a name in ``hashlib``.
 
     Raises:
-        DatasetError: if it is not a regular file (pipes and devices are refused at once), is larger, has another digest
-            or cannot be read.
+        DatasetError: if the file is not a regular file (pipes and devices are refused at once), is larger, has another
+            digest or cannot be read.
     """
     try:
-        # Checked before opening, which can have effects on a device, and after it, as the file may have been replaced.
+        # Checked before opening, which can affect a device, and after opening, because the file may have been replaced.
         _regular(path, os.stat(path), most, digest, method)
         stream = open(os.fspath(path), "rb", opener=_open_without_waiting)
     except (OSError, ValueError) as error:
@@ -87,10 +87,10 @@ def unlike(what: Path, expected: str, found: str) -> DatasetError:
 
 
 def checksum(path: Path, stream: BufferedReader, method: str = "sha256") -> str:
-    """The digest of an open file, read in pieces; it is rewound afterwards.
+    """The digest of an open file, read in pieces; the file is rewound afterwards.
 
     Raises:
-        DatasetError: if it cannot be read.
+        DatasetError: if the file cannot be read.
     """
     try:
         stream.seek(0)

@@ -14,7 +14,7 @@ from gpzoo.tables.table import Table
 
 
 def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
-    """Hold out random rows of a table, drawn without replacement; only these rows are read.
+    """Hold out random rows of a table, drawn without replacement; the function reads only these rows.
 
     Example:
         >>> import numpy as np

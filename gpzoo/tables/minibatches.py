@@ -1,4 +1,4 @@
-"""Minibatches of a table, in a random order, read ahead of the device."""
+"""Minibatches of a table in a random order, read ahead of the device."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gpzoo.tables.table import Table, empty
 
 
 class Minibatches:
-    """Minibatches of a table in a random order that is a function of ``(table, batch_size, seed, window)`` alone.
+    """Minibatches of a table in a random order, which depends only on ``(table, batch_size, seed, window)``.
 
     Every epoch visits the blocks in a new random order, cuts that order into windows and shuffles the rows of each
-    window; minibatches are cut from the result, and the rows of each stand in the order of their blocks. Windows have
-    at least ``window`` rows and are as even as the blocks allow: they grow to ``window`` rows and two blocks, and a
-    table that does not fill two windows is one window. The ``num_rows % batch_size`` rows at the end of an epoch are
-    left out of it, so that each epoch has ``steps_per_epoch`` steps. To start at any step, only the windows of its rows
-    are read.
+    window. Minibatches are cut from the result, and the rows of a minibatch stand in the order of their blocks. Windows
+    have at least ``window`` rows and are as even as the blocks allow. They grow to ``window`` rows and two blocks, and
+    a table that does not fill two windows is one window.
 
-    One thread reads and shuffles windows ahead. ``read_ahead + 2`` of them are held in memory.
+    An epoch leaves out its last ``num_rows % batch_size`` rows, so that each epoch has ``steps_per_epoch`` steps. To
+    start at any step, only the windows of its rows are read. One thread reads and shuffles windows ahead, and
+    ``read_ahead + 2`` windows are held in memory.
 
     Example:
         >>> import numpy as np
@@ -38,11 +38,12 @@ class Minibatches:
         table: the rows.
         batch_size: number of rows of a minibatch.
         seed: 0 to 2**64 - 1.
-        window: least number of rows that are shuffled together, unless the table has fewer. For a sorted table it
-            should span many blocks.
+        window: least number of rows that are shuffled together, unless the table has fewer. For a sorted table, a
+            window should span many blocks.
         read_ahead: number of windows prepared ahead; 0 to read on demand.
-        part: the rows of each minibatch that are wanted, ``slice(start, stop)``, if not all: of every window only these
-            are held, and only the blocks in which they are are read: about as large a part of the window.
+        part: the rows of each minibatch that are wanted, ``slice(start, stop)``, if not all. Only the wanted rows of a
+            window are held in memory, and only the blocks that contain them are read, which is about the same fraction
+            of the window.
 
     Attributes:
         steps_per_epoch: number of steps that visit the table once, ``num_rows // batch_size``.
@@ -87,9 +88,9 @@ class Minibatches:
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "gpzoo-minibatches")
 
     def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
-        """Minibatches of ``count`` steps, the first of them ``step``: new arrays ``[count, batch_size, ...]``.
+        """Minibatches of ``count`` steps from ``step`` on, as new arrays ``[count, batch_size, ...]``.
 
-        With a ``part``, only its rows of each.
+        With a ``part``, the arrays have only the rows of the part.
 
         Raises:
             DatasetError: if a block cannot be read.
@@ -119,7 +120,7 @@ class Minibatches:
         return tuple(array.reshape(count, self._part, *array.shape[1:]) for array in out)
 
     def close(self) -> None:
-        """End the thread and free the memory; :meth:`take` then raises."""
+        """End the thread and free the memory; afterwards, :meth:`take` raises."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)
@@ -187,7 +188,7 @@ class Minibatches:
         blocks = order.windows[index]
         ends = np.cumsum(self.table.block_rows[blocks])
         shuffled = _random(self.seed, epoch, index + 1).permutation(int(ends[-1]))
-        # The last rows of an epoch, which fill no minibatch, are left out.
+        # The last rows of an epoch do not fill a minibatch and are left out.
         shuffled = shuffled[: self.steps_per_epoch * self.batch_size - order.first(index)]
         rows, places = self._wanted(order, index, shuffled)
         some = self._part < self.batch_size
@@ -203,7 +204,7 @@ class Minibatches:
         return places
 
     def _wanted(self, order: _Order, index: int, shuffled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows of a window are wanted, and their places among all wanted rows of the epoch, in their order."""
+        """The wanted rows of a window, and their places among all wanted rows of the epoch, in order."""
         size, part, start = self.batch_size, self._part, self._start
         head = min(-order.first(index) % size, len(shuffled))
         batch, count = order.first(index) // size, (len(shuffled) - head) // size
@@ -233,11 +234,11 @@ class _Order(NamedTuple):
     batch_size: int
 
     def first(self, index: int) -> int:
-        """The number of rows before a window; after the last, of all."""
+        """The number of rows before a window, or of all rows for the index after the last window."""
         return int(self.ends[index - 1]) if index else 0
 
     def shares(self, batch: int) -> dict[int, np.ndarray]:
-        """The places in a minibatch of each window that it has rows of: evenly spread, so that blocks stay in order."""
+        """The places of each window's rows in a minibatch: evenly spread, so that blocks stay in order."""
         left, chosen = np.arange(self.batch_size), {}
         index = int(np.searchsorted(self.ends, batch * self.batch_size, side="right"))
         while len(left):
@@ -257,5 +258,5 @@ class _Prepared(NamedTuple):
 
 
 def _random(seed: int, epoch: int, stream: int) -> np.random.Generator:
-    # The generator counts in the first words of its counter, so that streams with different last words never overlap.
+    # The generator counts in the first words of its counter, so streams with different last words never overlap.
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=[0, 0, 0, stream]))

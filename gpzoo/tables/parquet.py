@@ -1,7 +1,7 @@
 """Tables in Parquet files, read a block at a time.
 
-``pyarrow.dataset`` finds files and row groups as well. It reads every file by the schema of the first, so that integers
-of a second file came back as doubles, and saves none of the checks below.
+The module does not use ``pyarrow.dataset``, which also finds files and row groups. That reads every file by the schema
+of the first one, so that integers of a second file came back as doubles, and it saves none of the checks below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpzoo.tables.table import ColumnGroup, Table, pieces
 
 
 class ParquetTable(Table):
-    """Columns of Parquet files. A block is a row group, which should have at most a million rows.
+    """A table of columns of Parquet files; a block is a row group, which should have at most a million rows.
 
     Example:
         >>> import pathlib, tempfile, pyarrow as pa, pyarrow.parquet as pq
@@ -36,10 +36,10 @@ class ParquetTable(Table):
                [1.]], dtype=float32), array([2., 3.], dtype=float32))
 
     Args:
-        paths: a file, a folder (all its ``*.parquet``, by name), or a sequence of these.
+        paths: a file, a folder (all its ``*.parquet`` files, by name), or a sequence of files and folders.
         columns: names of the inputs, ``[N, len(columns)]``.
         target: name of the target, ``[N]``; ``None`` for a table of inputs alone.
-        classes: whether the target is integer classes, returned as int32, and not a real number.
+        classes: whether the target has integer classes, returned as int32, instead of real numbers.
         dtype: dtype of inputs and of a real target. Moments are computed in the precision of the files.
 
     Raises:
@@ -162,7 +162,7 @@ def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
 
     Raises:
         ValueError: if there is not exactly one column of that name.
-        TypeError: if it does not hold numbers; with ``integer``, if it does not hold integers.
+        TypeError: if the column does not hold numbers; with ``integer``, if it does not hold integers.
     """
     import pyarrow as pa
 

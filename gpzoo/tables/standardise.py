@@ -28,7 +28,7 @@ class Moments:
         (True, 2, (2.0,), (1.0,))
 
     Attributes:
-        num_rows: number of rows in their computation.
+        num_rows: number of rows from which the moments were computed.
         mean: one float64 array of the shape of a row (a float for ``()``) per group; ``None`` for groups left out.
         std: standard deviations of the rows (divisor ``N``), shaped like ``mean``; exactly 0 for a constant column.
     """
@@ -39,10 +39,10 @@ class Moments:
 
 
 def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
-    """Means and standard deviations in one pass over a table, in float64.
+    """Means and standard deviations of a table's columns, in one pass and in float64.
 
-    Pieces are centred on their own means and merged with the update of Chan, Golub and LeVeque (1979). This avoids
-    cancellation, even if means are much larger than deviations.
+    The computation centres pieces of rows on their own means and merges them with the update of Chan, Golub and LeVeque
+    (1979). This avoids cancellation, even if means are much larger than deviations.
 
     Example:
         >>> import numpy as np
@@ -52,8 +52,8 @@ def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
         ((array([1., 5.]), 1.5), (array([1., 0.]), 0.5))
 
     Args:
-        table: read block by block, once.
-        groups: positions of the groups; ``None`` for all.
+        table: the table, which is read once, block by block.
+        groups: positions of the groups; ``None`` for all groups.
 
     Raises:
         DatasetError: if a block cannot be read.
@@ -86,7 +86,7 @@ class _Running:
         columns = rows.reshape(len(rows), -1).T.astype(np.float64, order="C")
         if self.first is None:
             self.first = columns[:, 0].copy()
-        # Distances from the first row: with means far from 0, merged results would lose digits to rounding.
+        # Distances from the first row, because merged results would lose digits to rounding if means are far from 0.
         columns -= self.first[:, None]
         if not self.varies.all():
             self.varies |= columns.any(axis=1)
@@ -121,8 +121,8 @@ class Standardised(Table):
         std: as ``mean``. A column with deviation 0 carries no information and becomes 0.
 
     Attributes:
-        mean: as given. In original units a standardised target ``y`` (the last group) is ``mean[-1] + std[-1] * y``, an
-            RMSE is ``std[-1]`` times the standardised one, and a log density is lower by ``log(std[-1])``.
+        mean: as given. In original units, a standardised target ``y`` (the last group) is ``mean[-1] + std[-1] * y``,
+            an RMSE is ``std[-1]`` times the standardised RMSE, and a log density is lower by ``log(std[-1])``.
         std: as given.
 
     Raises:
@@ -149,7 +149,10 @@ class Standardised(Table):
         self.groups = tuple(groups)
 
     def apply(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Shift and scale other rows, such as test inputs, like this table's: one array for each of the first groups.
+        """Shift and scale other rows, such as test inputs, like the rows of this table.
+
+        Args:
+            *arrays: one array for each of the first groups.
 
         Raises:
             ValueError: if there are more arrays than groups, or rows have another shape.
@@ -171,7 +174,7 @@ class Standardised(Table):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Plain values that identify this table: those of the inner table, and a checksum of the moments."""
+        """Plain values that identify this table: the inner table's fingerprint, and a checksum of the moments."""
         digest = hashlib.sha256()
         for values in (*self.mean, *self.std):
             digest.update(b"None" if values is None else np.asarray(values, "<f8").tobytes())
@@ -188,10 +191,10 @@ class Standardised(Table):
 
 
 def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Sequence[int] = ()) -> Standardised:
-    """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over it.
+    """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over the table.
 
-    As in a data set's ``standardised``, a constant input column becomes 0, a constant target is only shifted, and a
-    target of integer classes is unchanged.
+    A constant input column becomes 0, a constant target is only shifted, and a target of integer classes is unchanged,
+    as in a data set's ``standardised``.
 
     Example:
         >>> import numpy as np
@@ -201,8 +204,8 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
         (array([2., 3.]), array([-1.22,  0.  ,  1.22]))
 
     Args:
-        table: inputs first, the target last; a table of one group has inputs only.
-        groups: positions of the groups to standardise; ``None`` for all but integer classes.
+        table: the table, with inputs first and the target last; a table of one group has inputs only.
+        groups: positions of the groups to standardise; ``None`` for all groups but integer classes.
         keep: columns of the inputs (the first group) that stay as they are, such as codes of categories: their mean
             counts as 0 and their deviation as 1.
 

@@ -1,4 +1,4 @@
-"""The base class of tables: groups of columns, read in blocks of rows, so that they need not fit into memory."""
+"""The base class of tables: groups of columns, read in blocks of rows, which need not fit into memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SEEN_BYTES = 2**27
 
 
 class ColumnGroup(NamedTuple):
-    """The columns that are one argument of a model: ``n`` rows of them are an array ``[n, *shape]``.
+    """The columns that form one argument of a model: ``n`` rows of these columns are an array ``[n, *shape]``.
 
     Example:
         >>> import numpy as np
@@ -43,7 +43,7 @@ class ColumnGroup(NamedTuple):
 
 
 class Table(ABC):
-    """Rows in memory or on disk, read in blocks of contiguous rows.
+    """The base class of tables: rows in memory or on disk, read in blocks of contiguous rows.
 
     A subclass sets ``groups`` and ``block_rows`` and defines :meth:`stored`.
 
@@ -113,13 +113,13 @@ class Table(ABC):
         return self.rows(self.in_blocks(np.arange(rows)))
 
     def in_blocks(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The numbers of rows, in ascending order, as numbers within each block."""
+        """Numbers of rows of the table, in ascending order, as numbers of rows within each block."""
         ends = np.cumsum(self.block_rows)
         parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
         return [part - (end - size) for part, end, size in zip(parts, ends, self.block_rows, strict=True)]
 
     def rows(self, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Some rows of each block, one array per group; blocks without such rows are not read."""
+        """Some rows of each block, one array per group; blocks without chosen rows are not read."""
         out, filled = empty(self.groups, sum(map(len, parts))), 0
         for block, part in enumerate(parts):
             for target, array in zip(out, self.read(block) if len(part) else (), strict=False):
@@ -129,10 +129,10 @@ class Table(ABC):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Plain values that identify this table; its first and last rows are read, 128 MB of each.
+        """Plain values that identify this table, from its first and last rows, 128 MB of each.
 
-        Rows between them are not read, as ``"seen"`` says. Tables that differ only there have the same fingerprint,
-        unless the layout of their blocks differs, such as their compressed sizes.
+        Rows between them are not read, as ``"seen"`` says. Tables that differ only in these rows have the same
+        fingerprint, unless the layout of their blocks differs, such as their compressed sizes.
         """
         digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
         row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)

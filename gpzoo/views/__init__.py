@@ -1,4 +1,4 @@
-"""Views: maps from an input to the vectors that a base process responds to, or distributions over such maps."""
+"""Views: maps from an input to the vectors that a base process takes, or distributions over such maps."""
 
 from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.images import Affine, Deformation, Rotation

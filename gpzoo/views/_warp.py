@@ -15,9 +15,9 @@ _TOLERANCE = 1e-3
 def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "*shape"]) -> Float[Array, "*shape _"]:
     """Values of an image between its pixels; zero outside the pixels' centres, as in spatial transformers.
 
-    Equal to ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, except that positions at most
-    a thousandth of a pixel outside count as on the border. Derivatives with respect to the image and the positions are
-    those of the interpolating surface; they ignore its jump to zero at the border.
+    The result equals ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, except that
+    positions at most a thousandth of a pixel outside count as on the border. Derivatives with respect to the image and
+    the positions are the derivatives of the interpolating surface; they ignore its jump to zero at the border.
 
     Args:
         image: ``[H, W, C]``, at least two pixels high and wide.
@@ -50,7 +50,7 @@ def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> 
     Args:
         parameters: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
             everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
-        aspect: height over width, between the centres of the outer pixels, which keeps angles those of the image.
+        aspect: height over width, between the centres of the outer pixels, so that angles are angles of the image.
     """
     rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
     angle = rotation * (jnp.pi / 180)
@@ -69,8 +69,8 @@ def affine_positions(
     Args:
         matrix: maps ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
             and ``y`` down, from -1 to 1 between the centres of the outer pixels.
-        height: of the image, in pixels.
-        width: of the image.
+        height: height of the image, in pixels.
+        width: width of the image, in pixels.
 
     Returns:
         Rows and columns, in pixels.
@@ -89,7 +89,7 @@ def smooth_displacements(
     A Gaussian filter smooths white noise; it is normalised so that the distribution is the same for all pixels.
 
     Args:
-        noise: standard normal, for rows and columns.
+        noise: standard normal numbers, for rows and columns.
         amplitude: standard deviation of a displacement along each axis, in pixels.
         smoothness: standard deviation of the filter, in pixels.
 

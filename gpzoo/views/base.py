@@ -1,4 +1,4 @@
-"""The base classes of views: maps from an input to vectors for a base process, and distributions over such maps."""
+"""Base classes of views: maps from an input to vectors for a base process, and distributions over such maps."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class View(Fields):
 
 
 class Composed(View):
-    """Views of views: ``outer`` is applied to an input, then ``inner`` to every result, whose order is kept.
+    """Views of views: ``outer`` is applied to an input, and then ``inner`` to every result, in order.
 
-    A convolution under an orbit, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))``,
-    has the patches of all rotated images. :func:`gpzoo.kernels.Invariant` makes such views.
+    For example, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))`` gives the patches of
+    all rotated images, for a convolution under an orbit. :func:`gpzoo.kernels.Invariant` makes such views.
 
     Args:
         outer: view of inputs; its views have the shape of an input.
@@ -93,7 +93,7 @@ class Composed(View):
 
     @property
     def num_views(self) -> int:
-        """The product of both numbers of views."""
+        """The product of the two numbers of views."""
         return self.outer.num_views * self.inner.num_views
 
     @property
@@ -126,12 +126,12 @@ def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> t
 class SampledView(Fields):
     """A distribution of views of an input (learning invariances, eq. 8).
 
-    A subclass defines :meth:`noise`, the parameter-free randomness of a view, and :meth:`transform`, its effect on an
-    input. Its annotated fields are its parameters.
+    A subclass defines :meth:`noise`, the parameter-free randomness of a view, and :meth:`transform`, the effect of this
+    randomness on an input. The annotated fields of the subclass are its parameters.
 
     Inducing variables live in the space of one flattened view, whether inputs are images or vectors:
     ``unique_patches(100)`` starts them at views of the data, ``InducingPatches(Z)`` at any ``Z [M, view_size]``. For
-    views that are given rather than drawn, such as those of a data file, override :meth:`sample`.
+    views that are given rather than drawn, such as views from a data file, override :meth:`sample`.
 
     Example:
         >>> import jax, numpy as np
@@ -250,7 +250,7 @@ def check_shape(X: Array | np.ndarray, input_shape: tuple[int, ...], hint: str =
 
 
 class FixedViews(View):
-    """The views of a :class:`SampledView` under given transformations, which every input shares.
+    """The views of a :class:`SampledView` under given transformations, which are the same for every input.
 
     Args:
         sampled: the sampled view.

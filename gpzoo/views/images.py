@@ -1,4 +1,4 @@
-"""Transformations of images as sampled views: affine maps, rotations, deformations, with learnable parameters."""
+"""Transformations of images as sampled views, with learnable parameters: affine maps, rotations and deformations."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Affine(SampledView):
         low: ``[6]``: rotation (degrees, counter-clockwise), scale along the width and the height (2 shows everything at
             half the size), shear, shift right and down (halves of the width and height). With ``raw=True``, entries of
             the matrix, row by row: it maps ``(x, y, 1)`` of the output, from -1 to 1, to its origin in the image.
-        high: ``[6]``, the other bounds; equal to ``low`` where a parameter is fixed.
-        raw: whether the bounds are those of the matrix entries, not of the parameters.
+        high: ``[6]``, the upper bounds; equal to ``low`` if a parameter is fixed.
+        raw: whether the bounds are bounds of the matrix entries, not of the parameters.
         num_views: number of views per input and step in training.
         num_fixed: number of views in prediction.
 
@@ -113,8 +113,8 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
 class Deformation(Affine):
     """Images under smooth local displacements, after a small affine map (learning invariances, section 5).
 
-    The paper takes those of infiniteMNIST (Loosli et al. 2007), which are others: they add multiples of an image's
-    tangents, of its thickness too. Here pixels move by one smooth random field.
+    The paper uses other displacements, those of infiniteMNIST (Loosli et al. 2007), which add multiples of an image's
+    tangents, including the tangent of its thickness. Here, pixels move by one smooth random field.
 
     Example:
         >>> import jax, numpy as np
@@ -166,7 +166,7 @@ class Deformation(Affine):
     def noise(
         self, key: PRNGKeyArray, num_views: int
     ) -> tuple[Float[Array, "{num_views} 6"], Float[Array, "{num_views} 2 H W"]]:
-        """Uniform numbers for the affine map, standard normal ones for the displacements."""
+        """Uniform numbers for the affine map, and standard normal numbers for the displacements."""
         key_affine, key_field = random.split(key)
         field = random.normal(key_field, (num_views, 2, *self.input_shape[:2]), self.amplitude.dtype)
         return super().noise(key_affine, num_views), field

@@ -18,11 +18,12 @@ from gpzoo.views.base import SampledView, View, check_shape, whole_sizes
 class Orbit(View):
     """The orbit of an input under transformations that move its entries: rotations, flips, shifts, permutations.
 
-    The views of a kernel that is invariant to a finite group (convolutional GPs, appendix D.2, eq. D.29): with every
-    element of the group among the transformations, ``DoubleSum(base, Orbit(...))`` is the prior of functions that do
-    not change when their input is transformed. Views are flattened inputs.
+    Orbits are the views of a kernel that is invariant to a finite group (convolutional GPs, appendix D.2, eq. D.29). If
+    the transformations include every element of the group, ``DoubleSum(base, Orbit(...))`` is the prior of functions
+    that do not change when their input is transformed. Views are flattened inputs.
 
-    ``Orbit.of_images((28, 28), rotations=True, shifts=1)``; ``Orbit([(0, 1), (1, 0)])`` for ``f(x, y) = f(y, x)``.
+    Examples are ``Orbit.of_images((28, 28), rotations=True, shifts=1)``, and ``Orbit([(0, 1), (1, 0)])`` for
+    ``f(x, y) = f(y, x)``.
 
     Example:
         >>> import numpy as np
@@ -32,7 +33,7 @@ class Orbit(View):
 
     Args:
         table: ``[P, size]`` integers: entry ``i`` of view ``p`` is entry ``table[p, i]`` of the flattened input, or
-            zero for -1. Equal rows count once.
+            zero if the table has -1. Equal rows count once.
         input_shape: shape of one input; a vector if ``None``.
 
     Raises:
@@ -76,8 +77,8 @@ class Orbit(View):
             image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
             rotations: whether to rotate by multiples of 90 degrees; images must be square.
             flips: whether to flip left to right, and top to bottom.
-            shifts: largest shift along both axes, in pixels; pixels from outside the image are zero. Invariance to
-                shifts is thus only up to the pixels that leave the image.
+            shifts: largest shift along both axes, in pixels; pixels from outside the image are zero. The kernel is
+                therefore invariant to shifts only up to the pixels that leave the image.
 
         Raises:
             ValueError: if images to be rotated are not square, or a shift is as long as the image.
@@ -129,7 +130,7 @@ class Orbit(View):
 
 def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Array, "N P e"]:
     """Entries ``table [P, e]`` of rows, zero where the table has -1."""
-    # In jnp.take -1 would count from the end; one past the last index gives the fill value.
+    # In jnp.take, -1 would count from the end, but one past the last index gives the fill value.
     inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
     return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
 
@@ -140,7 +141,7 @@ def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Arra
 class Subsampled(SampledView):
     """Some views of a finite orbit, drawn without replacement (learning invariances, section 4.4 and appendix B).
 
-    Estimates are of the whole orbit's kernel; they are exact if ``num_views`` is the size of the orbit.
+    These views estimate the kernel of the whole orbit; the estimates are exact if ``num_views`` is the orbit's size.
 
     Example:
         >>> from gpzoo import Orbit, Subsampled
@@ -151,7 +152,7 @@ class Subsampled(SampledView):
     Args:
         orbit: the whole orbit.
         num_views: number of views per input and step in training.
-        num_fixed: number of views in prediction; ``None`` for all.
+        num_fixed: number of views in prediction; ``None`` for all views.
 
     Raises:
         TypeError: if ``orbit`` is not an :class:`~gpzoo.Orbit`.

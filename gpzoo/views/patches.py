@@ -18,13 +18,13 @@ from gpzoo.views.base import View, whole_sizes
 class Patches(View):
     """All patches of an image that lie inside it, at a stride (convolutional GPs, sections 3 and 4.4).
 
-    Positions run row by row, and each patch is flattened row by row. There are ``A = (H - h) // stride + 1`` of them
-    downwards and ``B = (W - w) // stride + 1`` across. Three treatments of colour:
+    Positions run row by row, and each patch is flattened row by row. There are ``A = (H - h) // stride + 1`` positions
+    downwards and ``B = (W - w) // stride + 1`` across. There are three treatments of colour:
 
     * ``"separate"``: the patches of every channel are separate views. View ``c * (P / C) + position`` is the patch of
-      channel ``c``, so ``P = C A B``, views of size ``h w``;
-    * ``"joint"``: a view is a patch of all channels together, its pixels one channel after the other: the columns
-      ``c h w`` to ``(c + 1) h w`` are channel ``c``. ``P = A B``, views of size ``C h w``;
+      channel ``c``. There are ``P = C A B`` views of size ``h w``;
+    * ``"joint"``: a view is a patch of all channels together, with its pixels ordered by channel: the columns ``c h w``
+      to ``(c + 1) h w`` are channel ``c``. There are ``P = A B`` views of size ``C h w``;
     * a number: the patches of that channel alone.
 
     Example:
@@ -38,8 +38,8 @@ class Patches(View):
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
-        places: whether two more columns say where the patch lies: 0 at the top and 1 at the bottom, 0 at the left and 1
-            at the right.
+        places: whether two more columns give the place of the patch: 0 at the top and 1 at the bottom, 0 at the left
+            and 1 at the right.
         stride: pixels from one patch to the next, in both directions.
 
     Raises:
@@ -92,18 +92,18 @@ class Patches(View):
 
     @property
     def num_views(self) -> int:
-        """Number of patches per image, ``P``; separate channels are added up."""
+        """Number of patches per image, ``P``, over all channels if these are separate."""
         A, B = self.positions
         return (self.image_shape[2] if self.channels == "separate" else 1) * A * B
 
     @property
     def view_size(self) -> int:
-        """Size of a patch: ``h w``, or ``C h w`` with joint channels; with places two more."""
+        """Size of a patch: ``h w``, or ``C h w`` with joint channels; two more with ``places``."""
         return self.num_pixels + 2 * self.places
 
     @property
     def num_pixels(self) -> int:
-        """The columns of a view that are pixels, the first ones."""
+        """The number of columns of a view that are pixels; these come first."""
         return (self.image_shape[2] if self.channels == "joint" else 1) * self.patch_shape[0] * self.patch_shape[1]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:

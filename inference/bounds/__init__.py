@@ -1,1 +1,1 @@
-"""Objectives, and densities of data from which GP sites are integrated out."""
+"""Objectives of a training, and densities of data from which GP sites are integrated out."""

@@ -32,11 +32,11 @@ from gpzoo.posteriors.coupled import Coupled, rows_of_root
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: Most rows whose covariances with the inducing variables are held at once, where the backend would take more.
+#: Most rows whose covariances with the inducing variables are held at once, if the backend would take more.
 _MOST_ROWS = 2**17
 
-#: Largest rounding errors of ``B``, whose eigenvalues are 1 or more, without a warning. At a tenth the
-#: bound of energy, kin8nm and naval was off by up to 70 nats, at ten by thousands (M 100, float32 against float64).
+#: Largest rounding errors of ``B``, whose eigenvalues are 1 or more, without a warning. At a tenth, the bound of
+#: energy, kin8nm and naval was off by up to 70 nats; at ten, by thousands (M 100, float32 against float64).
 _MOST_LOST = 0.1
 
 _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
@@ -46,7 +46,7 @@ Moments: TypeAlias = Mapping[str, Float[Array, "N *D"]]
 
 
 class Between(NamedTuple):
-    """Bounds of the log evidence, in nats: what it is at ``least``, and at ``most``."""
+    """Lower and upper bound of the log evidence, in nats: ``least`` and ``most``."""
 
     least: Float[Array, ""]
     most: Float[Array, ""]
@@ -55,10 +55,10 @@ class Between(NamedTuple):
 class CollapsedELBO(GaussianProcessELBO):
     """Evidence lower bound at the optimal ``q(u)``, which is known in closed form: an objective for Gaussian data.
 
-    For programs whose data are Gaussian around an affine map of their latent GP site ``f`` that keeps its outputs
-    apart: ``f``, ``f * c + b``, ``f @ A`` with orthogonal rows of ``A`` and one noise; masked data, noise per row and
-    several data sites are allowed. Their terms are then, with ``mu`` and ``v`` the means and variances of ``f`` and
-    ``mu0`` the prior's mean,
+    It is for programs whose data are Gaussian around an affine map of their latent GP site ``f`` that keeps its outputs
+    apart: ``f``, ``f * c + b``, ``f @ A`` with orthogonal rows of ``A`` and one noise. Masked data, noise per row and
+    several data sites are allowed. With ``mu`` and ``v`` the means and variances of ``f`` and ``mu0`` the prior's mean,
+    the terms of the data are
 
     ``l(mu, v) = l0 + sum_nd [b_nd (mu_nd - mu0_nd) - beta_nd ((mu_nd - mu0_nd)^2 + v_nd) / 2]``,
 
@@ -67,16 +67,18 @@ class CollapsedELBO(GaussianProcessELBO):
 
     ``l0 + (b^T A^T B^-1 A b - log |B| - sum_n beta_n d_n) / 2``
 
-    and ``q(v) = N(B^-1 A b, B^-1)`` its ``q``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Several sites that the
-    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other, and where it mixes
-    their outputs, ``f @ A + g``, with those of all outputs. Other latent sites are points, whose priors are part of the
-    bound. What is left to train are hyperparameters and inducing variables, by :func:`~gpzoo.inference.lbfgs` or any
-    optax optimiser, on all rows in every step. Rows are summed over in chunks: memory grows with their number like the
-    data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in ``<site>_mean`` and ``<site>_scale`` (and
-    ``<site>_cross``); after ``svi.run`` it is :meth:`optimal` that gives it.
+    and its ``q`` is ``q(v) = N(B^-1 A b, B^-1)``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Several sites that the
+    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other. If the program mixes
+    their outputs, ``f @ A + g``, the rows are those of all outputs. Other latent sites are points, and their priors are
+    part of the bound.
 
-    The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. Whether the terms
-    are quadratic is told from their numbers: where not, the bound is NaN inside ``jit``, and :func:`fit`, before its
+    Only hyperparameters and inducing variables are left to train, by :func:`~gpzoo.inference.lbfgs` or any optax
+    optimiser, on all rows in every step. Rows are summed over in chunks: memory grows with the number of rows only as
+    the data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in ``<site>_mean`` and ``<site>_scale``
+    (and ``<site>_cross``); after ``svi.run``, :meth:`optimal` gives it.
+
+    The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. The numbers of the
+    terms tell whether they are quadratic. If they are not, the bound is NaN inside ``jit``; :func:`fit`, before its
     first step, and :meth:`optimal` raise the error that says why.
 
     Example:
@@ -93,14 +95,14 @@ class CollapsedELBO(GaussianProcessELBO):
         (True, (8, 8))
 
     Raises:
-        ValueError: naming the reason, for any other program or guide: no latent GP site, or several without one ``q``
-            (``InducingGuide(coupled=...)``) or with other numbers of rows; a site that is drawn, or whose kernel
-            samples views; ``hyperparameters="normal"``; inducing variables on a grid; a covariance that is not full;
-            minibatches; a GP site inside ``handlers.scale``.
+        ValueError: naming the reason, for any other program or guide: no latent GP site, or several that do not share
+            one ``q`` (``InducingGuide(coupled=...)``) or have different numbers of rows; a site that is drawn, or whose
+            kernel samples views; ``hyperparameters="normal"``; inducing variables on a grid; a covariance that is not
+            full; minibatches; a GP site inside ``handlers.scale``.
     """
 
     needs_all_rows, takes_natural, takes_mesh = True, False, False
-    #: It is one number for all sites.
+    #: The bound is one number for all sites.
     by_site: Any = None
 
     def __init__(self) -> None:
@@ -125,20 +127,20 @@ class CollapsedELBO(GaussianProcessELBO):
         *args: Argument,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The parameters with the optimal ``q(u)`` in place of theirs.
+        """The parameters with the optimal ``q(u)`` in place of their own.
 
         Args:
             params: values of every parameter by name, such as those that ``svi.run`` found.
             guide: the program's guide.
             *args: the program's positional arguments, data included.
-            model_kwargs: its keyword arguments, by name.
+            model_kwargs: the program's keyword arguments, by name.
 
         Returns:
-            ``params``, of which ``<site>_mean``, ``[M]`` or ``[M, D]``, and ``<site>_scale``, ``[M, M]`` or
-            ``[D, M, M]``, are new, and ``<site>_cross`` where several sites have one ``q``.
+            ``params``, in which ``<site>_mean``, ``[M]`` or ``[M, D]``, and ``<site>_scale``, ``[M, M]`` or
+            ``[D, M, M]``, are new, and ``<site>_cross`` if several sites share one ``q``.
 
         Raises:
-            ValueError: see the class; and for terms that are not quadratic in each value of the site by itself.
+            ValueError: see the class; also for terms that are not quadratic in each value of the site by itself.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
@@ -153,24 +155,25 @@ class CollapsedELBO(GaussianProcessELBO):
         *args: Argument,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Between:
-        """What the log evidence is at least and at most, in nats, at these hyperparameters and inducing variables.
+        """Lower and upper bound of the log evidence, in nats, at these hyperparameters and inducing variables.
 
-        What lies between is what more inducing variables could add. ``least`` is the bound of the class. With
-        ``t = sum beta d``, what inducing variables leave of the data in units of their noise, ``most`` is
+        The gap between the bounds is the most that more inducing variables could add. ``least`` is the bound of the
+        class. Let ``t = sum beta d`` be the part of the data that inducing variables do not explain, in units of their
+        noise. Then ``most`` is
 
         ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
 
-        (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). Both are ``log p(y)``
-        where ``t`` is 0; where ``t`` is large, ``most`` says little.
+        (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). If ``t`` is 0, both are
+        ``log p(y)``; if ``t`` is large, ``most`` says little.
 
         Args:
             params: see :meth:`optimal`; any ``q(u)`` gives the same.
             guide: the program's guide.
             *args: the program's positional arguments, data included.
-            model_kwargs: its keyword arguments, by name.
+            model_kwargs: the program's keyword arguments, by name.
 
         Raises:
-            ValueError: see :meth:`optimal`; and for a program that mixes outputs of its sites, ``f @ A + g``.
+            ValueError: see :meth:`optimal`; also for a program that mixes outputs of its sites, ``f @ A + g``.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
@@ -192,11 +195,11 @@ class CollapsedELBO(GaussianProcessELBO):
         return found
 
     def finisher(self, guide: Any, static: dict[str, Any]) -> Callable[[Mapping[str, Any], tuple, dict], dict]:
-        """:meth:`optimal` as a function of ``(params, args, kwargs)`` that were checked, compiled by its first call.
+        """:meth:`optimal` as a function of checked ``(params, args, kwargs)``, compiled by its first call.
 
         Args:
             guide: the program's guide.
-            static: keyword arguments of the program that are no arrays.
+            static: keyword arguments of the program that are not arrays.
         """
 
         def solution(params: dict[str, Any], args: tuple, arrays: dict) -> tuple[_Best, Array, Array]:
@@ -255,7 +258,7 @@ def _warn_if_lost(site: str, lost: Float[Array, ""]) -> None:
 
 
 class _Source(NamedTuple):
-    """The outputs of a site, each of which has a ``q`` by itself, or one output of a site whose outputs have one ``q``.
+    """The outputs of a site, each with its own ``q``, or one output of a site whose outputs share one ``q``.
 
     Attributes:
         site: its name.
@@ -266,15 +269,15 @@ class _Source(NamedTuple):
     column: int | None
 
     def of(self, x: Float[Array, "N *D"]) -> Float[Array, "_ N"]:
-        """Its entries of means or variances."""
+        """The entries of means or variances of this source."""
         return x[None] if x.ndim == 1 else x.T if self.column is None else x[:, self.column][None]
 
     def by_output(self, x: Float[Array, "..."], ndim: int) -> Float[Array, "..."]:
-        """Its entries of what has an axis of outputs, or ``ndim`` others alone."""
+        """The entries of this source in an array with an axis of outputs, or with only ``ndim`` other axes."""
         return x if x.ndim == ndim or self.column is None else x[self.column]
 
     def ones(self, like: Float[Array, "N *D"]) -> Float[Array, "N *D"]:
-        """Means that are one there, and zero elsewhere."""
+        """Means that are one at this source, and zero elsewhere."""
         return jnp.ones_like(like) if like.ndim == 1 or self.column is None else like.at[:, self.column].set(1)
 
 
@@ -282,12 +285,14 @@ class _Expansion(NamedTuple):
     """The terms of a program as a function of the means and variances of its GP sites.
 
     Attributes:
-        value: ``l0``, their sum at the prior's means and no variance, with the terms that do not depend on the sites.
+        value: ``l0``, the sum of the terms at the prior's means and no variance, with the terms that do not depend on
+            the sites.
         b: derivatives with respect to the means there, ``[D, N]`` or ``[1, N]``, by source.
-        beta: negative second derivatives with respect to the means of each two sources in the same row, likewise.
-        quadratic: whether they are quadratic in means, and linear in variances.
-        separate: whether they are sums over the rows and outputs of the sources; only where they are quadratic.
-        mutable_state: of the program.
+        beta: negative second derivatives with respect to the means of each two sources in the same row, with the same
+            shapes.
+        quadratic: whether the terms are quadratic in means, and linear in variances.
+        separate: whether the terms are sums over the rows and outputs of the sources; only if they are quadratic.
+        mutable_state: mutable state of the program.
     """
 
     value: Float[Array, ""]
@@ -332,11 +337,11 @@ class _Terms:
             raise _refusal(reason, "Train without minibatches (no batch_size).")
 
     def _values(self) -> dict[str, Any]:
-        # New containers: networks write into the mutable state that they are handed.
+        # New containers, because networks write into the mutable state that they get.
         return jax.tree.map(lambda x: x, dict(self.params))
 
     def expansion(self) -> _Expansion:
-        """The terms of all sites but the GP sites'."""
+        """The terms of all sites except the GP sites."""
 
         @jax.jit  # the program runs once for all evaluations
         def total(shift: Moments, variance: Moments) -> tuple[Float[Array, ""], Any]:
@@ -354,11 +359,11 @@ class _Terms:
         zeros, shift, first = {}, {}, 1
         for name, posterior in self.posteriors.items():
             zeros[name] = jnp.zeros(posterior.event_shape, dtype)
-            # Sines of whole numbers have no relation to data, and random numbers take a second to compile.
+            # Sines of whole numbers have no relation to the data, and random numbers take a second to compile.
             numbers = jnp.arange(first, first + zeros[name].size, dtype=dtype)
             shift[name], first = jnp.sin(numbers).reshape(zeros[name].shape), first + zeros[name].size
         (value, mutable_state), (b, slope) = both(zeros, zeros)
-        # The same at other means and variances: its value and slopes at the prior's mean tell a quadratic function.
+        # The same at other means and variances: the value and slopes at the prior's mean identify a quadratic function.
         variance = jax.tree.map(jnp.square, shift)
         (other, _), (b_there, slope_there) = both(shift, variance)
         beta = {(source, source): -2 * source.of(slope[source.site]) for source in sources}
@@ -395,7 +400,7 @@ _BY_SITE = GaussianProcessELBO(sum_sites=False)
 
 
 class NoOptimumError(ValueError):
-    """A program has no optimal ``q(u)`` in closed form."""
+    """Raised if a program has no optimal ``q(u)`` in closed form."""
 
 
 def _refusal(reason: str, way_out: str) -> NoOptimumError:
@@ -425,7 +430,7 @@ def _guide(guide: Any) -> InducingGuide:
 
 
 def _sites_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """The GP sites of a program, one or those with one ``q``, if they can be collapsed."""
+    """The GP sites of a program, one site or those that share one ``q``, if they can be collapsed."""
     sites = guide.sites_for(args, kwargs)
     found = tuple(sites.processes) if len(sites.processes) == 1 else (*sites.coupled, ())[0]
     if not found or sites.processes.difference(found):
@@ -435,7 +440,7 @@ def _sites_of(guide: InducingGuide, args: tuple, kwargs: dict[str, Any]) -> tupl
             f"it must have one latent GP site, or several with one q(u) whose sum its data see, and has {count}",
             way_out if len(sites.processes) > 1 else "Make it one.",
         )
-    guide.form_at(found[0])  # a guide without a q(u) of its own refuses
+    guide.form_at(found[0])  # refuses a guide without a q(u) of its own
     for site in sorted(sites.processes & (sites.drawn | guide.joint)):
         why = "InducingGuide(joint=...) draws it" if site in guide.joint else "the program draws it"
         exact = "f * c, f + c, f @ A, f[rows], f[:, k]"
@@ -487,7 +492,7 @@ def _sums_of(posteriors: Mapping[str, InducingPosterior], data: _Expansion) -> S
 def _best(posteriors: Mapping[str, InducingPosterior], data: _Expansion, sums: Sums) -> _Best:
     """See :class:`CollapsedELBO`."""
     precision, linear, residual = sums
-    # B = U U^T with an upper U: B^-1 then has the lower root U^-T. It is the Cholesky factor of B in reverse order.
+    # B = U U^T with an upper U, so that B^-1 has the lower root U^-T: the Cholesky factor of B in reverse order.
     B = jnp.flip(precision + jnp.eye(precision.shape[-1], dtype=precision.dtype), (-2, -1))
     named = f"the precision of q(u) of site {' + '.join(posteriors)!r}"
     L, L_inverse = cast(Any, linalg.cholesky_and_inverse(B, named, 0.0))
@@ -513,7 +518,7 @@ def _most(data: _Expansion, sums: Sums) -> Float[Array, ""]:
     """See :meth:`CollapsedELBO.evidence`."""
     precision, linear, left = sums
     eye, whole = jnp.eye(precision.shape[-1], dtype=precision.dtype), 1 + left
-    squares = []  # of the data in units of their noise: those that no site sees have none
+    squares = []  # of the data in units of their noise; data that no site sees have no squares
     for source, b in data.b.items():
         beta = data.beta[source, source]
         squares.append(jnp.where(beta > 0, b * b / jnp.where(beta > 0, beta, 1), 0))
@@ -532,9 +537,9 @@ def _sums(
     """``A diag(beta) A^T`` ``[D, T, T]``, ``A b`` ``[D, T]`` and ``sum beta d``, a chunk of rows at a time.
 
     Args:
-        conditionals: of each site; ``A`` are the matrices of sources below each other.
-        b: ``[D, N]`` of each source.
-        beta: ``[D, N]`` of each two sources.
+        conditionals: conditional of each site; ``A`` are the matrices of sources below each other.
+        b: ``[D, N]``, for each source.
+        beta: ``[D, N]``, for each two sources.
     """
     N, sources = next(iter(b.values())).shape[1], list(b)
     inputs = {name: conditional.prior.X for name, conditional in conditionals.items()}
@@ -544,7 +549,7 @@ def _sums(
         solved, left = {}, {}
         for name, conditional in conditionals.items():
             A = conditional.solved(Kuf(conditional.inducing, conditional.prior.kernel, inputs[name]))
-            # Rounded to less than zero, with inducing points at all rows, they would lift the bound above the evidence.
+            # Below zero by rounding, with inducing points at all rows, they would lift the bound above the evidence.
             solved[name], left[name] = A, jnp.maximum(conditional.residual(inputs[name], A)[0], 0.0)
         projections, residuals, linear = {}, [], []
         for source in sources:
@@ -564,14 +569,14 @@ def _sums(
     count = -(-N // min(_platform.inputs_at_a_time(N), _MOST_ROWS))
     if count == 1:
         return of_rows(inputs, b, beta)
-    # Rows that fill the last chunk are copies of the last one, of no weight.
+    # Rows that fill the last chunk are copies of the last row, with zero weight.
     rows = (
         {name: _chunks(x, count, axes[name], "edge") for name, x in inputs.items()},
         *jax.tree.map(lambda x: _chunks(x, count, 1, "constant"), (b, beta)),
     )
     shapes = jax.eval_shape(of_rows, *jax.tree.map(lambda x: x[0], rows))
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    # Covariances of a chunk are computed again for the derivative: kept, they would be those of all rows.
+    # The derivative computes covariances of a chunk again: if kept, they would be those of all rows.
     again = jax.checkpoint(of_rows)
     return lax.scan(lambda total, chunk: (jax.tree.map(jnp.add, total, again(*chunk)), None), start, rows)[0]
 

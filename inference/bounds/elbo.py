@@ -32,21 +32,23 @@ from gpzoo.processes.process import GaussianProcess
 class GaussianProcessELBO(TraceMeanField_ELBO):
     """Evidence lower bound of a program with GP sites (convolutional GPs, eq. 5; deep GPs, eq. 17).
 
-    :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. The guide's GP sites are their marginals where the
-    program allows, so that gpzoo likelihoods take exact expectations. A GP site keeps its analytic KL or the objective
-    raises. Mutable state (batch normalisation) advances in the guide's run only; the model's run sees it frozen.
+    It is :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. The guide's GP sites are their marginals if
+    the program allows it, so that gpzoo likelihoods take exact expectations. A GP site keeps its analytic KL, or the
+    objective raises an error. Mutable state (batch normalisation) advances only in the guide's run; the model's run
+    sees it frozen.
 
-    That bound has ``q(f | u) = p(f | u)``. A better ``q(f | u)`` makes it tighter and, as its residual variances no
-    longer pass for noise, the noise that maximises it smaller. With ``tight=True`` a
-    :class:`~gpzoo.likelihoods.Gaussian` chooses it in closed form (Titsias 2025, arXiv 2502.08730): one logarithm for
-    each row and output, too little to measure. Any likelihood takes one factor of the residual variances for each
-    site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman and Turner 2025, arXiv 2502.04750). Its
-    divergence is part of the data sites' terms: plates scale it, and it counts once for each site with data. Sites that
-    are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions use ``p(f | u)`` throughout.
+    The plain bound has ``q(f | u) = p(f | u)``. A better ``q(f | u)`` makes it tighter. Then residual variances no
+    longer pass for noise, so that the noise that maximises the bound is smaller. With ``tight=True``, a
+    :class:`~gpzoo.likelihoods.Gaussian` chooses ``q(f | u)`` in closed form (Titsias 2025, arXiv 2502.08730): one
+    logarithm for each row and output, too little to measure. Any likelihood can take one factor of the residual
+    variances for each site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman and Turner 2025, arXiv
+    2502.04750). The divergence of ``q(f | u)`` is part of the data sites' terms: plates scale it, and it counts once
+    for each site with data. Sites that are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions
+    use ``p(f | u)`` throughout.
 
     Discrete latent sites with ``infer={"enumerate": "parallel"}``, or those of a program under NumPyro's
-    ``config_enumerate``, are summed out: the data that depend on them have the term ``log sum_z p(z) p(y | z, f)``, and
-    its average over draws of ``f`` counts, ``draws(f)[rows, z]``. Chains of them run under NumPyro's
+    ``config_enumerate``, are summed out. The data that depend on them have the term ``log sum_z p(z) p(y | z, f)``,
+    averaged over draws of ``f``; the program uses ``draws(f)[rows, z]``. Chains of discrete sites run under NumPyro's
     ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
 
     Example:
@@ -65,14 +67,14 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         num_particles: number of draws of the sites that are drawn.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
         sum_sites: ``False`` gives the contribution of every site, by name.
-        tight: whether the bound is the tighter one.
+        tight: whether to use the tighter bound.
 
     Raises:
         ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
             differs between guide and model; for parameters without a value, and values of unknown names. With
             ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
-            where the guide has no factor of the site. For a discrete site in the guide, or one of the program's beside
-            a guide of another kind. For ``num_particles`` that are no count.
+            if the guide has no factor of the site. For a discrete site in the guide, or a discrete site of the program
+            beside a guide of another kind. For ``num_particles`` that is not a count.
         TypeError: with ``tight``, for a kernel that samples views.
     """
 
@@ -89,7 +91,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             raise TypeError(f"tight must be True or False, got {tight!r}.")
         self.tight = tight
 
-    #: Enumerated sites are summed out; without it NumPyro warns of any discrete site.
+    #: Enumerated sites are summed out; without this flag, NumPyro warns of any discrete site.
     can_infer_discrete = True
 
     @property
@@ -98,7 +100,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         return Bound(tight=self.tight)
 
     def by_site(self) -> GaussianProcessELBO:
-        """The same bound, as the contribution of every site."""
+        """The same bound as the contribution of every site."""
         bound = copy(self)
         bound.sum_sites = False
         return bound
@@ -108,7 +110,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     ) -> Any:
         """Negative ELBO, in nats, and the mutable state; see :meth:`numpyro.infer.ELBO.loss_with_mutable_state`."""
         refuse_other_program(model, guide)
-        record: dict[str, dict[str, Any]] = {}  # of the guide's run, which comes before the model's
+        record: dict[str, dict[str, Any]] = {}  # trace of the guide's run, which comes before the model's
 
         def marginal_guide(*args: Any, **kwargs: Any) -> Any:
             nonlocal record
@@ -119,13 +121,13 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
             with _ModelSide(record, self.data_site, _sites_of(guide)):
                 return model(*args, **kwargs)
 
-        # Outside the checks: it runs the checked program, and sums over the values of discrete sites.
+        # Outside the checks, because it runs the checked program and sums over the values of discrete sites.
         def scored_model(*args: Any, **kwargs: Any) -> Any:
             return scored(checked_model, _sites_of(guide))(*args, **kwargs)
 
         with SeenNames() as seen:
             estimate = self._estimate(rng_key, param_map, scored_model, marginal_guide, *args, **kwargs)
-        # NumPyro's evaluate leaves mutable state out.
+        # NumPyro's evaluate leaves out mutable state.
         checks.names("The objective's params", set(param_map), needed=seen.loose("param"), known=seen.names)
         return estimate
 
@@ -133,9 +135,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         """The distribution of a data site that the objective scores; subclasses override this.
 
         Args:
-            name: of the site.
-            fn: its distribution in the program, of the values that the guide has given.
-            record: the guide's run.
+            name: name of the site.
+            fn: its distribution in the program, at the values that the guide has given.
+            record: trace of the guide's run.
         """
         return _tightened(name, fn, record) if self.tight else fn
 
@@ -148,7 +150,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
 
 class _ModelSide(Handler):
-    """The handler of the model's run: it compares each GP site with the guide's, and freezes mutable state.
+    """The handler of the model's run: it compares each GP site with the guide's site, and freezes mutable state.
 
     Data sites have the distribution that the objective scores.
     """
@@ -160,7 +162,7 @@ class _ModelSide(Handler):
     def process_message(self, msg: dict[str, Any]) -> None:
         name = msg.get("name")
         if msg["type"] == "mutable" and name in self.record:
-            # A copy: networks write their new state into the dictionary they are handed.
+            # A copy, because networks write their new state into the dictionary that they get.
             msg["value"] = jax.tree.map(lambda x: x, self.record[name]["value"])
             msg["stop"] = True
         elif msg["type"] == "sample" and msg["is_observed"]:
@@ -200,7 +202,7 @@ class _ModelSide(Handler):
 
 
 def _tightened(name: str, fn: Any, record: Trace) -> Any:
-    """The distribution of a data site, less the divergence of ``q(f | u)`` from the prior given ``u``."""
+    """The distribution of a data site, minus the divergence of ``q(f | u)`` from the prior given ``u``."""
     likelihood = unmasked(fn)
     if not (isinstance(likelihood, Likelihood) and likelihood.is_marginal):
         drawn = [n for n, s in record.items() if isinstance(s["fn"], InducingPosterior) and _is_array(s)]
@@ -224,7 +226,7 @@ def _tightened(name: str, fn: Any, record: Trace) -> Any:
 
 
 class _LessDivergence(MaskedDistribution):
-    """A likelihood's terms less a divergence for every row that is observed.
+    """A likelihood's terms, minus a divergence for every observed row.
 
     Args:
         base: the likelihood, masked or not.
@@ -241,7 +243,7 @@ class _LessDivergence(MaskedDistribution):
 
 
 def _sites_of(guide: Any) -> Sites | None:
-    """The program's sites as its guide knows them once it has run, inside handlers such as ``scope`` too."""
+    """The program's sites as its guide knows them after its run, also inside handlers such as ``scope``."""
     sites = getattr(bare(guide), "sites", None)
     return sites if isinstance(sites, Sites) else None
 
@@ -263,5 +265,5 @@ def scale_of(site: dict[str, Any] | None) -> Any:
 
 
 def same_scale(a: Any, b: Any) -> bool:
-    """Whether two scales are equal; an annealed one, whose value a traced step does not have, counts as equal."""
+    """Whether two scales are equal; an annealed scale, without a value in a traced step, counts as equal."""
     return a is b or isinstance(a, Tracer) or isinstance(b, Tracer) or bool(a == b)

@@ -1,12 +1,12 @@
 """Density of data once GP sites are integrated out: exact, collapsed, or by Laplace's approximation.
 
 Every GP site is made of white noise ``v ~ N(0, I)``: ``f = mean + A^T v``. Here ``A^T`` is a root of the prior's
-covariance, or ``A = L^-1 Kuf`` with inducing variables, which leave a residual variance. What data sites see is affine
-in ``v``, so that
+covariance; or, with inducing variables, ``A = L^-1 Kuf``, and a residual variance is left. Data sites see something
+affine in ``v``, so that
 
-``log p(y) = log p(y | v) - v^T v / 2 - log |H| / 2``, ``H = I - d^2 log p(y | v) / dv^2``, at the best ``v``:
+``log p(y) = log p(y | v) - v^T v / 2 - log |H| / 2``, ``H = I - d^2 log p(y | v) / dv^2``, at the best ``v``.
 
-exact where noise is Gaussian, else Laplace's approximation. With inducing variables ``log p(y | v)`` is
+This is exact if noise is Gaussian, else Laplace's approximation. With inducing variables, ``log p(y | v)`` is
 ``E_p(f|u) log p(y | f)``, so that Gaussian noise gives Titsias's bound.
 """
 
@@ -40,7 +40,7 @@ from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, VarianceParts
 from gpzoo.processes.process import GaussianProcess, to_event_shape
 
-#: Newton steps of the search for the best ``v``, after which the density is zero; most searches take five to ten.
+#: Newton steps of the search for the best ``v``; after them the density is zero. Most searches take five to ten.
 MOST_STEPS = 100
 
 _PRECISION = "the precision of GP sites given data"
@@ -50,10 +50,10 @@ class Site(Fields):
     """A GP site that is integrated out.
 
     Attributes:
-        prior: of the site.
-        conditional: of ``f`` given its inducing variables; ``None`` without any.
-        projection: their ``A``; ``None`` without any.
-        name: of the site.
+        prior: prior of the site.
+        conditional: ``f`` given its inducing variables; ``None`` without inducing variables.
+        projection: ``A`` of the inducing variables; ``None`` without them.
+        name: name of the site.
     """
 
     prior: Any
@@ -63,7 +63,7 @@ class Site(Fields):
 
     @classmethod
     def of(cls, prior: GaussianProcess, conditional: Any, name: str) -> Site:
-        """The site, whose covariances with the inducing variables are computed here and nowhere else."""
+        """The site; its covariances with the inducing variables are computed only here."""
         if conditional is None:
             return cls(prior, None, None, name)
         A, _ = conditional._projections(prior.X)
@@ -72,11 +72,11 @@ class Site(Fields):
 
     @property
     def outputs(self) -> int:
-        """The number of its outputs, 1 where the site has no axis of them."""
+        """The number of its outputs; 1 if the site has no axis of outputs."""
         return self.prior.num_outputs or 1
 
     def marginals(self, log: DrawLog) -> GaussianMarginals:
-        """What the program sees: the prior's mean, the variance that is left once ``v`` is known, and the map."""
+        """What the program sees: the prior's mean, the variance that is left given ``v``, and the map."""
         prior, shape = self.prior, self.prior.event_shape
         variance = jnp.zeros(shape, prior.X.dtype)
         if self.conditional is not None:
@@ -91,12 +91,12 @@ class Site(Fields):
         return left[0] if len(left) == 1 and not self.prior.kernel.has_outputs(self.prior.X) else left
 
     def covariance(self) -> Float[Array, "_ N N"]:
-        """The prior's, for each output that has one of its own."""
+        """The prior's covariance, for each output that has its own."""
         K = self.prior.moments()[1]
         return K if K.ndim == 3 else K[None]
 
     def root(self) -> tuple[Float[Array, "_ M N"], Bool[Array, ""]]:
-        """``A``, for each output that has one of its own, and whether the prior's covariance has a factor."""
+        """``A``, for each output that has its own, and whether the prior's covariance has a factor."""
         if self.projection is not None:
             return self.projection, self.conditional.factorised
         name = f"the covariance of GP site {self.name!r}"
@@ -104,7 +104,7 @@ class Site(Fields):
         return L.mT, factorised
 
     def residual_covariances(self, rows: Integer[Array, "G B"]) -> Float[Array, "G _ B B"]:
-        """The prior's covariances of rows given ``v``, ``K - A^T A``, for each output that has one of its own."""
+        """The prior's covariances of rows given ``v``, ``K - A^T A``, for each output that has its own."""
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
         K = jax.vmap(kernel)(jnp.moveaxis(jnp.take(X, rows, axis=own), own, 0))
@@ -112,7 +112,7 @@ class Site(Fields):
         return (K if K.ndim == 4 else K[:, None]) - matmul(A.mT, A)
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
-        """``u`` without the prior's mean, at inducing variables or else at the site's inputs, and these, by name."""
+        """``u`` without the prior's mean, at the inducing variables or the site's inputs, and these inputs, by name."""
         if self.conditional is None:
             rows = jnp.einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
             inducing, u = self.prior.X, rows.reshape(self.prior.event_shape)
@@ -124,12 +124,12 @@ class Site(Fields):
 
 
 class Term(Fields):
-    """Data of a program.
+    """The data of one site.
 
     Attributes:
-        fn: their likelihood, of marginals with a map from GP sites; in a mask or not.
+        fn: their likelihood, of marginals with a map from GP sites; masked or not.
         value: the data.
-        name: of the site.
+        name: name of the site.
     """
 
     fn: Any
@@ -138,12 +138,12 @@ class Term(Fields):
 
     @property
     def columns(self) -> int:
-        """The number of columns of what the likelihood sees."""
+        """The number of columns that the likelihood sees."""
         return 1 if self.marginals.ndim == 1 else self.marginals.shape[1]
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood, which knows of masks of single entries."""
+        """The likelihood, which knows masks of single entries."""
         fn: Any = self.fn
         while isinstance(fn, MaskedDistribution):
             fn = fn.of_entries() if isinstance(fn, MaskedLikelihood) and fn.entries is not None else fn.base_dist
@@ -151,7 +151,7 @@ class Term(Fields):
 
     @property
     def marginals(self) -> GaussianMarginals:
-        """What the likelihood sees."""
+        """The marginals that the likelihood sees."""
         return self.likelihood.f
 
     @property
@@ -161,7 +161,7 @@ class Term(Fields):
 
     @property
     def apart(self) -> bool:
-        """Whether each output of ``f`` has a term of its own, and is one of one output of a site."""
+        """Whether each output of ``f`` has its own term, and comes from one output of one site."""
         f, own = self.marginals, self.likelihood.own_columns
         return (f.ndim == 1 or f.shape[1] == 1 or own) and all(part.apart for part in f.parts)
 
@@ -175,7 +175,7 @@ class Term(Fields):
         return seen
 
     def given(self, f: Float[Array, "N K"], sparse: str) -> Any:
-        """The likelihood where the mean of the marginals is ``f``: of an array, where nothing of ``f`` is left."""
+        """The likelihood with ``f`` as the mean of the marginals; of an array, if no variance of ``f`` is left."""
         m = self.marginals
         f = jnp.reshape(f, m.shape)
 
@@ -202,7 +202,7 @@ class Term(Fields):
 
 
 class Law(NamedTuple):
-    """The law of ``v`` given data, ``N(mean, (L L^T)^-1)``, by groups that are independent.
+    """The law of ``v`` given data, ``N(mean, (L L^T)^-1)``, by independent groups.
 
     Attributes:
         mean: ``[B, R]``.
@@ -219,19 +219,19 @@ class Law(NamedTuple):
 
 
 class Latents(Fields):
-    """``v`` of sites that data connect, and the data as a function of it.
+    """``v`` of sites that data connect, and the data as a function of ``v``.
 
-    Where one site has outputs that no data see together, ``v`` is ``[D, M]`` and outputs are independent; else it is
-    ``[1, R]``.
+    If there is one site, and no data see its outputs together, ``v`` is ``[D, M]`` and the outputs are independent;
+    else ``v`` is ``[1, R]``.
 
     Attributes:
         roots: ``A`` of each site by name, see :meth:`Site.root`.
         terms: data that depend on the sites.
         factorised: whether all roots were found.
-        outputs: their numbers, of each site.
-        sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``; ``"exact"`` where no site has inducing variables.
+        outputs: number of outputs of each site.
+        sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``; ``"exact"`` if no site has inducing variables.
         apart: see :func:`are_apart`.
-        spread: what residuals cost, where ``log_density`` does not count them; see :func:`_spread`.
+        spread: cost of the residuals, if ``log_density`` does not count it; see :func:`_spread`.
     """
 
     roots: Mapping[str, Float[Array, "_ M N"]]
@@ -244,7 +244,7 @@ class Latents(Fields):
 
     @classmethod
     def of(cls, sites: Sequence[Site], terms: Sequence[Term], sparse: str, block: int = 1) -> Latents:
-        """Those of sites of a program and data that depend on them."""
+        """The latents of a program's sites and of the data that depend on them."""
         sites = sorted(sites, key=lambda site: site.name)  # the order of the keys of a pytree
         sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
         spread = jnp.zeros((), sites[0].prior.X.dtype)
@@ -268,7 +268,7 @@ class Latents(Fields):
 
     @property
     def zero(self) -> Float[Array, "B R"]:
-        """Where the search for the best ``v`` begins."""
+        """The start of the search for the best ``v``."""
         shapes, dtype = list(self.shapes.values()), next(iter(self.roots.values())).dtype
         return jnp.zeros(shapes[0] if self.apart else (1, sum(J * M for J, M in shapes)), dtype)
 
@@ -286,7 +286,7 @@ class Latents(Fields):
         return self.means(self.split(v))
 
     def means(self, own: Mapping[str, Float[Array, "J M"]]) -> list[Float[Array, "N K"]]:
-        """:meth:`at`, of ``v`` by site."""
+        """:meth:`at` for ``v`` by site."""
         outputs, means = {}, []
         for name, v in own.items():
             A = self.roots[name]
@@ -297,7 +297,7 @@ class Latents(Fields):
         return means
 
     def log_density(self, fs: list[Float[Array, "_ _"]]) -> Float[Array, ""]:
-        """``log p(y | v)``, of the means of the marginals."""
+        """``log p(y | v)``, from the means of the marginals."""
         total = jnp.zeros((), self.zero.dtype)
         for term, f in zip(self.terms, fs, strict=True):
             total += jnp.sum(term.given(f, self.sparse).log_prob(term.value))
@@ -312,7 +312,7 @@ class Latents(Fields):
         return jax.grad(self.objective)(v)
 
     def hessian(self, v: Float[Array, "B R"]) -> Float[Array, "B R R"]:
-        """Of :meth:`objective`."""
+        """The Hessian of :meth:`objective`."""
         fs, eye = self.at(v), jnp.eye(self.zero.shape[1], dtype=v.dtype)
         H = jnp.broadcast_to(eye, (*self.zero.shape, self.zero.shape[1]))
         for i, term in enumerate(self.terms):
@@ -320,7 +320,7 @@ class Latents(Fields):
         return H
 
     def curvature(self, fs: list[Float[Array, "_ _"]], i: int) -> Float[Array, "N K *L"]:
-        """The second derivatives of a term by what it sees, row by row; of each output alone where they are apart."""
+        """A term's second derivatives by what it sees, row by row; for each output alone if they are apart."""
         slope = jax.grad(self.log_density)
         own = lambda f: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
         if self.apart:
@@ -383,18 +383,18 @@ class Latents(Fields):
             v, good = best(self)
             solved = good == 1
         L, factorised = guarded_factor(self.hessian(v), _PRECISION, 0.0, for_draws=False)
-        if self.gaussian:  # one step ends there, since the objective is quadratic
+        if self.gaussian:  # one step is enough, because the objective is quadratic
             v = -_solve(L, self.slope(v))
         return Law(v, L), solved & factorised & self.factorised
 
     def log_evidence(self) -> Float[Array, ""]:
-        """``log p(y)``; minus infinity where it was not found."""
+        """``log p(y)``; minus infinity if the law was not found."""
         law, solved = self.law()
         log_det = jnp.sum(jnp.log(linalg.diagonal(law.L)))
         return jnp.where(solved, -self.objective(law.mean) - log_det - self.spread, -jnp.inf)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
-        """Log importance weights of draws of the law, whose mean is ``p(y)`` over its approximation."""
+        """Log importance weights of draws of the law; the mean weight is ``p(y)`` over its approximation."""
         law, solved = self.law()
         noise = random.normal(key, (num_draws, *law.mean.shape), law.mean.dtype)
 
@@ -406,13 +406,13 @@ class Latents(Fields):
 
 
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
-    """The least point of the objective, with the derivatives of the implicit function; and 1 where it was found."""
+    """The minimum of the objective, with the derivatives of the implicit function; and 1 if it was found."""
     objective, constants = _hoisted(latents.objective, latents.zero)
     hessian, more = _hoisted(latents.hessian, latents.zero)
 
     @jax.custom_jvp
     def solve(constants: tuple, more: tuple) -> tuple[Array, Array]:
-        # A fixed start that no symmetry has: at v = 0 a product of two outputs has no slope.
+        # A fixed start without any symmetry: at v = 0, a product of two outputs has no slope.
         start = jnp.sin(1 + jnp.arange(latents.zero.size, dtype=latents.zero.dtype)).reshape(latents.zero.shape) / 100
         return _newton(lambda v: objective(v, constants), lambda v: hessian(v, more), start)
 
@@ -427,7 +427,7 @@ def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
 
 
 def _hoisted(function: Callable[[Array], Array], x: Array) -> tuple[Callable[[Array, tuple], Array], tuple]:
-    """A function of ``x`` and of all that it was made of, none of which is in a closure then; and these."""
+    """A function of ``x`` and of all arrays that it used, which are then not in a closure; and these arrays."""
     traced: Any = jax.make_jaxpr(function)(x)
     return lambda x, constants: eval_jaxpr(traced.jaxpr, constants, x)[0], tuple(map(jnp.asarray, traced.consts))
 
@@ -435,13 +435,13 @@ def _hoisted(function: Callable[[Array], Array], x: Array) -> tuple[Callable[[Ar
 def _newton(
     objective: Callable[[Array], Array], hessian: Callable[[Array], Array], start: Float[Array, "B R"]
 ) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
-    """Newton's steps with a damping that grows where they fail (Levenberg and Marquardt), and 1 where they ended.
+    """Newton's steps with a damping that grows if they fail (Levenberg and Marquardt), and 1 if they converged.
 
-    A step is good if it lowers the objective. Near the end its change is lost in rounding where terms are large: a
-    short step is good there if the next one would be shorter.
+    A step is good if it lowers the objective. Near the end, the change is lost in rounding if terms are large: a short
+    step is then good if the next step would be shorter.
     """
     rounding = float(jnp.finfo(start.dtype).eps)
-    enough = rounding**0.6  # of the squared length of a step, after which the next would have the square of that
+    enough = rounding**0.6  # for the squared length of a step; the next step would have about its square
     eye, both = jnp.eye(start.shape[1], dtype=start.dtype), jax.value_and_grad(objective)
 
     def going(state: tuple) -> Array:
@@ -473,9 +473,9 @@ def _newton(
 def _spread(sites: Sequence[Site], term: Term, block: int) -> Float[Array, ""]:
     """``sum_b log |I + beta_b^1/2 R_b beta_b^1/2| / 2`` over blocks of rows, of sources and residual covariances ``R``.
 
-    The derivation is that of :class:`~gpzoo.likelihoods.Gaussian`, whose ``V`` is diagonal: with blocks, those of the
-    best one are ``(I + T_b)^-1`` (Bui and Titsias 2025, *Sparse Gaussian processes: structured approximations and
-    power-EP revisited*, arXiv 2507.02377). Sources are columns of the value, or outputs of sites where it mixes them.
+    The derivation is that of :class:`~gpzoo.likelihoods.Gaussian`, whose ``V`` is diagonal. With blocks, the blocks of
+    the best ``V`` are ``(I + T_b)^-1`` (Bui and Titsias 2025, *Sparse Gaussian processes: structured approximations and
+    power-EP revisited*, arXiv 2507.02377). Sources are columns of the value, or outputs of sites if it mixes them.
     """
     m, seen = term.marginals, term.seen()
     N, columns = len(m), 1 if m.ndim == 1 else m.shape[1]
@@ -517,7 +517,7 @@ def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str, bloc
 
 
 def connected_to(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
-    """The sites that data connect with those of these names, and these data."""
+    """The sites that data connect with the named ones, and these data."""
     while True:
         own = [term for term in terms if term.marginals.sites & names]
         more = names.union(*(term.marginals.sites for term in own))
@@ -535,10 +535,10 @@ class DataCovariance(NamedTuple):
     """Data with Gaussian noise and their covariance, of all entries together or output by output.
 
     Attributes:
-        y: data less their mean; 0 where they were not observed.
-        noise: variances of their noise; 1 where they were not observed.
-        covariance: with the noise.
-        count: how many were observed.
+        y: data minus their mean; 0 if not observed.
+        noise: variances of the noise; 1 if not observed.
+        covariance: covariance of the data, with the noise.
+        count: number of observed entries.
     """
 
     y: Float[Array, "K E"]
@@ -548,7 +548,7 @@ class DataCovariance(NamedTuple):
 
 
 def covariance_of_data(sites: Sequence[Site], terms: Sequence[Term]) -> DataCovariance:
-    """The covariance of data with Gaussian noise, of sites without inducing variables."""
+    """The covariance of data with Gaussian noise, for sites without inducing variables."""
     residuals, noises, seens, count = [], [], [], 0.0
     for term in terms:
         residual, noise, seen = residual_of(term)
@@ -574,10 +574,10 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
 
 
 def residual_of(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
-    """Data less their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
+    """Data minus their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
     likelihood, mean = term.likelihood, _as_columns(term.marginals.loc)
     y, seen = term.value, term.seen()
-    if seen is not None:  # what a mask leaves out may be NaN
+    if seen is not None:  # the entries that a mask leaves out may be NaN
         y = jnp.where(seen if jnp.ndim(y) == 2 else seen[:, 0], y, jnp.zeros_like(y))
     residual = _as_columns(likelihood.checked(y)).astype(mean.dtype) - mean
     noise = jnp.asarray(likelihood.noise, mean.dtype)
@@ -630,7 +630,7 @@ def _as_columns(x: Float[Array, "N *K"]) -> Float[Array, "N K"]:
 
 
 def _joined(xs: Sequence[Float[Array, "_ _"]]) -> Float[Array, "K _"]:
-    """Arrays one below the other, broadcast to the columns of the widest, and transposed."""
+    """Arrays one below the other, broadcast to the columns of the widest array, and transposed."""
     columns = max(x.shape[1] for x in xs)
     return jnp.concatenate([jnp.broadcast_to(x, (len(x), columns)) for x in xs]).T
 

@@ -1,4 +1,4 @@
-"""Importance-weighted bound for latents of rows: several draws of a row, weighed by how well they explain it."""
+"""Importance-weighted bound for latents of rows: several draws for a row, weighted by how well they explain it."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
 class ImportanceWeightedELBO(GaussianProcessELBO):
     """A tighter bound for programs with latent variables of rows (Salimbeni, Dutordoir, Hensman and Deisenroth 2019).
 
-    *Deep Gaussian processes with importance-weighted variational inference*, arXiv 1905.05435, section 3. With ``K``
-    draws ``w_nk`` of the latents of each row and the functions of inner layers, the bound is
+    The source is *Deep Gaussian processes with importance-weighted variational inference*, arXiv 1905.05435, section 3.
+    With ``K`` draws ``w_nk`` of the latents of each row and the functions of inner layers, the bound is
 
     ``sum_n E log (1/K) sum_k p(w_nk) / q(w_nk) exp(E_q(f)[log p(y_n | f(x_n, w_nk))]) - KL[q(u) || p(u)]``,
 
     with the last layer's expectation in closed form or by quadrature, and exact divergences of GP sites. It is at least
-    the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, which is that of one draw but for the divergence of
-    ``q(w)``, taken there in closed form. It grows with ``K``, so that ``q(w)`` may be far from the posterior: a normal
-    may stand for one of two modes. An inner layer is one function: its values at the ``K`` inputs of a row are drawn
-    jointly, with a factorisation of ``[K, K]`` for each row, since independent ones would not give a bound. Time and
-    memory of a step grow with ``K``.
+    the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, which is the case of one draw, except that it takes the
+    divergence of ``q(w)`` in closed form. The bound grows with ``K``, so ``q(w)`` may be far from the posterior: a
+    normal may stand for one of two modes. An inner layer is one function: its values at the ``K`` inputs of a row are
+    drawn jointly, with a factorisation of ``[K, K]`` for each row, because independent values would not give a bound.
+    Time and memory of a step grow with ``K``.
 
-    Latents of rows are those in the plate of their data, and no other: the guide holds them by
+    Latents of rows are the latents in the plate of their data, and no others. The guide holds them by
     :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, in minibatches or not.
     Everything else is drawn once for all ``K``.
 
-    As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than its noise: their ratio falls as
+    As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than its noise. Their ratio falls as
     ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not necessarily better*), and 5 to 50 draws
-    are usual. Gradients are those of the draws themselves, not the doubly reparameterised ones, which hold only where a
-    row's weight depends on its own draw, and not through draws of inner layers together.
+    are usual. Gradients are those of the draws themselves, not the doubly reparameterised ones. The latter hold only if
+    a row's weight depends on its own draw, and not through draws of inner layers together.
 
     Example:
         >>> import jax, numpy as np
@@ -80,14 +80,14 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
         num_draws: ``K``.
         num_particles: number of draws of everything, over which bounds are averaged.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
-        sum_sites: ``False`` gives contributions by name: of GP sites and other global ones, and of the data, which
-            include those of their latents.
+        sum_sites: ``False`` gives contributions by name: of GP sites and other global sites, and of the data, which
+            include the contributions of their latents.
 
     Raises:
-        ValueError: for a program without latents of rows, or one whose rows have no weights of their own: latents of
+        ValueError: for a program without latents of rows, or one whose rows do not have their own weights: latents of
             rows in several plates, or scaled otherwise than their data; data in another plate that depend on them; GP
             sites after them that are drawn jointly over rows, or whose kernel depends on them; discrete sites that are
-            summed out; a likelihood that takes expectations by draws. And as :class:`GaussianProcessELBO` does.
+            summed out; a likelihood that takes expectations by draws. Also as :class:`GaussianProcessELBO`.
         TypeError: for a kernel that samples views.
     """
 
@@ -100,7 +100,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
     ) -> None:
         super().__init__(checks.positive_int("num_particles", num_particles), vectorize_particles, sum_sites)
         self.num_draws = checks.positive_int("num_draws", num_draws)
-        self._rows: _Rows | None = None  # in a step
+        self._rows: _Rows | None = None  # set during a step
 
     @property
     def mode(self) -> Bound:
@@ -134,7 +134,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
     def _particle(
         self, key: PRNGKeyArray, params: dict[str, Any], model: Callable, guide: Callable, args: tuple, kwargs: dict
     ) -> tuple[dict[str, Array], Any]:
-        """Terms by site, and mutable state, of one draw of everything but the latents of rows."""
+        """Terms by site, and mutable state, of one draw of everything except the latents of rows."""
         rows, (model_key, guide_key) = self._rows, random.split(key)
         assert rows is not None
 
@@ -170,11 +170,11 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
 
 def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
-    """A draw at every input, independent over rows, and one function for the inputs of a row on all of the axis.
+    """A draw at every input, independent over rows; for each row, one function at its inputs on the whole axis.
 
-    It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has an input for each row.
+    It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has one input for each row.
     """
-    if posterior.conditional.deterministic:  # a function of ``u`` alone, which is the same draw in all runs
+    if posterior.conditional.deterministic:  # a function of ``u`` alone, the same draw in all runs
         return posterior.as_joint().sample(key)
     X, own = posterior.prior.X, int(posterior.prior.kernel.has_outputs(posterior.prior.X))
     X = lax.all_gather(layout.by_row(X, own), WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
@@ -186,11 +186,11 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
 
 @dataclass(eq=False)
 class Weighted(Bound):
-    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of all else.
+    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of everything else.
 
     Attributes:
         latents: names of the latent sites of rows.
-        after: names of the GP sites that depend on these.
+        after: names of the GP sites that depend on the latent sites.
 
     Raises:
         TypeError: for a kernel that samples views.
@@ -201,7 +201,7 @@ class Weighted(Bound):
     after: frozenset[str] = field(kw_only=True)
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """See :meth:`SiteMode.keys_of_rows`; each run has its own."""
+        """See :meth:`SiteMode.keys_of_rows`; each run has its own keys."""
         key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
         return {name: named_key(key, name) for name in names & self.latents}
 
@@ -227,7 +227,7 @@ class Weighted(Bound):
 
 
 class _Rows(NamedTuple):
-    """What has a weight for each row.
+    """The sites that have a weight for each row.
 
     Attributes:
         latents: names of the latent sites of rows.
@@ -280,7 +280,7 @@ class _Rows(NamedTuple):
 
 
 def _rows_of(seen: Look, guide: Any) -> _Rows:
-    """The latents of rows of a program, those in the plate of all data that depend on them."""
+    """The latents of rows of a program: the latents in the plate of all data that depend on them."""
     sites, data = sampled(seen.trace), data_of(seen.trace)
     latents, plates = set(), set()
     for name, site in sites.items():

@@ -1,8 +1,8 @@
 """Laws of GP sites given data at one value of their hyperparameters, and draws of them.
 
-Data with Gaussian noise and no inducing variables have one covariance, whose factor serves all sites that they see
-together; elsewhere the law is that of ``v`` (:mod:`gpzoo.inference.bounds.evidence`). A law is kept where the sites'
-outputs are independent given data, so that marginals say all; else there are draws alone.
+Data with Gaussian noise and no inducing variables have one covariance, and its factor serves all sites that they see
+together; otherwise the law is the law of ``v`` (:mod:`gpzoo.inference.bounds.evidence`). A law is kept if the sites'
+outputs are independent given data, because marginals then say everything; otherwise there are only draws.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class SitesGivenData(NamedTuple):
 
     Attributes:
         values: a draw, see :meth:`Site.values`.
-        laws: by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
-        good: whether they were found.
+        laws: laws by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
+        good: whether the laws were found.
         left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
-        lost: rounding errors of log densities of single data, about; of means in posterior standard deviations, up to
-            three times as much.
+        lost: approximate rounding errors of log densities of single data; rounding errors of means, in posterior
+            standard deviations, are up to three times as large.
     """
 
     values: dict[str, Array]
@@ -50,7 +50,8 @@ def sites_given_data(
         return SitesGivenData(*_by_covariance(sites, latents, data, key), left, eps * _sharpest(data))
     law, good = latents.law()
     left = left_out(sites, latents, law, blocks, random.fold_in(key, 1))
-    # The precision of `v` has eigenvalues of 1 or more: what data say of it as often as the prior is lost as often.
+    # The precision of `v` has eigenvalues of 1 or more: how many times more data tell than the prior. Rounding errors
+    # grow by this factor.
     lost = eps * jnp.max(jnp.square(linalg.diagonal(law.L)))
     means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}
     for site in sites:
@@ -99,7 +100,7 @@ def _of_site(site: Site, v: Float[Array, "J M"], root: Float[Array, "J M R"], la
 
 
 def _sharpest(data: DataCovariance) -> Float[Array, ""]:
-    """The largest eigenvalue of the covariance in units of the noise, about, which is that of the precision of ``v``.
+    """Approximately the largest eigenvalue of the covariance in units of the noise, as in the precision of ``v``.
 
     It is the best Rayleigh quotient of a root's columns, ``|C e|^2 / e^T C e``.
     """
@@ -110,7 +111,7 @@ def _sharpest(data: DataCovariance) -> Float[Array, ""]:
 def _by_covariance(
     sites: Sequence[Site], latents: Latents, data: DataCovariance, key: PRNGKeyArray
 ) -> tuple[dict, dict, Bool[Array, ""]]:
-    """Values, laws and whether they were found, of data that have one covariance.
+    """Values, laws and whether they were found, for data that have one covariance.
 
     Draws are by Matheron's rule (Wilson et al. 2020, eq. 13).
     """
@@ -143,14 +144,14 @@ def _by_covariance(
 
 
 def _weights(term: Term, part: AffineMap) -> Float[Array, "_ N"]:
-    """Weights by which data see the rows of a site, 0 where they were not observed."""
+    """Weights by which data see the rows of a site; 0 if not observed."""
     weights, seen = part.weights if part.weights.ndim == 2 else part.weights[..., 0], term.seen()
     weights = jnp.broadcast_to(weights, (len(term.marginals), weights.shape[1]))
     return (weights if seen is None else jnp.where(seen, weights, 0)).T
 
 
 def _solved(L: Float[Array, "_ N N"], columns: Float[Array, "D N"]) -> Float[Array, "D N"]:
-    """``(L L^T)^-1`` times the rows of ``columns``, each by its own factor where there are several."""
+    """``(L L^T)^-1`` times the rows of ``columns``, each by its own factor if there are several."""
     if len(L) == 1:
         return _both(L[0], columns.T).T
     return _both(L, columns[..., None])[..., 0]

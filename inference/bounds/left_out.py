@@ -1,13 +1,13 @@
-"""Densities of data given all other data, GP sites integrated out, at one value of the hyperparameters.
+"""Densities of data given all other data, with GP sites integrated out, at one value of the hyperparameters.
 
-With Gaussian noise and ``P`` the inverse of the covariance of all data, a block ``b`` of them given the others has the
-covariance ``P_bb^-1`` and the mean ``y_b - P_bb^-1 [P y]_b`` (Rasmussen and Williams 2006, eq. 5.10 to 5.12, for one
-datum).
+With Gaussian noise and ``P`` the inverse of the covariance of all data, a block ``b`` of the data given the others has
+the covariance ``P_bb^-1`` and the mean ``y_b - P_bb^-1 [P y]_b`` (Rasmussen and Williams 2006, eq. 5.10 to 5.12, for
+one datum).
 
-Elsewhere, with inducing variables or other noise, the law of ``v`` given all data gives ``f_b`` the covariance ``V``.
-To leave the block out is to take its terms off, of slope ``g`` and curvature ``-W``: ``V_- = (V^-1 - W)^-1`` and
-``m_- = m - V_- g``. That is exact for Gaussian noise, for the collapsed bound as well, whose best ``q(u)`` has these
-terms as factors; by Laplace's approximation it is its usual correction (Vehtari et al. 2016, *Bayesian leave-one-out
+With inducing variables or other noise, the law of ``v`` given all data gives ``f_b`` the covariance ``V``. To leave the
+block out, its terms, of slope ``g`` and curvature ``-W``, are taken off: ``V_- = (V^-1 - W)^-1`` and
+``m_- = m - V_- g``. This is exact for Gaussian noise, also for the collapsed bound, whose best ``q(u)`` has these terms
+as factors. With Laplace's approximation it is the usual correction (Vehtari et al. 2016, *Bayesian leave-one-out
 cross-validation approximations for Gaussian latent variable models*, section 3.2).
 """
 
@@ -30,7 +30,7 @@ from gpzoo import linalg
 from gpzoo.inference.bounds.evidence import Latents, Law, Site, Term, covariance_of_data, residual_of
 from gpzoo.linalg.operators import LOG_2PI, matmul
 
-#: Draws of ``f`` at a datum whose outputs depend on each other and are seen together, as of classes.
+#: Draws of ``f`` at a datum whose outputs depend on each other and are seen together, as for classes.
 _DRAWS = 500
 
 
@@ -38,9 +38,9 @@ class Blocks(NamedTuple):
     """Rows that are left out together.
 
     Attributes:
-        rows: of each block; -1 where it has fewer.
-        num_rows: of all data.
-        single: whether each row is one.
+        rows: rows of each block; -1 if it has fewer.
+        num_rows: number of rows of all data.
+        single: whether each block is one row.
     """
 
     rows: Integer[np.ndarray, "G B"]
@@ -52,7 +52,7 @@ class Blocks(NamedTuple):
         """Blocks as a user gives them; see :meth:`gpzoo.inference.Trained.of_draws`.
 
         Raises:
-            ValueError: for labels that are not those of the rows, and rows that are not there.
+            ValueError: for labels that do not fit the rows, and rows that do not exist.
         """
         wanted = f"leave_out must be a label for each of the {num_rows} rows, or a list of arrays of their numbers;"
         if isinstance(leave_out, list | tuple) and all(np.ndim(x) == 1 for x in leave_out):
@@ -77,7 +77,7 @@ class Blocks(NamedTuple):
         return cls(np.arange(num_rows)[:, None], num_rows, True)
 
     def entries(self, columns: int, first: int = 0) -> tuple[Integer[np.ndarray, "G E"], Bool[np.ndarray, "G E"]]:
-        """Numbers of the entries of ``columns`` of each block's rows, from ``first`` on, and which are there."""
+        """Numbers of the entries of ``columns`` of each block's rows, from ``first`` on, and which of them exist."""
         numbers = self.rows[..., None] * columns + np.arange(columns) + first
         there = np.broadcast_to(self.rows[..., None] >= 0, numbers.shape)
         return np.where(there, numbers, 0).reshape(len(numbers), -1), there.reshape(len(numbers), -1)
@@ -86,7 +86,7 @@ class Blocks(NamedTuple):
 def left_out(
     sites: Sequence[Site], latents: Latents, law: Law | None, blocks: Blocks | None, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
-    """The blocks of each data site with so many rows, or its rows, given all other data, by name.
+    """The blocks of each data site with that many rows, or its single rows, given all other data, by name.
 
     ``density`` is ``log p(y_b | y_-b)``, ``[G]``, in nats. Single rows are ``drawn`` too, each given all others.
     Gaussian noise without inducing variables needs no ``law`` of ``v``.
@@ -139,7 +139,7 @@ def _in_shape(term: Term, drawn: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _counted(term: Term, blocks: Blocks) -> Any:
-    """The number of entries of each block that were observed."""
+    """The number of observed entries of each block."""
     numbers, there = blocks.entries(1)
     seen = term.seen()
     each = term.columns if seen is None else jnp.sum(jnp.broadcast_to(seen, (len(seen), term.columns)), axis=1)
@@ -257,7 +257,7 @@ def _row_by_row(
 def _predicted(
     term: Term, mean: Float[Array, "N K"], V: Float[Array, "D N _ _"], left: Float[Array, "N K"]
 ) -> Float[Array, " N"]:
-    """Predictive log densities of the rows of a term, where ``f`` has the mean and covariance."""
+    """Predictive log densities of the rows of a term, for ``f`` with this mean and covariance."""
     f, variance = term.marginals, jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left
     if len(V) > 1 or mean.shape[1] == 1:
         mean, variance = mean.reshape(f.shape), variance.reshape(f.shape)
@@ -271,7 +271,7 @@ def _predicted(
 def _drawn(
     key: PRNGKeyArray, mean: Float[Array, "N K"], V: Float[Array, "D N _ _"], left: Float[Array, "N K"], count: int
 ) -> Float[Array, "{count} N K"]:
-    """Draws of ``f`` at each row, whose outputs are independent or have one covariance."""
+    """Draws of ``f`` at each row; its outputs are independent or have one covariance."""
     key, other = random.split(key)
     noise, rest = (random.normal(k, (count, *mean.shape), mean.dtype) for k in (key, other))
     if len(V) > 1:
@@ -281,7 +281,7 @@ def _drawn(
 
 
 def _factor(K: Float[Array, "G E E"]) -> Float[Array, "G E E"]:
-    """The Cholesky factor; of many single entries it is no work for LAPACK."""
+    """The Cholesky factor; many single entries are not worth a call of LAPACK."""
     return jnp.sqrt(K) if K.shape[-1] == 1 else jnp.linalg.cholesky(K, symmetrize_input=False)
 
 

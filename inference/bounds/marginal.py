@@ -1,9 +1,9 @@
-"""Marginal programs: the same priors and data without GP sites, in which NUTS moves hyperparameters."""
+"""Marginal programs: the same priors and data without GP sites, so that NUTS moves only hyperparameters."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import jax
@@ -19,9 +19,10 @@ from gpzoo._numpyro import given_outside
 from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError, PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
+from gpzoo.inference.bounds import series
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected_to, log_evidence
 from gpzoo.inference.bounds.laws import sites_given_data
-from gpzoo.inference.bounds.left_out import Blocks
+from gpzoo.inference.bounds.left_out import Blocks, left_out
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
@@ -36,7 +37,7 @@ from gpzoo.processes.process import GaussianProcess
 #: Rounding errors of a law without a warning; see :class:`~gpzoo.inference.bounds.laws.SitesGivenData`.
 _MOST_LOST = 0.05
 
-#: Most bytes that are kept of the laws of GP sites that data see together, for all draws.
+#: Most bytes kept of the laws of GP sites that data see together, for all draws.
 MOST_KEPT = 2**30
 
 
@@ -47,9 +48,9 @@ class marginal(whitened):
         program = marginal(regression, kmeans(50))  # with inducing variables, O(N M^2)
         mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=500)
 
-    It has the arguments, priors and data sites of ``fn``. A data site that depends on GP sites has the density of its
-    data together, ``p(y)``, given the data sites before it; where it has no data it draws them from that. So it works
-    with NumPyro's MCMC, guides, SVI, ``Predictive`` and ``log_density``. What is integrated out how:
+    It has the arguments, priors and data sites of ``fn``. A data site that depends on GP sites has the joint density of
+    its data, ``p(y)``, given the data sites before it; if it has no data, it draws them from that density. So it works
+    with NumPyro's MCMC, guides, SVI, ``Predictive`` and ``log_density``. How GP sites are integrated out:
 
     ======================  =====================================  ====================================================
     noise                   no inducing variables                  inducing variables
@@ -58,15 +59,16 @@ class marginal(whitened):
     any other               Laplace's approximation                Laplace's approximation of the same bound
     ======================  =====================================  ====================================================
 
-    The value of a site may be used in operations that are exact on :class:`~gpzoo.GaussianMarginals` only: sums of
+    The value of a site may be used only in operations that are exact on :class:`~gpzoo.GaussianMarginals`: sums of
     sites, ``f * c``, ``f + c``, ``f @ A``, ``f[rows]``. Masks, missing entries, noise by row and several data sites are
-    allowed. Outputs that no data see together, and sites that no data connect, are computed apart. Laplace's
-    approximation (Williams and Barber 1998) has the curvature at the mode, which damped Newton steps find; its
-    derivatives are those of the implicit function. The steps begin near ``v = 0``, so that of several modes one is
-    found. Where a covariance does not factorise, or the mode is not found, the density is zero: a divergence for NUTS.
+    allowed. Outputs that no data see together, and sites that no data connect, are computed apart.
+
+    Laplace's approximation (Williams and Barber 1998) has the curvature at the mode, which damped Newton steps find;
+    its derivatives are those of the implicit function. The steps begin near ``v = 0``, so that they find one of several
+    modes. If a covariance does not factorise, or the mode is not found, the density is zero: a divergence for NUTS.
 
     :meth:`gpzoo.inference.Trained.of_draws` draws the functions given each draw of hyperparameters, for predictions,
-    exports and all else that is asked of a trained model. ``numpyro.param`` sites need priors under MCMC,
+    exports and everything else that a trained model can do. Under MCMC, ``numpyro.param`` sites need priors,
     ``marginal(handlers.lift(program, prior))``.
 
     Example:
@@ -81,21 +83,30 @@ class marginal(whitened):
 
     Args:
         fn: a NumPyro program.
-        inducing: see :class:`~gpzoo.inference.WhitenReparam`; for all GP sites, or by site name, where the sites not
-            named have none. As there, an initialiser looks at the first inputs that the program sees: take a new
+        inducing: see :class:`~gpzoo.inference.WhitenReparam`; for all GP sites, or by site name; sites that are not
+            named have none. As there, an initialiser looks at the first inputs that the program sees, so make a new
             marginal program for other data.
         sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9); ``"tight"`` for its tighter form
             (Titsias 2025, see :class:`~gpzoo.likelihoods.Gaussian`), or ``"fitc"`` for FITC (Snelson and Ghahramani
-            2006), which is no bound. The latter two are for Gaussian noise.
-        block: with ``"tight"``, how many rows that follow each other are taken together, which tightens the bound
-            further (Bui and Titsias 2025) at a cost of ``O(N block^2)``: sort rows so that neighbours are near.
+            2006), which is not a bound. The latter two are for Gaussian noise.
+        block: with ``"tight"``, how many consecutive rows are taken together, which tightens the bound further (Bui and
+            Titsias 2025) at a cost of ``O(N block^2)``. Sort rows so that neighbours are near.
+        state_space: whether time and memory of the density grow only with the number of rows, ``O(N)``, for a time
+            series: one column of times in any order, kernels with a state-space form
+            (:meth:`gpzoo.kernels.Kernel.states`), Gaussian noise, and any sum of sites. The density is the same.
+        leave_out: if given, each data site has the sum of the log densities of its rows, each given all other data, in
+            place of the log density of all data together. This is the objective of leave-one-out cross-validation
+            (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). ``True``; or, for rows that are left
+            out together, the same as for :meth:`gpzoo.inference.Trained.of_draws`. It is for hyperparameters that are
+            points, ``SVI(marginal(program, leave_out=True), AutoDelta(...), ...)``.
 
     Raises:
-        ValueError: for another ``sparse``; when the program runs, for minibatches, a GP site that a handler outside
-            gives a value, ``"tight"`` and ``"fitc"`` with other noise, ``"fitc"`` with outputs that the program mixes
+        ValueError: for another ``sparse``; when the program runs, for minibatches, a GP site whose value an outer
+            handler gives, ``"tight"`` and ``"fitc"`` with other noise, ``"fitc"`` with outputs that the program mixes
             (``f @ A``), robust-max without inducing variables, and as :class:`~gpzoo.inference.whitened`.
         TypeError: when the program runs, for a GP site that is drawn (:func:`~gpzoo.draws`, deep GPs), discrete latent
-            sites that are summed out, kernels that sample views, grids of inducing variables.
+            sites that are summed out, kernels that sample views, grids of inducing variables; with ``state_space``, for
+            a kernel without such a form.
     """
 
     def __init__(
@@ -105,8 +116,16 @@ class marginal(whitened):
         *,
         sparse: str = "vfe",
         block: int = 1,
+        state_space: bool = False,
+        leave_out: Any = None,
     ) -> None:
         super().__init__(fn, inducing)
+        self._leave_out = None if leave_out is None or leave_out is False else LeaveOut(leave_out)
+        self._state_space = checks.instance("state_space", state_space, bool, "True or False")
+        checks.refuse(
+            state_space and (inducing is not None or sparse != "vfe" or self._leave_out is not None),
+            "marginal(program, state_space=True) is exact, and has no inducing variables, no sparse and no leave_out.",
+        )
         self._sparse = checks.one_of("sparse", sparse, ("vfe", "tight", "fitc"))
         self._block = checks.positive_int("block", block)
         checks.refuse(self._block > 1 and sparse != "tight", f"Blocks of rows are for sparse='tight', not {sparse!r}.")
@@ -119,11 +138,11 @@ class marginal(whitened):
         return super().__enter__()
 
     def process_message(self, msg: Any) -> None:
-        """Takes GP sites out, and gives data sites the density without them."""
+        """Take GP sites out, and give data sites the density without them."""
         if stands_as_it_is():
             return super().process_message(msg)
         if msg["type"] == "deterministic" and isinstance(msg["value"], GaussianMarginals):
-            msg["stop"] = True  # the handlers outside record numbers, and marginals are none
+            msg["stop"] = True  # the handlers outside record numbers, and marginals are not numbers
         if msg["type"] != "sample":
             return None
         refuse_mapped(msg)
@@ -132,13 +151,19 @@ class marginal(whitened):
         likelihood: Any = unmasked(msg["fn"])
         if isinstance(likelihood, Likelihood) and likelihood.is_marginal and _maps(likelihood.f):
             self._check_data(msg, likelihood)
-            msg["fn"] = Evidence(
-                *connected_to(self._sites, self._terms, likelihood.f.sites), msg["fn"], self._sparse, self._block
+            sites, terms = connected_to(self._sites, self._terms, likelihood.f.sites)
+            if self._state_space:
+                series.refuse_data(sites, terms, likelihood, msg["name"])
+            checks.refuse(
+                bool(terms) and self._leave_out is not None,
+                f"marginal(program, leave_out=...) takes one data site of GP sites, and {msg['name']!r} is another.",
             )
+            sparse = "state_space" if self._state_space else self._sparse
+            msg["fn"] = Evidence(sites, terms, msg["fn"], sparse, self._block, self._leave_out)
         return None
 
     def postprocess_message(self, msg: Any) -> None:
-        """Remembers data, on which those of later sites are conditioned."""
+        """Remember data, on which the data of later sites are conditioned."""
         super().postprocess_message(msg)
         if msg["type"] != "sample" or isinstance(msg["value"], GaussianMarginals) or stands_as_it_is():
             return
@@ -146,7 +171,7 @@ class marginal(whitened):
         if isinstance(fn, Evidence):
             self._terms.append(Term(fn.fn, msg["value"], msg["name"]))
         elif not msg["is_observed"]:
-            if msg["infer"].get("enumerate"):  # MCMC says so by a handler outside
+            if msg["infer"].get("enumerate"):  # an outer handler of MCMC marks the site
                 raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
             if self._asking and not msg["cond_indep_stack"]:
                 check_value(msg["name"], msg["value"], tuple(fn.shape()))
@@ -165,6 +190,8 @@ class marginal(whitened):
                 f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
                 "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out."
             )
+        if self._state_space:
+            series.refuse_site(prior, name)
         reparam, conditional = self._by_name.get(name, self._default), None
         if reparam.inducing is not None:
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
@@ -204,31 +231,37 @@ class marginal(whitened):
         model_kwargs: Mapping[str, Any] | None = None,
         leave_out: Any = None,
     ) -> dict[str, dict[str, Any]]:
-        """A draw of every GP site given each draw of hyperparameters and the data, its law, and data given others.
+        """For each draw of hyperparameters: a draw of every GP site given the data, its law, and left-out densities.
 
         Args:
             rng_key: key of the draws.
             posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
             args: positional arguments of the program, data included.
-            num_draws: number of draws where there are no hyperparameters to draw.
+            num_draws: number of draws if there are no hyperparameters to draw.
             params: values of the ``numpyro.param`` sites, if there are any.
             model_kwargs: keyword arguments of the program, by name.
             leave_out: see :meth:`gpzoo.inference.Trained.of_draws`.
 
         Returns:
-            The fields of :class:`~gpzoo.inference.bounds.laws.SitesGivenData`, by their names.
+            The fields of :class:`~gpzoo.inference.bounds.laws.SitesGivenData`, by name.
 
         Raises:
             FactorisationError: if the law of a site is not found at some draw.
         """
 
         large: dict[str, int] = {}
+        if self._state_space:
+            given = "marginal(program, state_space=True) leaves out rows one by one; leave state_space out for others."
+            checks.refuse(not (leave_out is None or leave_out is False), given)
         blocks: Blocks | None = None
         if not (leave_out is None or leave_out is False):
             blocks = Blocks.of(leave_out, number_of_rows(arguments(self, args, model_kwargs)[0]))
 
         def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
-            found = sites_given_data(sites, latents, key, blocks)
+            if self._state_space:
+                found = series.sites_given_series(sites, latents.terms, key)
+            else:
+                found = sites_given_data(sites, latents, key, blocks)
             laws, left_out = found.laws, found.left_out
             if (size := count * _bytes(laws)) > MOST_KEPT:
                 large["+".join(laws)], laws = size, {}
@@ -256,7 +289,7 @@ class marginal(whitened):
         return found
 
     def variables_of(self, draws: Mapping[str, Any]) -> dict[str, InducingVariable]:
-        """Inducing variables of each GP site, of the kind that :meth:`draws_of_sites` has values of."""
+        """Inducing variables of each GP site, of the same kind as the values from :meth:`draws_of_sites`."""
         kinds = {}
         for name in self._seen:
             kind = self._by_name.get(name, self._default)
@@ -277,7 +310,7 @@ class marginal(whitened):
     ) -> Float[Array, "S {num_draws}"]:
         """Log importance weights of draws of the law of GP sites, at each draw of hyperparameters.
 
-        Their mean is the density of the data over that of Laplace's approximation; see :meth:`draws_of_sites`.
+        The mean weight is the density of the data over Laplace's approximation of it; see :meth:`draws_of_sites`.
         """
 
         def weigh(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
@@ -298,7 +331,7 @@ class marginal(whitened):
         num_draws: int,
         ask: Callable[[list[Site], Latents, PRNGKeyArray, int], tuple[dict[str, dict[str, Any]], Any]],
     ) -> tuple[dict[str, dict[str, Any]], Array]:
-        """What is asked of each group of connected sites, by kind and name, at each draw, and whether it was found."""
+        """The requested numbers of each group of connected sites, by kind and name, at each draw, and their success."""
         samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
         params = checks.parameters("params", {} if params is None else params)
         args, kwargs = arguments(self, args, model_kwargs)
@@ -329,7 +362,7 @@ class marginal(whitened):
         return jax.jit(each)((keys, samples), args, arrays)
 
     def _run(self, key: PRNGKeyArray, values: dict[str, Any], args: tuple, kwargs: dict[str, Any]) -> None:
-        """Run the program with all its values, for the GP sites and the data in it."""
+        """Run the program with all its values, to find its GP sites and data."""
         seen, self._asking = SeenNames(), True
         try:
             with handlers.block(), handlers.trace() as trace, seen, handlers.seed(rng_seed=key):
@@ -341,23 +374,54 @@ class marginal(whitened):
             raise ValueError(f"The draws (or params) have no values of {missing}; they name {sorted(values)}.")
 
 
+class LeaveOut:
+    """Rows that are left out together, of data with a number of rows that is not known yet; compared by identity.
+
+    Args:
+        rows: see :class:`marginal`.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def log_density(self, sites: Sequence[Site], term: Term, sparse: str) -> Float[Array, ""]:
+        """The sum of the log densities of rows, or of blocks of rows, each given all others, in nats."""
+        blocks = None if self.rows is True else Blocks.of(self.rows, len(term.marginals))
+        latents = Latents.of(sites, (term,), sparse)
+        law, good = None, latents.factorised
+        if not term.gaussian or latents.sparse != "exact":
+            law, good = latents.law()
+        densities = left_out(sites, latents, law, blocks, random.key(0))[term.name]["density"]
+        return jnp.where(good, jnp.sum(densities), -jnp.inf)
+
+
 class Evidence(Distribution):
     """``p(y)`` of data that depend on GP sites, given other data of the same sites.
 
     Args:
         sites: GP sites that data connect.
-        before: other data of these.
-        fn: the likelihood of the data, of marginals; in a mask or not.
-        sparse: see :class:`marginal`.
-        block: likewise.
+        before: other data of these sites.
+        fn: the likelihood of the data, of marginals; masked or not.
+        sparse: see :class:`marginal`; ``"state_space"`` for a time series.
+        block: see :class:`marginal`.
+        leave_out: see :class:`marginal`; ``None`` for the density of all data.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("sites", "before", "fn")
-    pytree_aux_fields = ("sparse", "block")
+    pytree_aux_fields = ("sparse", "block", "leave_out")
 
-    def __init__(self, sites: list[Site], before: list[Term], fn: Any, sparse: str, block: int) -> None:
+    def __init__(
+        self,
+        sites: list[Site],
+        before: list[Term],
+        fn: Any,
+        sparse: str,
+        block: int,
+        leave_out: LeaveOut | None = None,
+    ) -> None:
         self.sites, self.before, self.fn, self.sparse, self.block = tuple(sites), tuple(before), fn, sparse, block
+        self.leave_out = leave_out
         super().__init__(event_shape=tuple(fn.batch_shape) + tuple(fn.event_shape))
 
     @property
@@ -367,13 +431,17 @@ class Evidence(Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
-        """That of the likelihood, of all data together."""
+        """The support of the likelihood, for all data together."""
         base = cast(Any, self.fn.support)
         more = len(self.event_shape) - base.event_dim
         return constraints.independent(base, more) if more else base
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, ""]:
         """``log p(y)``, in nats, given the data before."""
+        if self.sparse == "state_space":
+            return series.log_evidence(self.sites, Term(self.fn, value))
+        if self.leave_out is not None:
+            return self.leave_out.log_density(self.sites, Term(self.fn, value), self.sparse)
         total = log_evidence(self.sites, (*self.before, Term(self.fn, value)), self.sparse, self.block)
         if not self.before:
             return total
@@ -401,7 +469,7 @@ class Evidence(Distribution):
         return jax.vmap(draw)(keys).reshape(*sample_shape, *self.event_shape)
 
     def mask(self, mask: Any) -> Distribution:
-        """Refused, except for ``True`` and ``False``: data together have no terms to mask.
+        """Refused, except for ``True`` and ``False``: joint data have no terms to mask.
 
         Raises:
             ValueError: for any other mask.
@@ -431,7 +499,7 @@ def refuse_marginal(program: Any) -> None:
     """Refuse a marginal program where GP sites are conditioned on their draws.
 
     Raises:
-        TypeError: naming the way.
+        TypeError: naming the way out.
     """
     if isinstance(program, marginal):
         raise TypeError(

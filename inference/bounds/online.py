@@ -1,4 +1,4 @@
-"""Bounds of new data after others that are gone, and enter by the ``q(u)`` that they led to."""
+"""Bounds of new data after earlier data that are gone: the earlier data enter by the ``q(u)`` of their training."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ class AfterEarlier(GaussianProcessELBO):
 
 
 class OnlineELBO(GaussianProcessELBO):
-    """Evidence lower bound of new data given those of an earlier training, which are not needed any more.
+    """Evidence lower bound of new data given the data of an earlier training, which are no longer needed.
 
-    With ``a`` the inducing variables of that training, ``q_old`` its posterior, and ``u`` today's inducing variables,
-    of which ``a`` are the first,
+    Let ``a`` be the inducing variables of the earlier training, ``q_old`` its posterior, and ``u`` today's inducing
+    variables, whose first ones are ``a``. The bound is
 
     ``E_q[log p(y_new | f)] - KL[q(u) || p(u)] + KL[q(a) || p_old(a)] - KL[q(a) || q_old(a)]``
 
     (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, section 3). It
     is a bound on ``log p(y_new | y_old)`` as far as ``q_old`` is the posterior. Hyperparameters move with new data;
-    ``q_old`` and ``p_old`` remain those of the training; they are about ``f`` less the prior's mean, which should not
-    move. Inducing variables of the training are held, and those added by :meth:`Trained.add_inducing` are trained::
+    ``q_old`` and ``p_old`` remain those of the earlier training. Both are about ``f`` minus the prior's mean, which
+    should not move. Inducing variables of the earlier training are held, and those added by
+    :meth:`Trained.add_inducing` are trained::
 
         more = trained.add_inducing(key, kmeans(20), X_new)
         svi = SVI(model, guide, optax.adam(0.01), OnlineELBO(trained))
         online = fit(key, svi, 1000, X_new, y_new, init_params=more.params)
 
-    With NumPyro's own ``svi.run(..., init_params=more.params)`` it is the same. Plates have the rows of the new data
-    (``num_data``). With hyperparameters held, :meth:`Trained.condition` is faster and needs no learning rate.
+    NumPyro's own ``svi.run(..., init_params=more.params)`` works in the same way. Plates have the rows of the new data
+    (``num_data``). If hyperparameters are held, :meth:`Trained.condition` is faster and needs no learning rate.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -77,10 +78,10 @@ class OnlineELBO(GaussianProcessELBO):
         sum_sites: ``False`` gives the contribution of every site, by name.
 
     Raises:
-        TypeError: if ``trained`` is no trained model with an :class:`InducingGuide`.
+        TypeError: if ``trained`` is not a trained model with an :class:`InducingGuide`.
         ValueError: for several trainings; a form of ``q(u)`` that is not full; other latent sites with a posterior,
-            whose old value there is not one; at a call, for first inducing variables that are not the old ones. Inside
-            ``jit`` the last gives NaN.
+            whose old value would not be one value; at a call, for first inducing variables that are not the old ones.
+            Inside ``jit``, the last case gives NaN.
     """
 
     def __init__(

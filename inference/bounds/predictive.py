@@ -1,4 +1,4 @@
-"""Densities of data as they are predicted, in the place of the bound's expected log densities."""
+"""Predictive densities of data as an objective, in place of the bound's expected log densities."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class PredictiveLogLikelihood(GaussianProcessELBO):
-    """``sum_n log p(y_n | x_n) - w KL[q(u) || p(u)]``: what is predicted of each datum is trained, not a bound.
+    """``sum_n log p(y_n | x_n) - w KL[q(u) || p(u)]``: it trains the predictive density of each datum, not a bound.
 
     ``p(y_n | x_n)`` is the integral of ``p(y_n | f) q(f_n)``; the bound has the expectation of ``log p(y_n | f)``. This
     is parametric predictive GP regression (Jankowiak, Pleiss and Gardner 2020), for any likelihood. Predictive
-    variances follow the residuals, where the bound explains them by noise: it is for intervals of predictions where
-    noise differs between inputs or the model is wrong. It is no bound of the evidence, ``q(u)`` is no posterior, and
-    noise and lengthscales are no estimates. Functions that the program draws, such as inner layers of a deep GP, are
-    scored as in the bound, given their draws.
+    variances follow the residuals, which the bound would explain by noise. The objective is for prediction intervals if
+    noise differs between inputs or the model is wrong. It is not a bound of the evidence, ``q(u)`` is not a posterior,
+    and noise and lengthscales are not estimates. Functions that the program draws, such as inner layers of a deep GP,
+    are scored as in the bound, given their draws.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -45,16 +45,16 @@ class PredictiveLogLikelihood(GaussianProcessELBO):
         True
 
     Args:
-        num_particles: see :class:`GaussianProcessELBO`, and the next two.
-        vectorize_particles: likewise.
-        sum_sites: likewise.
+        num_particles: see :class:`GaussianProcessELBO`, also for the next two.
+        vectorize_particles: see :class:`GaussianProcessELBO`.
+        sum_sites: see :class:`GaussianProcessELBO`.
         kl_weight: ``w`` of the divergences of GP sites; the paper tries 1 and less.
 
     Raises:
-        ValueError: for a weight that is no positive number; see :class:`GaussianProcessELBO`.
+        ValueError: for a weight that is not a positive number; see :class:`GaussianProcessELBO`.
     """
 
-    takes_natural = False  # its slope in q(u) is that of no expected log density
+    takes_natural = False  # its slope in q(u) is not the slope of an expected log density
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PredictiveLogLikelihood(GaussianProcessELBO):
 
 
 class _Weighted(Messenger):
-    """A program whose GP sites have a weight, which is that of their divergences."""
+    """A program in which the divergences of GP sites have a weight."""
 
     def __init__(self, fn: Callable, weight: float) -> None:
         super().__init__(fn)

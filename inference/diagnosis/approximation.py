@@ -15,42 +15,43 @@ from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.training.finished import MORE_STEPS, End
 from gpzoo.inference.training.natural import shortened
 
-#: Share of its prior variance that a row has left given ``u`` from where on the model says nothing of it. A row at 2.1
-#: lengthscales (RBF) from the nearest of well-separated inducing points has as much.
+#: Share of its prior variance that a row still has given ``u``, from which on the model says nothing about the row. A
+#: row at 2.1 lengthscales (RBF) from the nearest of well-separated inducing points has this share.
 UNREACHED = 0.99
 
-#: Share of such rows from which on they are a finding; held-out rows of the training's own kind have some outliers.
+#: Share of such rows from which on they are a finding; held-out rows like the training rows have some outliers.
 MOST_UNREACHED = 0.1
 
-#: Share of reached rows below which none is judged by its outcome: those that are left lie at the border.
+#: Share of reached rows below which no row is judged by its outcome, because the reached rows then lie at the border.
 FEWEST_REACHED = 0.5
 
 #: Correlation of two inducing variables from which on one of them is enough: they differ by a twentieth of a
 #: lengthscale (RBF), which shifts a prediction by 5 % of its standard deviation under the prior.
 DUPLICATE = 0.999
 
-#: Share of inducing variables that may be near-duplicates. Where more are taken than the data determine, training moves
-#: some onto others: up to two fifths in good fits.
+#: Share of inducing variables that may be near-duplicates. If there are more variables than the data determine,
+#: training moves some onto others: up to two fifths in good fits.
 MOST_DUPLICATES = 0.45
 
-#: Share of inducing variables that may be near-duplicates of one, and how many of few variables may be. Training makes
-#: pairs and triples, up to a sixth; what is more started on one spot.
+#: Share of inducing variables that may be near-duplicates of one variable, and the number if there are few variables.
+#: Training makes pairs and triples, up to a sixth; larger groups started on one spot.
 LARGEST_GROUP, OF_FEW = 1 / 4, 3
 
-#: Correlation with every other inducing variable below which one stands alone: that of 2.4 lengthscales (RBF).
+#: Correlation with every other inducing variable below which one stands alone: the correlation at 2.4 lengthscales
+#: (RBF).
 ALONE = 0.05
 
-#: Deviations of an inner layer from its mean function, relative to the spread of its values, below which it is that
-#: function: the next layer, whose inputs have this spread, cannot tell them apart.
+#: Deviations of an inner layer from its mean function, relative to the spread of its values, below which it counts as
+#: that function: the next layer, whose inputs have this spread, cannot tell them apart.
 COLLAPSED = 0.01
 
-#: Rows times squared inducing variables up to which bounds of the evidence are computed: seconds.
+#: Rows times squared number of inducing variables up to which bounds of the evidence are computed: seconds.
 MOST_OF_BOUNDS = 10**9
 
 #: Nats per row that the bound may be lower in evaluation than over the last tenth of the training.
 LOWER = 0.1
 
-#: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is as long.
+#: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is this long.
 UNMOVED = 1e-4
 
 
@@ -68,7 +69,7 @@ def by_site(measured: Measured) -> Diagnosis:
 
 
 def evidence(subject: BoundModel) -> Diagnosis:
-    """What more inducing variables could add, where data are Gaussian; nothing of other programs and of many rows."""
+    """What more inducing variables could add, if data are Gaussian; nothing for other programs and for many rows."""
     sizes = [np.shape(subject.params[f"{site}_mean"])[0] for site in subject.guide.sites.processes]
     if subject.num_rows * sum(sizes) ** 2 > MOST_OF_BOUNDS:
         return Diagnosis()
@@ -86,13 +87,13 @@ def evidence(subject: BoundModel) -> Diagnosis:
 
 
 def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:
-    """For each data site the rows of which the inducing variables of its GP sites say something, ``[N]``.
+    """For each data site, the rows about which the inducing variables of its GP sites say something, ``[N]``.
 
-    None where those are the fewer rows: what is left then lies at the border.
+    If these are the fewer rows, none counts as reached, because they then lie at the border.
 
     Args:
-        measured: at the rows.
-        inner: names of GP sites of which only other GP sites depend.
+        measured: numbers at the rows.
+        inner: names of GP sites on which only other GP sites depend.
         needs: names of the latent sites on which each data site depends.
     """
     by_site = {}
@@ -121,9 +122,10 @@ def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False)
     """How much of each set of inducing variables is in use, and which rows it does not reach.
 
     Args:
-        measured: at the rows.
-        inner: names of GP sites of which only other GP sites depend.
-        drawn: whether ``u`` are draws. They have no covariance, and may repeat each other, being at all inputs.
+        measured: numbers at the rows.
+        inner: names of GP sites on which only other GP sites depend.
+        drawn: whether ``u`` are draws. Draws have no covariance, and may repeat each other, because they are at all
+            inputs.
     """
     rows, findings, arrays = [], [], {}
     for name, site in measured.processes.items():
@@ -148,9 +150,9 @@ def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False)
 
 
 def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
-    """How many inducing variables nearly repeat one that is kept; the share that stands alone; the largest group.
+    """How many inducing variables nearly repeat a kept one; the share that stands alone; the size of the largest group.
 
-    All are the most over outputs.
+    Each is the maximum over outputs.
     """
     size, doubles, alone, crowd = covariance.shape[-1], 0, 0.0, 0
     for K in covariance.reshape(-1, size, size):
@@ -178,7 +180,7 @@ def _reach(name: str, site: Process, alone: float | None) -> list[Finding]:
 
 
 def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
-    """What inner layers do besides their mean functions."""
+    """What inner layers do beyond their mean functions."""
     rows, findings = [], []
     for name, site in measured.processes.items():
         if name not in inner:
@@ -195,13 +197,13 @@ def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
 
 
 def evaluation(end: End, losses: np.ndarray, bound: float, rows: int) -> Diagnosis:
-    """Whether networks whose state goes on in training do as well with the state that they ended with.
+    """Whether networks with a training state do as well with the state at the end of the training.
 
     Args:
         end: how the training ended.
         losses: negative bounds, ``[num_steps]``.
-        bound: of the rows of training, in evaluation.
-        rows: number of rows of training.
+        bound: bound of the training rows, in evaluation.
+        rows: number of training rows.
     """
     if end.last is None:
         return Diagnosis()
@@ -244,9 +246,9 @@ def course(losses: np.ndarray, rows: int, backed_off: Mapping[str, Any], end: En
 
     Args:
         losses: negative bounds, ``[num_steps]``.
-        rows: number of rows of training.
+        rows: number of training rows.
         backed_off: steps of natural gradients that were shortened, by site.
-        end: how it ended.
+        end: how the training ended.
     """
     if end.last is None:
         return Diagnosis()

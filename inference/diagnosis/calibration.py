@@ -1,8 +1,8 @@
 """Calibration of predicted probabilities: integral transforms, bands for them, and the reliability of classes.
 
-Nothing of it is ArviZ's: 0.23 has the band of an empirical distribution function (it holds 95.0 and 94.8 % of 20,000
-sets of 30 and 200 uniform values, as it says) and no test, ``arviz_stats`` 1.3 simulates that band and has other tests,
-and neither has a band of the counts of a histogram.
+ArviZ does not have these. ArviZ 0.23 has the band of an empirical distribution function (it holds 95.0 and 94.8 % of
+20,000 sets of 30 and 200 uniform values, as it says) and no test. ``arviz_stats`` 1.3 simulates that band and has other
+tests. Neither has a band of the counts of a histogram.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scipy import special
 def pit(draws: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
     """Probability integral transforms of outcomes: the rank of each among predictive draws, in (0, 1).
 
-    Ties are broken at random, so that the transforms of counts are uniform too where the predictions are right
-    (Czado, Gneiting and Held 2009, *Predictive model assessment for count data*, section 2.1): each is ``(r + v) / (S +
-    1)``, with ``v`` uniform and ``r`` the rank, itself uniform over ``0, ..., S``.
+    Ties are broken at random, so that the transforms of counts are uniform too if the predictions are right (Czado,
+    Gneiting and Held 2009, *Predictive model assessment for count data*, section 2.1). Each transform is
+    ``(r + v) / (S + 1)``, with ``v`` uniform and ``r`` the rank, itself uniform over ``0, ..., S``.
 
     Args:
-        draws: from the predictive distribution of each outcome, ``[S, ...]``.
+        draws: draws from the predictive distribution of each outcome, ``[S, ...]``.
         y: outcomes, ``[...]``.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     ties = rng.integers(0, np.sum(draws == y, axis=0), endpoint=True)
@@ -49,8 +49,8 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
 
     All counts lie in it with probability ``level`` or more. It is exact: the counts of a multinomial distribution are
     those of independent Poisson variables given their sum (Levin 1981, *A representation for multinomial cumulative
-    distribution functions*). Counts have binomial bounds of one probability, which is chosen as in Säilynoja, Bürkner
-    and Vehtari (2022), *Graphical test for discrete uniformity*, section 2.
+    distribution functions*). Each count has binomial bounds with the same tail probability, which is chosen as in
+    Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity*, section 2.
 
     Args:
         n: number of values.
@@ -71,7 +71,7 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
         index = n - bins * low
         return float(total[index] / _poisson(n, n)) if 0 <= index < len(total) else 0.0
 
-    # Bonferroni's inequality is always enough; no tail can be larger than that of a single count.
+    # Bonferroni's inequality is always enough; no tail can be larger than the tail of a single count.
     enough, most = (1 - level) / (2 * bins), (1 - level) / 2
     for _ in range(30):
         tail = np.sqrt(enough * most)
@@ -82,13 +82,13 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
 def uniformity(values: np.ndarray, points: int = 100) -> float:
     """The probability that uniform values depart as far from their distribution function as these, at some point.
 
-    A p-value, 1 less the level of the narrowest simultaneous band of the empirical distribution function that holds
-    them (Säilynoja, Bürkner and Vehtari 2022, section 2). Numbers of values up to each point are sums of independent
-    Poisson variables given the last, which makes the probability a recursion of convolutions. It sees a wrong spread
-    as well as a shift.
+    It is a p-value: 1 minus the level of the narrowest simultaneous band of the empirical distribution function that
+    holds the values (Säilynoja, Bürkner and Vehtari 2022, section 2). Numbers of values up to each point are sums of
+    independent Poisson variables given the last sum, so that a recursion of convolutions gives the probability. The
+    p-value sees a wrong spread as well as a shift.
 
     Args:
-        values: in (0, 1), ``[n]``.
+        values: values in (0, 1), ``[n]``.
         points: number of points, at most ``n``.
     """
     n = len(values)
@@ -108,8 +108,8 @@ def share_bounds(n: int, probability: float, level: float = 0.95) -> tuple[float
 
     Args:
         n: number of events.
-        probability: of each.
-        level: of the interval.
+        probability: probability of each event.
+        level: level of the interval.
     """
     low, high = _binomial_bounds((1 - level) / 2, n, np.array([probability]))
     return float(low[0] / n), float(high[0] / n)
@@ -131,7 +131,7 @@ def _poisson(count: np.ndarray | int, mean: float) -> np.ndarray:
 
 def _binomial_bounds(tail: float, n: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The narrowest bounds with a probability of at most ``tail`` below and above them; ``p`` between 0 and 1."""
-    # What is left of n has the same law with 1 - p.
+    # The other part of n has the same law with 1 - p.
     return _binomial_quantile(tail, n, p), n - _binomial_quantile(tail, n, 1 - p)
 
 
@@ -146,13 +146,13 @@ def _binomial_quantile(tail: float, n: int, p: np.ndarray) -> np.ndarray:
 
 
 class Reliability(NamedTuple):
-    """How often the most probable class was right, where its probability was about so large.
+    """How often the most probable class was right, compared with its probability.
 
     Attributes:
         confidence: mean probability of the most probable class in each bin that has data, ``[K]``.
         accuracy: share of the data in the bin that have this class, ``[K]``.
         count: number of data in the bin, ``[K]``.
-        ece: expected calibration error, the mean distance of the two over data.
+        ece: expected calibration error, the mean distance between confidence and accuracy over data.
         brier: mean squared distance of the probabilities from the outcomes, summed over classes: 0 is best, 2 worst.
     """
 
@@ -164,10 +164,10 @@ class Reliability(NamedTuple):
 
 
 def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliability:
-    """The calibration of class probabilities, by bins of equal width of the largest one.
+    """The calibration of class probabilities, by bins of equal width of the largest probability.
 
-    The expected calibration error is that of Guo et al. (2017), *On calibration of modern neural networks*, eq. 3; the
-    score that of Brier (1950), *Verification of forecasts expressed in terms of probability*, eq. 2.
+    The expected calibration error is defined in Guo et al. (2017), *On calibration of modern neural networks*, eq. 3;
+    the score in Brier (1950), *Verification of forecasts expressed in terms of probability*, eq. 2.
 
     Args:
         probs: probabilities of the classes, ``[N, C]``.
@@ -175,7 +175,7 @@ def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliab
         bins: number of bins.
 
     Raises:
-        ValueError: if the shapes do not agree, or a label is no class.
+        ValueError: if the shapes do not agree, or a label is not a class.
     """
     probs, labels = checked_classes(probs, labels)
     top, right = probs.max(axis=1), probs.argmax(axis=1) == labels
@@ -195,7 +195,7 @@ def checked_classes(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
     """Probabilities of classes in float64 and their labels as integers.
 
     Raises:
-        ValueError: if the shapes do not agree, or a label is no class.
+        ValueError: if the shapes do not agree, or a label is not a class.
     """
     probs, labels = np.asarray(probs, np.float64), np.asarray(labels)
     if probs.ndim != 2 or labels.shape != probs.shape[:1]:

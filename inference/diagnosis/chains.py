@@ -9,15 +9,15 @@ from gpzoo.inference.diagnosis.restarts import by_arviz
 from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.guides.draws import DrawsGuide
 
-#: R-hat from which on chains have not met, and the fewest effective draws of each (Vehtari et al. 2021).
+#: R-hat from which on chains have not met, and the fewest effective draws of each chain (Vehtari et al. 2021).
 APART, FEWEST = 1.01, 100
 
-#: Draws of a chain below which there is no R-hat, and each draw is taken for an effective one.
+#: Draws of a chain below which there is no R-hat, and each draw counts as an effective one.
 _SHORT = 4
 
 
 def of_draws(subject: BoundModel) -> Diagnosis:
-    """R-hat and effective draws of every hyperparameter; nothing of other guides."""
+    """R-hat and effective draws of every hyperparameter; empty for other guides."""
     guide = subject.guide
     if not isinstance(guide, DrawsGuide):
         return Diagnosis()
@@ -26,11 +26,11 @@ def of_draws(subject: BoundModel) -> Diagnosis:
         draws = np.asarray(subject.params[f"{name}_loc"], np.float64)
         rhat, effective = None, float(chains * count)
         if count >= _SHORT:
-            with np.errstate(invalid="ignore"):  # of draws that never move
+            with np.errstate(invalid="ignore"):  # for draws that never move
                 rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
                 effective = float(by_arviz("ess", draws).min())
         rows.append((name, draws[0, 0].size, rhat, effective))
-    # Of draws that never move both are NaN, which is no less than anything.
+    # For draws that never move both are NaN, and NaN is not less than anything.
     bad = [row for row in rows if not ((row[2] or 0) <= APART and row[3] >= FEWEST * chains)]
     findings = ()
     if bad:

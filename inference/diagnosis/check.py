@@ -29,28 +29,28 @@ from gpzoo.processes.process import GaussianProcess
 #: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
 NARROW, WIDE = 0.05, 20.0
 
-#: Standard deviations by which targets may lie off zero, the mean of a GP without a mean function. At three the GP's
-#: variance is spent on the mean.
+#: Standard deviations by which targets may lie off zero, the mean of a GP without a mean function. At three, the mean
+#: uses up the GP's variance.
 OFF_ZERO = 3.0
 
-#: Interquartile ranges from the median beyond which an entry is an outlier. Squared, in float32, it leaves nothing of
-#: what the others differ by.
+#: Interquartile ranges from the median beyond which an entry is an outlier. Its square, in float32, hides all
+#: differences between the other entries.
 OUTLYING = 1000.0
 
-#: Interquartile ranges from the median beyond which a Gaussian likelihood follows a target: nearly seven standard
-#: deviations of what lies between.
+#: Interquartile ranges from the median beyond which a target pulls a Gaussian likelihood: nearly seven standard
+#: deviations of the data between the quartiles.
 FAR = 5.0
 
-#: Share of rows that may repeat others: data sets of measurements have a few.
+#: Share of rows that may repeat others, because measured data have a few repeated rows.
 REPEATED = 0.1
 
 
 @entry_point
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
-    """What will hurt: data that the program refuses, unscaled columns, repeated rows, outliers; GP sites it draws.
+    """Problems before a training: refused data, unscaled columns, repeated rows, outliers, and GP sites that are drawn.
 
-    The program is traced, and computed a few times where it draws GP sites, to see which rows its terms depend on;
-    arrays are sorted, and their quantiles taken.
+    The program is traced. If it draws GP sites, it is also computed a few times to see which rows its terms depend on.
+    Arrays are sorted, and their quantiles taken.
 
     Example:
         >>> import numpy as np
@@ -62,13 +62,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
     Args:
         program: a program, before training.
-        *args: its positional arguments, data included; or a table alone, as :func:`~gpzoo.inference.fit` takes it, of
-            which the first, the middle and the last block are looked at.
-        model_kwargs: its keyword arguments, by name.
+        *args: the program's positional arguments, data included; or only a table, as :func:`~gpzoo.inference.fit` takes
+            it. From a table, only the first, the middle and the last block are checked.
+        model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        Findings, none if all is well. Their ``site`` is the name of the argument, or of a GP site that the program
-        draws, with the line that does.
+        Findings, none if all is well. Their ``site`` is the name of the argument; or the name of a GP site that the
+        program draws, with the line that draws it.
     """
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -76,7 +76,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
             if len(args) == 1 and checks.is_table(args[0]):
                 args = _some_blocks(args[0])
             args, kwargs = arguments(program, args, model_kwargs)
-        checked_number_of_rows(args)  # for its refusals
+        checked_number_of_rows(args)  # raises if the numbers of rows disagree
         looked = look(program, args, kwargs, refuse_data=True)
         seen = looked.trace
         if absent := without_data(seen):
@@ -98,7 +98,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
 
 def _shared(seen: Look) -> list[Finding]:
-    """Findings about sites of a sum whose kernels have an addend of one kind that data cannot tell apart."""
+    """Findings about sites of a sum whose kernels share a kind of addend that data cannot tell apart."""
     findings = []
     for names in dict.fromkeys(frozenset(names) for names in seen.sums.values()):
         by_kind: dict[str, list[str]] = {}
@@ -112,13 +112,13 @@ def _shared(seen: Look) -> list[Finding]:
 
 
 def _levels(kernel: Kernel) -> set[str]:
-    """What a kernel has of constants and linear functions."""
+    """The kinds of constants and linear functions in a kernel."""
     kinds = {Constant: "a constant", Linear: "a linear function"}
     return {kinds[type(part)] for _, part in addends(kernel.split_noise()[0]) if type(part) in kinds}
 
 
 def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...]]) -> list[Finding]:
-    """Findings about data sites of sums of GP sites, whose names ``sums`` has, but for those with one ``q``."""
+    """Findings about data sites of sums of GP sites, whose names ``sums`` has, except sites that share one ``q``."""
     findings = []
     for names in dict.fromkeys(map(frozenset, sums.values())):
         if not any(names <= frozenset(group) for group in coupled):
@@ -144,7 +144,7 @@ def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool =
 
 
 def _laws(seen: Trace, array: Any) -> list[Any]:
-    """The distributions of which an array is the data: GPs in exact regression, else likelihoods."""
+    """The distributions whose data are an array: GPs in exact regression, else likelihoods."""
     laws, of_rows = [], terms_per_datum(seen)
     for name, site in data_of(seen).items():
         law = unmasked(site["fn"])
@@ -154,7 +154,7 @@ def _laws(seen: Trace, array: Any) -> list[Any]:
 
 
 def _some_blocks(table: Any) -> tuple[np.ndarray, ...]:
-    """Rows from either end and the middle: a column that a file is sorted by is not the same at all of these."""
+    """Rows from both ends and the middle: a column by which a file is sorted differs between these."""
     last = len(table.block_rows) - 1
     blocks = [table.read(block) for block in sorted({0, last // 2, last})]
     return tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -187,9 +187,9 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
 
 
 def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
-    """A finding about rows that repeat others in all inputs together."""
+    """A finding about rows that repeat other rows in all inputs together."""
     inputs = {name: X for name, X in inputs.items() if len(X) > 1 and X.dtype.kind in "biuf"}
-    # Beside a table of inputs a number of each row is an exposure or an error, which tells no inputs apart.
+    # Beside a table of inputs, one number for each row is an exposure or an error, which does not separate inputs.
     if any(X.ndim > 1 for X in inputs.values()):
         inputs = {name: X for name, X in inputs.items() if X.ndim > 1 or np.array_equal(X, np.round(X))}
     rows = next(map(len, inputs.values()), 0)
@@ -203,7 +203,7 @@ def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
 
 def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:
     laws = [as_predictive(law) for law in laws if not isinstance(law, GaussianProcess)]
-    if y.dtype.kind == "f" and np.isnan(y).any():  # what was not observed is like what was
+    if y.dtype.kind == "f" and np.isnan(y).any():  # unobserved entries are taken to be like the observed ones
         y = np.where(np.isnan(y), np.nanmedian(y), y)
     if len(y) > 1 and np.all(y == y[:1]):
         return [finding("constant targets", name, rows=len(y), value=y.flat[0])]
@@ -223,7 +223,7 @@ def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:
 
 
 def _outliers(name: str, x: np.ndarray, ranges: float, which: str) -> list[Finding]:
-    """Entries further from the median of their column than so many interquartile ranges."""
+    """Entries that are more than ``ranges`` interquartile ranges from the median of their column."""
     if x.dtype.kind != "f" or len(x) < 4:
         return []
     columns = x.reshape(len(x), -1)

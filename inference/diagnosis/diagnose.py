@@ -1,9 +1,9 @@
-"""Diagnosis of a trained model: whether to believe it, and if not, what is wrong and what there is to try.
+"""Diagnosis of a trained model: whether to believe it, and if not, what is wrong and what to try.
 
-A new diagnostic is a function in a file of its own that returns a :class:`Diagnosis` of :func:`finding` and
-:func:`table`. Its words stand in ``words.toml``, numbers that it needs of the model are fields of :class:`Process` or
-:class:`Outcomes` in ``measure.py``, and :func:`_causes` or :func:`_effects` calls it. What can be said before training
-is in ``check.py``.
+A new diagnostic is a function in its own file that returns a :class:`Diagnosis` of :func:`finding` and :func:`table`.
+Its words stand in ``words.toml``. Numbers that it needs from the model are fields of :class:`Process` or
+:class:`Outcomes` in ``measure.py``, and :func:`_causes` or :func:`_effects` calls it. Findings before training are in
+``check.py``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from gpzoo.inference.programs.runs import Trace
 from gpzoo.inference.training.finished import End, Gain, end_of, gain_of_more_steps
 from gpzoo.inference.training.sources import described_arguments
 
-#: Rows from which on no joint q of a sum is trained.
+#: Largest number of rows at which a joint q of a sum is trained.
 _MOST_ROWS = 10_000
 
-#: Draws of programs that draw, and of outcomes whose transforms are ranks among them.
+#: Draws of programs that draw, and of outcomes whose transforms are ranks among these draws.
 _DRAWS = 200
 
 
@@ -57,16 +57,18 @@ def diagnose(
     train_args: tuple[Argument, ...] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Look at a trained model with data, best with data that were held out.
+    """Look at a trained model with data, best with held-out data.
 
-    R-hat, effective sample sizes and traces are left out of an approximation: its draws are independent, so that they
-    are perfect whatever it is. Of a model :meth:`gpzoo.inference.Trained.of_draws` they are there.
+    For an approximation there are no R-hat, effective sample sizes and traces: its draws are independent, so these
+    would be perfect whatever the approximation is. For a model from :meth:`gpzoo.inference.Trained.of_draws`, there
+    are.
 
-    Bounds here are those of :class:`~gpzoo.inference.GaussianProcessELBO`, whatever the objective of the training was:
-    a trained model does not keep that.
+    Bounds here are those of :class:`~gpzoo.inference.GaussianProcessELBO`, whatever the objective of the training was,
+    because a trained model does not keep its objective.
 
-    Where hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with
-    20 of ``u`` each where noise is not Gaussian: minutes for thousands of rows, or for a convolution over hundreds.
+    If hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with 20
+    draws of ``u`` each if noise is not Gaussian. This takes minutes for thousands of rows, or for a convolution over
+    hundreds.
 
     Example:
         >>> import jax, numpy as np
@@ -81,16 +83,16 @@ def diagnose(
 
     Args:
         rng_key: key of the draws.
-        trained: what :func:`~gpzoo.inference.fit` returns. Of several trainings on the same data (restarts) the one
-            with the highest bound is looked at, and R-hat between the functions of all tells whether there are several
+        trained: what :func:`~gpzoo.inference.fit` returns. From several trainings on the same data (restarts), it takes
+            the one with the highest bound, and R-hat between the functions of all tells whether there are several
             optima.
         *args: the program's positional arguments, data included.
-        train_args: the positional arguments of training, where ``args`` are others: hyperparameters are held against
-            their posterior given these.
-        model_kwargs: its keyword arguments, by name.
+        train_args: the positional arguments of training, if ``args`` are others. Hyperparameters are compared with
+            their posterior given the training data.
+        model_kwargs: the program's keyword arguments, by name.
 
     Raises:
-        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        TypeError: for data that are not real numbers, or an ``rng_key`` that is not a key.
         ValueError: for data that are not finite, or none; parameters that are missing or of another shape.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
     """
@@ -119,7 +121,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
         if apart and number_of_rows(subject.args) <= _MOST_ROWS:
             apart = against_joint(named_key(rng_key, "mean field"), subject) or apart
         findings = (*apart, *findings)
-    # Units explain what is wrong with the approximation, and this what is wrong with its predictions.
+    # Units explain why the approximation is wrong, and the approximation explains why its predictions are wrong.
     if effects.findings:
         findings = (*_odd_units(subject, trace), *findings)
     return Diagnosis.joined([optima, replace(Diagnosis.joined([effects, causes]), findings=findings)])
@@ -128,7 +130,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
 def _predicted(rng_key: Array, subject: BoundModel, measured: Measured, trained: Trained) -> dict[str, SitePrediction]:
     """Predictions of one training at the rows, with the densities of their data."""
     inputs, outcomes = list(subject.args), measured.outcomes
-    if callable(subject.guide.hyperparameters):  # a guide of one's own may read the data, which a prediction must not
+    if callable(subject.guide.hyperparameters):  # a user's own guide may read the data, which a prediction must not
         for place in places_of_data(subject.look.trace, subject.args).values():
             inputs[place] = None
     return trained.predict(
@@ -142,7 +144,7 @@ def _predicted(rng_key: Array, subject: BoundModel, measured: Measured, trained:
 
 
 def _effects(subject: BoundModel, measured: Measured, at_rows: Mapping[str, SitePrediction]) -> Diagnosis:
-    """What the data say of their predictions."""
+    """Findings about predictions of the data."""
     reached = approximation.reached(measured, subject.guide.sites.inner, subject.look.needs)
     return Diagnosis.joined(judge(name, x, at_rows[name], reached[name]) for name, x in measured.outcomes.items())
 
@@ -155,7 +157,7 @@ def _causes(
     measured: Measured,
     effects: Diagnosis,
 ) -> Diagnosis:
-    """What is measured of the approximation itself, and of its training."""
+    """Findings about the approximation itself, and about its training."""
     by_draws, inner = isinstance(subject.guide, DrawsGuide), subject.guide.sites.inner
     rows, numbers = _rows_of_training(trained, subject.args), described_arguments(trained.model, subject.args, {})
     of_training = bool(numbers) and numbers.items() <= trained.data.items()
@@ -180,7 +182,7 @@ def _causes(
 
 
 def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
-    """Findings about the units of the data and the inputs, which are those of ``check`` named ``unscaled ...``."""
+    """Findings about the units of the data and the inputs: those that ``check`` names ``unscaled ...``."""
     of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
     return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 
@@ -201,10 +203,10 @@ def _of_training(
 
 
 def _more_steps(rng_key: Array, trained: Trained, subject: BoundModel, data: tuple) -> Gain | None:
-    """What more steps of the training would gain; ``None`` where none are taken."""
+    """What more steps of the training would gain; ``None`` if none are taken."""
     if isinstance(subject.guide, DrawsGuide):
         return None
-    svi = SVI(subject.model, subject.guide, Adam(0.0), GaussianProcessELBO())  # steps have rates of their own
+    svi = SVI(subject.model, subject.guide, Adam(0.0), GaussianProcessELBO())  # the steps set their own rates
     size = trained.data.get("batch_size")
     return gain_of_more_steps(named_key(rng_key, "more steps"), svi, subject.params, data, size, subject.kwargs)
 
@@ -212,7 +214,7 @@ def _more_steps(rng_key: Array, trained: Trained, subject: BoundModel, data: tup
 def _evaluation(
     rng_key: Array, trained: Trained, subject: BoundModel, data: tuple, measured: Measured, end: End
 ) -> Diagnosis:
-    """What networks with a state, such as running means, lose in evaluation at the data of training."""
+    """What networks with a state, such as running means, lose in evaluation at the training data."""
     if not any(site["type"] == "mutable" for site in subject.look.trace.values()):
         return Diagnosis()
     if not _same(subject.args, data):
@@ -229,7 +231,7 @@ def _of_posterior(
     measured: Measured,
     effects: Diagnosis,
 ) -> tuple[Diagnosis, Diagnosis]:
-    """What is said of ``q`` as a posterior given the data of training: of its hyperparameters, and of all its draws."""
+    """Findings about ``q`` as a posterior given the training data: of its hyperparameters, and of all its draws."""
     if reason:
         return unavailable(khat.TITLE, khat.why_not(subject.guide) or reason), unavailable(loo.TITLE, reason)
     gaussian = all(site.noise is not None for site in measured.outcomes.values())
@@ -252,7 +254,7 @@ def _same(args: tuple, others: tuple) -> bool:
 
 
 def _rows_of_training(trained: Trained, args: tuple) -> int | None:
-    """Rows of the data of training, where the trained model says."""
+    """Number of training rows, if the trained model says it."""
     if "table rows" in trained.data:
         return int(trained.data["table rows"])
     for name, argument in zip(checks.positional(trained.model, len(args))[0], args, strict=True):
@@ -261,6 +263,6 @@ def _rows_of_training(trained: Trained, args: tuple) -> int | None:
             described = str(trained.data.get(f"argument {name}{jax.tree_util.keystr(path)}", ""))
             sizes = re.findall(r"\d+", described.partition("[")[2])
             if sizes:
-                # One of several trainings has an axis of them, where the data are not shared.
+                # One of several trainings has an axis of trainings, if the data are not shared.
                 return int(sizes[len(sizes) > max(np.ndim(leaf), 1)])
     return None

@@ -1,4 +1,4 @@
-"""Results of a diagnosis: findings in words, tables of numbers, and the arrays that pictures are made of."""
+"""Results of a diagnosis: findings in words, tables of numbers, and the arrays for pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDTH = 80
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """A finding: something that is wrong.
 
     Example:
         >>> import numpy as np
@@ -34,9 +34,9 @@ class Finding:
         column 0 is the same at all rows, which say nothing and have no lengthscale: leave out.
 
     Attributes:
-        name: of this kind of finding, the same for every program.
-        site: that it is about, or ``None``.
-        text: sentences, the last of which says what to try.
+        name: name of this kind of finding, the same for every program.
+        site: the site that it is about, or ``None``.
+        text: sentences; the last one says what to try.
     """
 
     name: str
@@ -62,10 +62,10 @@ class Section:
     """A table.
 
     Attributes:
-        title: of the table.
-        columns: their headings.
-        rows: of the table; entries are strings, numbers, or ``None`` where there is none.
-        note: what to know when reading it.
+        title: title of the table.
+        columns: headings of the columns.
+        rows: rows of the table; entries are strings, numbers, or ``None`` for no entry.
+        note: what to know when reading the table.
     """
 
     title: str
@@ -92,8 +92,8 @@ class Diagnosis:
     Attributes:
         findings: what is wrong.
         sections: what was measured.
-        arrays: numbers per datum by name: ``<site>_pit`` of ordered outcomes, ``<site>_probs`` and ``<site>_labels``
-            of classes, and others that the sections' notes name.
+        arrays: numbers per datum by name: ``<site>_pit`` of ordered outcomes, ``<site>_probs`` and ``<site>_labels`` of
+            classes, and other arrays that the sections' notes name.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -102,7 +102,7 @@ class Diagnosis:
 
     @classmethod
     def joined(cls, parts: Iterable[Diagnosis]) -> Diagnosis:
-        """One of several; tables of one title are one table."""
+        """One diagnosis from several; tables with the same title become one table."""
         findings: tuple[Finding, ...] = ()
         sections: dict[str, Section] = {}
         arrays: dict[str, np.ndarray] = {}
@@ -138,9 +138,9 @@ class Diagnosis:
     __repr__ = __str__
 
     def to_xarray(self) -> Any:
-        """The same as ``xarray.Dataset``, which netCDF takes.
+        """The diagnosis as ``xarray.Dataset``, which netCDF can store.
 
-        Arrays have their names; a column of a table is ``<title>: <column>`` along the table's title; texts of findings
+        Arrays keep their names. A column of a table is ``<title>: <column>`` along the table's title. Texts of findings
         are ``findings``, along the names of the findings.
         """
         with needs(None, "A diagnosis as a dataset"):
@@ -167,10 +167,10 @@ def finding(name: str, site: str | None, which: str | None = None, /, **words: A
     """A finding in the words that ``words.toml`` has for it.
 
     Args:
-        name: of this kind of finding.
-        site: that it is about.
-        which: key of the text, where there are several.
-        **words: numbers and words in it, by name.
+        name: name of this kind of finding.
+        site: the site that it is about.
+        which: key of the text, if there are several.
+        **words: numbers and words in the text, by name.
     """
     text = _words()["findings"][name]
     return Finding(name, site, (text if which is None else text[which]).format(**words))
@@ -179,12 +179,12 @@ def finding(name: str, site: str | None, which: str | None = None, /, **words: A
 def table(
     title: str, rows: Sequence[tuple[Any, ...]], which: str | None = None, /, **words: Any
 ) -> tuple[Section, ...]:
-    """A table with the columns and the note that ``words.toml`` has for its title; none without rows.
+    """A table with the columns and the note that ``words.toml`` has for its title; no table without rows.
 
     Args:
-        title: of the table.
-        rows: of the table.
-        which: key of the note, where there are several.
+        title: title of the table.
+        rows: rows of the table.
+        which: key of the note, if there are several.
         **words: numbers and words in the note, by name.
     """
     own = _words()["tables"][title]
@@ -193,12 +193,12 @@ def table(
 
 
 def unavailable(title: str, reason: str) -> Diagnosis:
-    """The table that says why there is nothing under a title."""
+    """A table that says why there is nothing under a title."""
     return Diagnosis(sections=(Section(title, ("k-hat",), (("not available",),), f"Not available: {reason}."),))
 
 
 def shown(entry: Any) -> str:
-    """An entry of a table as text: four digits of a number, a dash where there is none."""
+    """An entry of a table as text: four digits of a number, a dash for no entry."""
     if entry is None:
         return "-"
     if isinstance(entry, str | bool | int | np.integer):

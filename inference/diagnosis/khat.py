@@ -1,4 +1,4 @@
-"""The k-hat of ``q(theta)``: whether it is so close to the posterior that weights can correct it."""
+"""Check of ``q(theta)`` by its k-hat: whether it is so close to the posterior that weights can correct it."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import given_value, run, sampled, unmasked
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: Above this weights of any practical number of draws estimate nothing (Vehtari, Simpson, Gelman, Yao and Gabry 2024,
+#: Above this, weights of any practical number of draws estimate nothing (Vehtari, Simpson, Gelman, Yao and Gabry 2024,
 #: *Pareto smoothed importance sampling*, section 3.2).
 LARGEST = 0.7
 
-#: Share of effective draws from which on weights correct little, whatever the shape of their tail is: of log noise
-#: variances the posterior has a slight skew, which alone gives a k-hat of 0.7 to 1.1 and a share above 0.9.
+#: Share of effective draws from which on weights correct little, whatever the shape of their tail is. For log noise
+#: variances, the posterior has a slight skew, which alone gives a k-hat of 0.7 to 1.1 and a share above 0.9.
 MOST_EFFECTIVE = 0.5
 
-#: Share of effective draws below which k-hat is not asked: from so many draws it has an error of 0.2.
+#: Share of effective draws below which k-hat is not used: from so many draws it has an error of 0.2.
 FEWEST_EFFECTIVE = 0.2
 
-#: Shifts of a mean, in standard deviations, and factors of a standard deviation from which on an interval is another.
+#: Shifts of a mean, in standard deviations, and factors of a standard deviation from which on an interval differs.
 SHIFTED, WIDER = 0.5, 1.4
 
-#: Draws of the hyperparameters: the tail is fitted to the largest 68 of as many weights.
+#: Draws of the hyperparameters; the tail is fitted to the largest 68 of their weights.
 _DRAWS = 500
 
-#: Of these, how many are computed at once.
+#: How many of these draws are computed at once.
 _AT_ONCE = 10
 
-#: Draws of ``u`` for each draw of the hyperparameters, where the evidence is estimated.
+#: Draws of ``u`` for each draw of the hyperparameters, if the evidence is estimated.
 _OF_U = 20
 
 TITLE = "Hyperparameters against their posterior"
 
 
 class _Evidence(NamedTuple):
-    """What is taken for ``L(theta)``, the log density of the data given the hyperparameters.
+    """An expression for ``L(theta)``, the log density of the data given the hyperparameters.
 
     Attributes:
         log_joint: ``(key, theta [unconstrained, by site], at) -> log p(theta) + L(theta)``, the Jacobian included, and
-            log weights of draws of ``u``, none where ``L`` is computed.
-        words: what ``L`` is.
-        estimated: whether by draws of ``u``.
+            log weights of draws of ``u``; no weights if ``L`` is computed.
+        words: a description of ``L``.
+        estimated: whether draws of ``u`` estimate it.
     """
 
     log_joint: Callable[[Array, dict[str, Array], Batch], tuple[Array, Array]]
@@ -73,9 +73,9 @@ class _Weighed(NamedTuple):
     """Draws of ``q(theta)`` with their weights, on the host.
 
     Attributes:
-        evidence: behind the weights.
-        log_weights: of the draws, ``[S]``.
-        at_centre: log weights of draws of ``u`` where ``theta`` is in its centre; none where ``L`` is computed.
+        evidence: the evidence behind the weights.
+        log_weights: log weights of the draws, ``[S]``.
+        at_centre: log weights of draws of ``u`` with ``theta`` at its centre; none if ``L`` is computed.
         theta: the draws by site, unconstrained.
     """
 
@@ -88,14 +88,14 @@ class _Weighed(NamedTuple):
 def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
-    ``L`` is the exact evidence of a program without latent GPs, else the collapsed bound where noise is Gaussian
-    (:class:`~gpzoo.inference.CollapsedELBO`), else an importance estimate over ``u ~ q(u)`` of
-    ``int exp(E_p(f|u)[log p(y | f)]) p(u | theta) du``, which has a k-hat of its own.
+    ``L`` is the exact evidence of a program without latent GPs. With latent GPs it is the collapsed bound if noise is
+    Gaussian (:class:`~gpzoo.inference.CollapsedELBO`), else an importance estimate over ``u ~ q(u)`` of
+    ``int exp(E_p(f|u)[log p(y | f)]) p(u | theta) du``, which has its own k-hat.
 
     Args:
-        rng_key: of the draws.
-        subject: one training at its data: ``q`` is a posterior given these.
-        gaussian: whether the noise of all data is.
+        rng_key: key of the draws.
+        subject: one training at its data, given which ``q`` is a posterior.
+        gaussian: whether the noise of all data is Gaussian.
     """
     if reason := why_not(subject.guide):
         return unavailable(TITLE, reason)
@@ -131,12 +131,12 @@ def _corrected(name: str, draws: np.ndarray, weights: np.ndarray, params: Mappin
 
 
 def _distance(shift: float, wider: float) -> float:
-    """How far a mean and a standard deviation are off; over 1 where that matters."""
+    """How far a mean and a standard deviation are off; over 1 if that matters."""
     return max(shift / SHIFTED, float(abs(np.log(wider))) / np.log(WIDER))
 
 
 def _finding(rows: list[tuple[Any, ...]], k: float, of_u: float | None, effective: float) -> Finding:
-    """What is wrong with the hyperparameter that is furthest off, or with the shape of all."""
+    """The finding about the hyperparameter that is furthest off, or about the shape of all."""
     name, *_, shift, wider = max(rows, key=lambda row: _distance(*row[5:]))
     off, wide = _distance(shift, wider) > 1, _distance(0.0, wider) > 1
     noisy = f" (k-hat of u is {of_u:.2f}, so that this is not known well either)" if (of_u or 0.0) > LARGEST else ""
@@ -155,7 +155,7 @@ def _finding(rows: list[tuple[Any, ...]], k: float, of_u: float | None, effectiv
 
 
 def why_not(guide: InducingGuide) -> str:
-    """Why a guide has no ``q(theta)``; empty where it has."""
+    """Why a guide has no ``q(theta)``; empty if it has one."""
     if not guide.sites.latents - guide.sites.processes:
         return "hyperparameters are numpyro.param values, of which there is no posterior"
     if guide.hyperparameters == "draws":
@@ -171,20 +171,20 @@ def why_not(guide: InducingGuide) -> str:
 
 
 def _best(keys: Array, subject: BoundModel, gaussian: bool) -> _Weighed:
-    """Draws of ``q(theta)`` weighed by the best evidence that these data have."""
+    """Draws of ``q(theta)``, weighed by the best available evidence of these data."""
     *closed, last = _evidences(subject, gaussian)
     for evidence in closed:
         try:
             weighed = _weighed(keys, evidence, subject)
         except (KeyError, ValueError):
-            continue  # it has no closed form
+            continue  # this evidence has no closed form
         if np.isfinite(weighed.log_weights).any():
             return weighed
     return _weighed(keys, last, subject)
 
 
 def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
-    """Draws by these keys with their weights."""
+    """Draws by these keys, with their weights."""
     sites = subject.guide.sites
     location = {name: subject.params[f"{name}_loc"] for name in sorted(sites.latents - sites.processes)}
     dtype = jnp.result_type(*location.values())
@@ -212,7 +212,7 @@ def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
 
 
 def _evidences(subject: BoundModel, gaussian: bool) -> Iterator[_Evidence]:
-    """What there may be, the best first; the last always is, where draws of ``u`` have densities."""
+    """Possible expressions of the evidence, the best first; the last always exists if draws of ``u`` have densities."""
     guide = subject.guide
     model = scored(subject.model, guide.sites)
     if not guide.sites.processes:
@@ -274,7 +274,7 @@ class _GivenU(Marginals):
 def _joint(
     model: Callable, guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: Batch
 ) -> tuple[Array, Array]:
-    """``log p(theta)`` with the Jacobian, and the log density of data, beside a guide given ``u`` with its weight."""
+    """``log p(theta)`` with the Jacobian, and the log density of data, for a guide given ``u`` with its weight."""
     jacobians: dict[str, Array] = {}
 
     def value_of(site: dict[str, Any]) -> Any:
@@ -300,6 +300,6 @@ def _joint(
 
 
 def _log_prob(site: Mapping[str, Any]) -> Array:
-    """The log density of a site's value, scaled as its plates say."""
+    """The log density of a site's value, scaled by its plates."""
     fn: Any = site["fn"]
     return jnp.sum(scale_and_mask(fn.log_prob(site["value"]), scale=site["scale"]))

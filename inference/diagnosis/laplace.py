@@ -1,4 +1,4 @@
-"""Check of Laplace's approximation of a marginal program against the density that it stands for."""
+"""Check of Laplace's approximation in a marginal program against the exact density."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
 from gpzoo.inference.fitted.psis import largest_k, pareto
 from gpzoo.inference.programs.calls import entry_point
 
-#: Draws of hyperparameters at which it is asked.
+#: Draws of hyperparameters at which the check is made.
 _AT = 20
 
 TITLE = "Laplace's approximation"
@@ -36,10 +36,11 @@ def check_laplace(
 ) -> Diagnosis:
     """Weigh draws of the functions that :class:`~gpzoo.inference.marginal` integrates out by Laplace's approximation.
 
-    At some draws of the hyperparameters ``v`` is drawn from the approximation ``q(v)``. The weights
-    ``p(y, v) / (q(v) Z)``, with ``Z`` the approximation of ``p(y)``, have the mean ``p(y) / Z``: their k-hat says
-    whether that mean is known, and its logarithm how many nats are missing. Only what *changes* between hyperparameters
-    changes their posterior. With inducing variables ``p(y | v)`` is ``E_p(f|u) log p(y | f)``, as in the program.
+    At some draws of the hyperparameters, ``v`` is drawn from the approximation ``q(v)``. The weights
+    ``p(y, v) / (q(v) Z)``, with ``Z`` the approximation of ``p(y)``, have the mean ``p(y) / Z``. Their k-hat says
+    whether that mean is known, and its logarithm says how many nats are missing. The posterior of hyperparameters is
+    affected only if the missing nats *change* between hyperparameters. With inducing variables, ``p(y | v)`` is
+    ``E_p(f|u) log p(y | f)``, as in the program.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
@@ -61,16 +62,16 @@ def check_laplace(
         program: the marginal program.
         *args: its positional arguments, data included.
         posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
-        num_draws: draws of ``v`` at each.
+        num_draws: draws of ``v`` at each draw of hyperparameters.
         params: values of the ``numpyro.param`` sites, if there are any.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        Its table has the largest and the median k-hat, the mean of the missing nats and their standard deviation over
-        hyperparameters; ``arrays["log_ratio"]`` and ``arrays["k"]`` have the numbers.
+        A diagnosis. Its table has the largest and the median k-hat, the mean of the missing nats and their standard
+        deviation over hyperparameters; ``arrays["log_ratio"]`` and ``arrays["k"]`` have the numbers.
 
     Raises:
-        TypeError: for another program.
+        TypeError: for a program that is not marginal.
         ValueError: for draws that are missing, or counts below one.
     """
     program = checks.instance("program", program, marginal, "marginal(program)")

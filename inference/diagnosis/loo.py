@@ -1,4 +1,4 @@
-"""Leave-one-out densities, and the k-hat of all draws: whether these are close enough to leave data out by weights."""
+"""Leave-one-out densities, and the k-hat of all draws: whether weights can leave data out."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.fitted.psis import largest_k, leave_one_out, pareto
 from gpzoo.inference.guides.draws import DrawsGuide
 
-#: Draws, as many as an export has.
+#: Number of draws, the same as in an export.
 _DRAWS = 500
 
-#: Fewest draws of chains to which weights are fitted.
+#: Fewest draws of chains from which weights are fitted.
 _FEWEST = 20
 
-#: Rows beyond which draws of functions, joint over a thousand rows each, take minutes.
+#: Rows beyond which draws of functions take minutes; they are joint over a thousand rows each.
 _MOST_ROWS = 2000
 
 TITLE = "Leave-one-out"
 
 
 def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
-    """k-hat of draws of all inducing variables and hyperparameters together, and what may be said of left-out data.
+    """k-hat of draws of all inducing variables and hyperparameters together, and densities of left-out data.
 
     ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``; ``f`` given ``u`` has cancelled.
 
     Args:
         rng_key: the key with which :meth:`gpzoo.inference.Trained.to_arviz` makes the same draws.
         subject: one training at its data.
-        held_out: log densities of other data by site, ``[N]``; none where there are no others.
+        held_out: log densities of other data by site, ``[N]``; empty if there are none.
     """
     guide, count = subject.guide, _DRAWS
     chains = isinstance(guide, DrawsGuide)
@@ -68,9 +68,9 @@ def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndar
 
 
 def _sizes(subject: BoundModel) -> tuple[int, int]:
-    """The numbers of entries of a draw: of inducing variables, and of other latent sites."""
+    """The numbers of entries of a draw: for inducing variables, and for other latent sites."""
     guide, params, of_u, of_others = subject.guide, subject.params, 0, 0
-    axes = 2 if isinstance(guide, DrawsGuide) else 0  # of chains and draws
+    axes = 2 if isinstance(guide, DrawsGuide) else 0  # axes of chains and draws
     for site in guide.sites.processes:
         of_u += prod(np.shape(params[f"{site}_mean"])[axes:])
     if guide.hyperparameters == "point":

@@ -27,13 +27,13 @@ _STEPS, _RATE = 20, 0.5
 
 
 def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
-    """What one ``q`` over added sites changes at the same hyperparameters, where the guide leaves them apart.
+    """What a shared ``q`` over added sites changes at the same hyperparameters, if the guide leaves them apart.
 
     Both begin at the trained parameters and take the same natural steps on all rows.
 
     Args:
-        rng_key: of draws in the bounds.
-        subject: the model at the data of training.
+        rng_key: key of draws in the bounds.
+        subject: the model at the training data.
     """
     guide = subject.guide
     if type(guide) is not InducingGuide or guide.sites.coupled or not (groups := added_sites(subject.look)):
@@ -68,7 +68,7 @@ def _after_steps(rng_key: Array, subject: BoundModel, coupled: bool) -> tuple[fl
 
 
 def of_mean_field(params: Mapping[str, Any], guide: InducingGuide) -> dict[str, Any]:
-    """The parameters of a guide that couples sites at which each has the ``q`` that it has in those of a mean field."""
+    """Parameters of a guide that couples sites, from those of a mean field: each site keeps its own ``q``."""
     found = dict(params)
     for group in guide.sites.coupled:
         sizes: list[int] = []

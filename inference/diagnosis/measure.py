@@ -1,4 +1,4 @@
-"""Numbers of a trained model at some rows, computed once, in one compiled program, for everything said about it."""
+"""Numbers of a trained model at some rows, for all of a diagnosis, computed once in one compiled program."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: Inducing variables beyond which the matrices of a site are not looked at whole: their eigenvalues take seconds.
+#: Number of inducing variables beyond which a site's whole matrices are not used: their eigenvalues take seconds.
 _MOST_INDUCING = 1000
 
-#: Rows up to which compiling takes most of the time.
+#: Number of rows up to which compiling takes most of the time.
 _FEW_TO_COMPILE = 1000
 
-#: Rows at which it is asked whether a kernel knows fractions of a number.
+#: Number of rows at which to check whether a kernel tells fractions of a number apart.
 _FEW_ROWS = 100
 
-#: Draws over which the bound is averaged, where the program draws anything.
+#: Draws over which the bound is averaged, if the program draws anything.
 _PARTICLES = 10
 
 
@@ -43,17 +43,17 @@ class Process:
     """A GP site at the rows; ``[N]`` or ``[N, D]`` throughout.
 
     Attributes:
-        mean: of the posterior.
+        mean: mean of the posterior.
         prior_mean: the program's mean function.
-        variance: of the posterior.
-        prior_variance: of the prior.
+        variance: variance of the posterior.
+        prior_variance: variance of the prior.
         residual: variance that is left given ``u``; ``None`` on a grid.
         outside: number of rows outside the grid; ``None`` for inducing points.
         num_inducing: number of inducing variables ``M``.
-        covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or where ``M`` is large.
-        eigenvalues: of the covariance of whitened ``u``, ``[D, M]``: 1 where the data say nothing; ``None`` where they
-            are not computed.
-        between: number of inducing points that lie between whole numbers, of which alone the kernel knows.
+        covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or if ``M`` is large.
+        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``: 1 if the data say nothing; ``None`` if
+            they are not computed.
+        between: number of inducing points that lie between whole numbers, if the kernel knows only whole numbers.
     """
 
     mean: np.ndarray
@@ -90,7 +90,7 @@ class Outcomes:
 
     @property
     def filled(self) -> np.ndarray:
-        """``value`` with an observed row in place of those that a mask leaves out, which may be NaN."""
+        """``value`` with an observed row in place of rows that a mask leaves out, which may be NaN."""
         gone = ~self.observed & np.isnan(self.value.reshape(len(self.value), -1)).any(axis=1)
         return np.where(gone.reshape(-1, *[1] * (self.value.ndim - 1)), self.value[self.observed.argmax()], self.value)
 
@@ -102,13 +102,13 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of a trained model at the rows.
+    """All numbers of a trained model at the rows.
 
     Attributes:
         terms: contribution of every site to the bound at these rows, in nats.
         processes: latent GP sites in the program's order.
         outcomes: data sites that have a term for each datum.
-        starts: what the program's own parameters are before training, by name; without those that start at random.
+        starts: values of the program's own parameters before training, by name; without those that start at random.
     """
 
     terms: Mapping[str, float]
@@ -118,7 +118,7 @@ class Measured:
 
 
 class _TracedELBO(GaussianProcessELBO):
-    """The bound by site, which keeps the sites of the guide's and the program's run that it is computed of."""
+    """The bound by site; it keeps the sites of the guide's run and the program's run."""
 
     runs: tuple[Any, Any]
 
@@ -131,7 +131,7 @@ def measure(rng_key: Array, subject: BoundModel) -> Measured:
     """Run guide and program at the rows.
 
     Args:
-        rng_key: of draws and sampled views.
+        rng_key: key of draws and sampled views.
         subject: one training at the rows.
     """
     of_draw = partial(_of_draw, subject.model, subject.guide)
@@ -151,13 +151,13 @@ def measure(rng_key: Array, subject: BoundModel) -> Measured:
 def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
     """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training.
 
-    ``notes`` are the names of the sites in the program's order, with what of them is no array.
+    ``notes`` are the names of the sites in the program's order, with the parts of them that are not arrays.
     """
     kwargs, bound = at.kwargs, _TracedELBO(sum_sites=False)
-    # A copy: networks write their state into the dictionary that they are handed.
+    # A copy, because networks write their state into the dictionary that they get.
     losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
     guide_trace, model_trace = (each.trace for each in bound.runs)
-    if guide.sites.enumerated:  # where discrete sites are summed out, data have no distribution of their own
+    if guide.sites.enumerated:  # if discrete sites are summed out, data have no distribution of their own
         options = {"guide": guide, "model": model, "values": at.params, "mode": Bound()}
         model_trace = run(key, at.args, kwargs, **options).model
     posteriors, outcomes, kinds = {}, {}, {}
@@ -172,7 +172,7 @@ def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
 
 
 def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The bound's mean over draws; the sites are those of the first."""
+    """The bound's mean over draws; the sites are those of the first draw."""
     first: dict[str, Any] = jax.tree.map(lambda x: x[0], numbers)
     views, processes = first.pop("views"), {}
     for name, posterior in first.pop("posteriors").items():
@@ -181,7 +181,7 @@ def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _starts(trace: Trace) -> dict[str, Any]:
-    """What parameters are before training, where the program says; those of networks are random."""
+    """Values of parameters before training, if the program says them; those of networks are random."""
     starts = {}
     for name, site in trace.items():
         if site["type"] == "param" and site["args"] and site["args"][0] is not None and not callable(site["args"][0]):
@@ -190,7 +190,7 @@ def _starts(trace: Trace) -> dict[str, Any]:
 
 
 def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
-    """The posterior, whose kernel's sampled views are drawn, the same for all rows."""
+    """The posterior with the sampled views of its kernel drawn, the same for all rows."""
     if not posterior.prior.samples_views:
         return posterior
     own: Any = posterior
@@ -221,7 +221,7 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
 
 
 def _between(posterior: InducingPosterior) -> Array:
-    """See :attr:`Process.between`: the kernel is the same at the point and where its numbers are rounded."""
+    """See :attr:`Process.between`: the kernel is the same at the point and at its rounded numbers."""
     X, inducing, kernel = posterior.prior.X, posterior.inducing, posterior.prior.kernel
     Z = None if posterior.conditional.deterministic else inducing.points()
     if Z is None or X.ndim != 2 or Z.ndim != 2:
@@ -233,7 +233,7 @@ def _between(posterior: InducingPosterior) -> Array:
 
 
 def _eigenvalues(posterior: InducingPosterior) -> Array:
-    """Of the covariance of whitened ``u``, ``[D, M]`` and ascending."""
+    """Eigenvalues of the covariance of whitened ``u``, ``[D, M]`` and ascending."""
     _, form = posterior._q()
     root = _dense(form.root())
     if not posterior.whiten:

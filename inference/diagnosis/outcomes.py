@@ -1,4 +1,4 @@
-"""Comparison of data with their predictions: coverage, transforms, classes, and a constant predictor beside."""
+"""Comparison of data with their predictions: coverage, transforms, classes, and a constant predictor for comparison."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, tabl
 from gpzoo.inference.diagnosis.measure import Outcomes
 from gpzoo.inference.fitted.summaries import SitePrediction
 
-#: Fewer rows than this say too little of a distribution: intervals at 90 % leave two of them outside.
+#: Fewer rows say too little about a distribution: intervals at 90 % leave two of this many outside.
 FEWEST_ROWS = 20
 
-#: How sure a departure must be before it is a finding. Rows share the errors of one posterior, so that they are fewer
-#: than they seem; and one diagnosis asks several questions.
+#: How sure a departure must be before it is a finding. Rows share the errors of one posterior, so there are effectively
+#: fewer rows than it seems; and one diagnosis asks several questions.
 LEVEL = 0.999
 
-#: Least departure of a share from what was predicted that is worth a finding. Intervals at 90 % that hold 85 % are what
-#: a noise variance gives that is a quarter too small.
+#: Least departure of a share from its prediction that is worth a finding. Intervals at 90 % hold 85 % if a noise
+#: variance is a quarter too small.
 MARGIN = 0.05
 
-#: Least distance of the distribution of the transforms from the uniform one: as far as a noise variance that is a third
-#: too small, or a shift of an eighth of the standard deviation, puts it.
+#: Least distance of the distribution of the transforms from the uniform one: the effect of a noise variance that is a
+#: third too small, or of a shift of an eighth of the standard deviation.
 DISTANCE = 0.05
 
 #: Bins of the histogram of transforms.
 BINS = 10
 
-#: Standard errors by which a mean log density must exceed a constant predictor's. A weak signal in a few hundred rows
-#: does by one and not by two; a fit to nothing falls below, because it is fitted.
+#: Standard errors by which a mean log density must exceed that of a constant predictor. A weak signal in a few hundred
+#: rows exceeds it by one and not by two; a fit to nothing falls below it, because the constant predictor is fitted.
 ERRORS = 1.0
 
 
 def judge(site: str, outcomes: Outcomes, predicted: SitePrediction, reached: np.ndarray) -> Diagnosis:
-    """What the outcomes at a data site say of their predictions.
+    """Findings about predictions at a data site, from its outcomes.
 
     Args:
         site: its name.
         outcomes: the data.
-        predicted: with log densities, and with draws where outcomes are ordered and not Gaussian.
-        reached: rows of which the model claims to know something, ``[N]``; findings are about these alone.
+        predicted: prediction with log densities, and with draws if outcomes are ordered and not Gaussian.
+        reached: rows about which the model claims to know something, ``[N]``; findings are only about these.
     """
     rows = outcomes.observed
     part = Diagnosis()
@@ -63,7 +63,7 @@ def _densities(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
     log_density = np.asarray(predicted.log_density, np.float64)[rows]
-    log_density = log_density.reshape(len(log_density), -1).sum(axis=1)  # a plate of outputs has a term for each
+    log_density = log_density.reshape(len(log_density), -1).sum(axis=1)  # a plate of outputs has one term for each
     constant, who = _constant(outcomes, rows)
     gain = log_density - constant
     error = float(np.std(gain) / np.sqrt(len(gain)))
@@ -79,7 +79,7 @@ def _densities(
 
 
 def _constant(outcomes: Outcomes, rows: np.ndarray) -> tuple[np.ndarray, str]:
-    """Log densities of a predictor that knows the distribution of the outcomes alone, and its name."""
+    """Log densities of a predictor that knows only the distribution of the outcomes, and its name."""
     y = np.asarray(outcomes.value, np.float64)[rows]
     total, numbers = np.zeros(len(y)), outcomes.kind == "numbers"
     for column in y.reshape(len(y), -1).T:
@@ -96,7 +96,7 @@ def _normal(y: np.ndarray) -> np.ndarray:
 
 
 def _frequencies(y: np.ndarray) -> np.ndarray:
-    """Log probabilities of few values by their own frequencies, of many as of counts."""
+    """Log probabilities of a few values by their own frequencies; of many values, as for counts."""
     values, index, count = np.unique(y, return_inverse=True, return_counts=True)
     if len(values) > max(10, len(y) // 20):
         return _negative_binomial(y)
@@ -120,7 +120,7 @@ def _ordered(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
     y = np.asarray(outcomes.value)[rows]
-    # Ranks among draws where the probability has no closed form.
+    # Ranks among draws if the probability has no closed form.
     exact = predicted.cdf is not None
     values = np.asarray(predicted.cdf)[rows] if exact else pit(np.asarray(predicted.draws)[:, rows], y)
     values = np.where(np.isnan(y), np.nan, values) if y.dtype.kind == "f" else values
@@ -144,7 +144,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _observed(values: np.ndarray) -> np.ndarray:
-    """The numbers of outcomes that were observed, of all outputs."""
+    """The numbers of observed outcomes, of all outputs."""
     return values[~np.isnan(values)]
 
 
@@ -154,7 +154,7 @@ def _of_mean(n: int) -> float:
 
 
 def _residuals(site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray) -> list[tuple[Any, ...]]:
-    """Mean squared residuals beside their predictions: the row of a table, where there are both."""
+    """Mean squared residuals beside their predictions: the row of a table, if there are both."""
     if predicted.mean is None or predicted.variance is None:
         return []
     y = np.asarray(outcomes.value, np.float64)[rows]
@@ -194,16 +194,16 @@ def _by_coverage(site: str, outcomes: Outcomes, values: np.ndarray, residuals: l
 
 
 def _beyond(half: float, n: int) -> float:
-    """The largest share of ``n`` outcomes that leaves intervals at 90 %, if a Gaussian noise is too large alone.
+    """The largest share of ``n`` outcomes outside intervals at 90 % if the only fault is too large Gaussian noise.
 
-    How much too large it is follows from the share ``half`` in intervals at 50 %.
+    The size of this fault follows from the share ``half`` in intervals at 50 %.
     """
     larger = special.ndtri((1 + min(half, 1 - 0.5 / n)) / 2) / special.ndtri(0.75)
     return share_bounds(n, max(2 * special.ndtr(-larger * special.ndtri(0.95)), 1e-12), LEVEL)[1]
 
 
 def _noise_explains(residuals: list[tuple[Any, ...]]) -> bool:
-    """Whether residuals are larger than predicted, and noise most of what was predicted."""
+    """Whether residuals are larger than predicted, and noise is most of the prediction."""
     for _, square, predicted, noise, _ in residuals:
         return noise is not None and square > predicted and noise > predicted / 2
     return False
@@ -236,7 +236,7 @@ def _classes(
     if predicted.probs is not None:
         probs = np.asarray(predicted.probs, np.float64)[rows]
     else:
-        # Several labels of one row count as rows of their own.
+        # Several labels of one row count as separate rows.
         one = np.asarray(predicted.mean, np.float64)[rows].reshape(-1)
         probs = np.stack([1 - one, one], axis=1)
         judged, labels = np.repeat(judged, labels[0].size), labels.reshape(-1)
@@ -251,7 +251,7 @@ def _classes(
     if judged.sum() >= FEWEST_ROWS:
         confidence, accuracy = top[judged], right[judged]
         gap = float(confidence.mean() - accuracy.mean())
-        # Of the sum of independent outcomes that have these very probabilities.
+        # For the sum of independent outcomes with exactly these probabilities.
         error = float(np.sqrt(np.sum(confidence * (1 - confidence))) / len(confidence))
         if abs(gap) > MARGIN and abs(gap) > -special.ndtri((1 - LEVEL) / 2) * error:
             name = "probabilities too sure" if gap > 0 else "probabilities not sure enough"

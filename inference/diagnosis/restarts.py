@@ -12,10 +12,10 @@ from gpzoo.inference.fitted.container import import_arviz
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.trained import Trained
 
-#: R-hat from which on the trainings differ at a row: their means are then apart by half of a standard deviation.
+#: R-hat from which on the trainings differ at a row: their means are then apart by half a standard deviation.
 APART = 1.1
 
-#: Share of rows with a larger one that is a finding.
+#: Share of rows with a larger R-hat that is a finding.
 MOST_APART = 0.1
 
 #: Draws of each training's functions.
@@ -47,14 +47,14 @@ def compare(
     """The bounds of several trainings, and R-hat between their functions at the rows.
 
     R-hat (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021, *Rank-normalization, folding, and localization*) is
-    ArviZ's, each training a chain of independent normal draws with the mean and the variance of its functions. It says
-    nothing of convergence; it says whether the trainings found one optimum.
+    ArviZ's. Each training counts as a chain of independent normal draws with the mean and the variance of its
+    functions. R-hat then says nothing about convergence; it says whether the trainings found one optimum.
 
     Args:
-        rng_key: of the draws.
+        rng_key: key of the draws.
         trained: several trainings, on the same data.
         bounds: see :func:`best`.
-        predicted: predictions at the rows of one of them.
+        predicted: predictions at the rows by one of them.
         sites: GP sites that the data see.
     """
     if not len(bounds):

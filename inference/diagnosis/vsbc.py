@@ -1,4 +1,4 @@
-"""Variational simulation-based calibration: an approximation at data that its own program makes."""
+"""Variational simulation-based calibration: a test of an approximation on data that its own program simulates."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import relaxed_promotion, values_of
 from gpzoo.inference.training.protocol import of_objective
 
-#: Probability of a finding, over all entries, where the approximation is right.
+#: Probability of a finding, over all entries, if the approximation is right.
 LEVEL = 0.01
 
-#: Entries of a site that are looked at: of a GP site, rows that are evenly spaced.
+#: Number of entries of a site to look at; for a GP site, evenly spaced rows.
 _ENTRIES = 5
 
 
@@ -49,18 +49,18 @@ def vsbc(
     num_draws: int = 99,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Draw latent sites and data from the program, train on the data, and rank what was drawn among draws of the guide.
+    """Simulate latent sites and data from the program, train on the data, and rank the true values among guide draws.
 
-    Two questions are asked of the ranks, scaled to (0, 1), over simulations:
+    The ranks are scaled to (0, 1). Two questions are asked of them, over simulations:
 
-    * Bias: are they as often below a half as above? That is :func:`numpyro.infer.calibration.vsbc_diagnostic`, which
-      simulates and trains: a two-sample Kolmogorov-Smirnov test of ``p`` against ``1 - p`` (Yao, Vehtari, Simpson and
-      Gelman 2018, *Yes, but did it work?*, algorithm 2). It sees a shift and no width: a guide with half the standard
-      deviation passes.
-    * Uniformity: do they stay inside the simultaneous band of Säilynoja, Bürkner and Vehtari (2022)? It sees shift and
-      width. Mean-field guides fail it by their nature, where bias may be none.
+    * Bias: are they as often below a half as above? The test is :func:`numpyro.infer.calibration.vsbc_diagnostic`,
+      which simulates and trains: a two-sample Kolmogorov-Smirnov test of ``p`` against ``1 - p`` (Yao, Vehtari, Simpson
+      and Gelman 2018, *Yes, but did it work?*, algorithm 2). It sees a shift but not a width: a guide with half the
+      standard deviation passes.
+    * Uniformity: do they stay inside the simultaneous band of Säilynoja, Bürkner and Vehtari (2022)? It sees shift
+      and width. Mean-field guides fail it by their nature, even if they have no bias.
 
-    Every training of an :class:`~gpzoo.inference.InducingGuide` starts with the inducing variables that its
+    Every training of an :class:`~gpzoo.inference.InducingGuide` starts with the same inducing variables, which its
     initialisers find once.
 
     Example:
@@ -85,16 +85,16 @@ def vsbc(
     Args:
         rng_key: key of simulations, trainings and draws.
         svi: NumPyro's object, holding the program, the guide, the optimiser and the objective.
-        num_steps: of each training, by NumPyro, on all rows.
-        *args: the program's positional arguments, data included: these say which arguments are data, which simulated
-            ones replace. The program must draw its data where such an argument is ``None``.
+        num_steps: steps of each training, by NumPyro, on all rows.
+        *args: the program's positional arguments, data included. They tell which arguments are data; simulated data
+            replace these. The program must draw its data if such an argument is ``None``.
         num_simulations: number of simulated data sets, two or more.
-        num_draws: of each trained guide, two or more.
+        num_draws: number of draws of each trained guide, two or more.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        A table with a row for every entry of a latent site (of sites with more than five, five that are evenly spaced),
-        findings, and the scaled ranks, ``<site>_ranks``, ``[num_simulations, entries]``.
+        A diagnosis: a table with a row for every entry of a latent site (for sites with more than five entries, five
+        that are evenly spaced), findings, and the scaled ranks, ``<site>_ranks``, ``[num_simulations, entries]``.
 
     Raises:
         ValueError: if no argument is data of the program, a latent site is discrete, or the objective is
@@ -131,7 +131,7 @@ def _simulate(
 
     guide, failed = _watched(_started(svi.guide, named_key(rng_key, "start"), args, kwargs))
     asked = {"observed_sites": list(places), "simulated_data_to_args": with_data, **options}
-    # NumPyro's function reshapes its keys, for which they must be arrays of integers.
+    # NumPyro's function reshapes its keys, so they must be arrays of integers.
     key = random.PRNGKey(random.bits(named_key(rng_key, "vsbc"), dtype="uint32"))
     with relaxed_promotion():
         ranks = vsbc_diagnostic(key, svi.model, guide, svi.optim, svi.loss, *args, **asked, **kwargs)
@@ -190,7 +190,7 @@ def _judge(ranks: Any, num_draws: int, key: Array) -> Diagnosis:
     counts = {name: _entries(np.asarray(ranks.ranks[name])) for name in sorted(ranks.param_names)}
     entries = sum(x.shape[1] for x in counts.values())
     for name, count in counts.items():
-        # Uniform over the steps of the ranks, so that right ones are uniform in (0, 1) and not only over a grid.
+        # Uniform over the steps of the ranks, so that right ranks are uniform in (0, 1), and not only over a grid.
         scaled = (count + rng.uniform(size=count.shape)) / (num_draws + 1)
         arrays[f"{name}_ranks"] = scaled
         pvalues = _entries(np.asarray(ranks.ks_pvalues[name])[None])[0]

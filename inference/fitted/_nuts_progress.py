@@ -1,4 +1,4 @@
-"""The progress of NUTS in words: an estimate of its time, a bar, and a sentence at the end."""
+"""Progress of NUTS in words: an estimate of its time, a bar, and a sentence at the end."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from jax import Array, lax
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
-#: Leaps of a step that an estimate of the time counts with: trajectories of eight points, as around a normal density.
+#: Leaps of a step in the estimate of the time: trajectories of eight points, as around a normal density.
 _LEAPS = 7
 
 #: R-hat above which chains have not mixed, as in :func:`~gpzoo.inference.diagnose`.
 _MIXED = 1.01
 
-#: Seconds between two looks at the state, for which the device waits.
+#: Seconds between two looks at the state; the device waits during a look.
 _LOOK = 0.2
 
 
 def wanted(progress: bool | None) -> bool:
-    """Whether to speak: where not said, in terminals and notebooks."""
+    """Whether to show progress: by default, in terminals and notebooks."""
     return (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
 
 
 class WatchedNUTS(NUTS):
     """NUTS for NumPyro's bar over vectorised chains, with the draws of :class:`numpyro.infer.NUTS` up to rounding.
 
-    A step is a program of its own, which is kept once it is compiled, as one that calls back would not be.
+    A step is a program of its own. A compiled step is kept; one with a callback inside would not be.
 
     Args:
-        *args: of :class:`numpyro.infer.NUTS`.
-        in_turn: whether chains step after each other: side by side they wait for the longest trajectory.
-        **kwargs: of :class:`numpyro.infer.NUTS`.
+        *args: arguments of :class:`numpyro.infer.NUTS`.
+        in_turn: whether chains step one after another: side by side, all wait for the longest trajectory.
+        **kwargs: keyword arguments of :class:`numpyro.infer.NUTS`.
     """
 
     def __init__(self, *args: Any, in_turn: bool, **kwargs: Any) -> None:
@@ -47,7 +47,7 @@ class WatchedNUTS(NUTS):
 
     @property
     def is_ensemble_kernel(self) -> bool:
-        """Whether NumPyro's bar has the words of :meth:`get_diagnostics_str` for several chains."""
+        """Whether NumPyro's bar shows :meth:`get_diagnostics_str` for several chains."""
         return self.watched
 
     def init(
@@ -58,7 +58,7 @@ class WatchedNUTS(NUTS):
         model_args: tuple = (),
         model_kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """The initial state, of each chain where there are several keys."""
+        """The initial state; with several keys, of each chain."""
         self._num_warmup, kwargs = num_warmup, model_kwargs or {}
         if not (self.in_turn and jax.random.key_data(rng_key).ndim == 2):
             return super().init(rng_key, num_warmup, init_params, model_args, kwargs)
@@ -90,7 +90,7 @@ class WatchedNUTS(NUTS):
 
         Args:
             mcmc: the run.
-            gradient: seconds of a gradient.
+            gradient: seconds that a gradient takes.
         """
         chains = "1 chain" if mcmc.num_chains == 1 else f"{mcmc.num_chains} chains"
         steps = (mcmc.num_warmup + mcmc.num_samples) * (mcmc.num_chains if self.in_turn else 1)

@@ -1,4 +1,4 @@
-"""ArviZ's container of named arrays: groups of labelled arrays, in either series of ArviZ."""
+"""Containers of ArviZ from named arrays: groups of labelled arrays, in either series of ArviZ."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Group:
 
     Attributes:
         values: the arrays, by name.
-        dims: names of their axes without those of draws, by name of the array; an axis without one has ``None``.
+        dims: names of their axes without the axes of draws, by name of the array; ``None`` for an axis without a name.
         drawn: whether the arrays begin with the axes of draws.
-        rows: which rows it has: those of the data, the first of them, or new ones, which have other coordinates.
-        attributes: of the group, by name.
+        rows: which rows the group has: rows of the data, the first of them, or new rows, which have other coordinates.
+        attributes: attributes of the group, by name.
     """
 
     values: Mapping[str, Any]
@@ -49,20 +49,20 @@ def container(
     dims: Mapping[str, Sequence[str]] | None,
     of_rows: Mapping[str, Mapping[str, np.ndarray]] | None = None,
 ) -> Any:
-    """``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (1.x) of groups that are not empty.
+    """``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (1.x) of the groups that are not empty.
 
     Args:
-        groups: by name.
-        rows: axes that count rows of the data, with the numbers of these rows where they are not all.
+        groups: groups by name.
+        rows: axes that count rows of the data, with the numbers of these rows if they are not all.
         known: coordinates of axes, by name.
-        coords: the user's, which win.
+        coords: the user's coordinates, which win.
         dims: the user's names of axes, by name of the array.
         of_rows: further coordinates of every row of the data, and of ``"new"`` rows, by name, ``[N]``.
 
     Raises:
-        TypeError: for ``coords`` or ``dims`` that are no mappings.
-        ValueError: for ``dims`` of an array that is not there, or of another number of axes; for ``coords`` of an axis
-            that is not there, or of another length.
+        TypeError: for ``coords`` or ``dims`` that are not mappings.
+        ValueError: for ``dims`` of an array that does not exist, or with another number of axes; for ``coords`` of an
+            axis that does not exist, or of another length.
     """
     arviz = import_arviz()
     import xarray
@@ -80,7 +80,7 @@ def container(
             if group_name in _SUMS and not shape:
                 given = None
             if group_name == "log_likelihood" and given is not None and not isinstance(given, str):
-                given = given[: max(len(shape), 1)]  # a datum that is a vector has one
+                given = given[: max(len(shape), 1)]  # a datum that is a vector has one number
             axes = _axes(name, shape, group.dims.get(name), given)
             unknown_arrays.discard(name)
             axes = (*SAMPLES, *axes) if group.drawn else axes
@@ -101,7 +101,7 @@ def container(
                 labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
             if axis in rows:
                 own, at = (of_rows or {}).get("new" if group.rows == "new" else "data", {}), rows[axis]
-                # The user's labels of all rows, where some are left out.
+                # The user's labels of all rows, if some are left out.
                 all_rows = () if at is None or group.rows == "new" else {n for n, x in rows.items() if x is None}
                 named = {n: np.ravel(coords[n]) for n in all_rows if n in coords and n not in lengths}
                 at = np.arange(length) if at is None else at[:length]
@@ -125,7 +125,7 @@ def _named(argument: str, given: Any) -> dict[str, Any]:
 
 
 def refuse_unwritable(coords: Mapping[str, Any] | None) -> None:
-    """Refuse labels that are objects which netCDF and Zarr cannot hold.
+    """Refuse labels that are objects, because netCDF and Zarr cannot hold them.
 
     Raises:
         TypeError: naming the axis, and the first such label.
@@ -144,7 +144,7 @@ def refuse_unwritable(coords: Mapping[str, Any] | None) -> None:
 def _axes(
     name: str, shape: tuple[int, ...], found: Sequence[str | None] | None, given: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """The names of an array's axes: those given, else those found, else the array's name and a number, as ArviZ has."""
+    """The names of an array's axes: given names, else found names, else the array's name and a number, as in ArviZ."""
     if given is not None:
         if isinstance(given, str) or len(given) != len(shape) or not all(isinstance(axis, str) for axis in given):
             raise ValueError(f"dims[{name!r}] must be {len(shape)} names, for the axes {list(shape)}; got {given!r}.")
@@ -180,7 +180,7 @@ def import_arviz() -> Any:
     """ArviZ, without its daily announcement of version 1.
 
     Raises:
-        MissingExtraError: without ArviZ, or xarray, which it brings.
+        MissingExtraError: without ArviZ, or without xarray, which ArviZ brings.
     """
     with needs(None, "An export, k-hat, R-hat or leave-one-out density"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)

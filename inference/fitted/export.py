@@ -49,7 +49,7 @@ _SMALL = 1_000_000
 #: Inputs whose joint covariance is factorised once per draw in a second in all.
 _FEW = 300
 
-#: Most inputs of a batch by default; and where there are more, and each draw has covariances of its own.
+#: Most inputs of a batch by default; and if there are more inputs, and each draw has covariances of its own.
 _MOST, _MOST_OF_DRAWS = 1000, 200
 
 #: ArviZ's names of what NumPyro records beside draws.
@@ -70,8 +70,8 @@ _WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
 class Exporting:
     """Options of :meth:`gpzoo.inference.Trained.to_arviz`.
 
-    Beside them ``described``, the data of the training, whose columns may have names, ``inputs``, the name of the first
-    argument and those of its columns, and ``of_rows``, what names the rows of the ``"data"`` and ``"new"`` ones.
+    Besides them: ``described``, the data of the training, whose columns may have names; ``inputs``, the name of the
+    first argument and of its columns; and ``of_rows``, the labels of the ``"data"`` rows and the ``"new"`` rows.
     """
 
     new_args: tuple[Argument, ...] | None = None
@@ -89,11 +89,11 @@ class Exporting:
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             checks.positive_int("batch_size", self.batch_size)
-        import_arviz()  # a library that is missing is named before the draws are made
+        import_arviz()  # raises for a missing library before the draws are made
         refuse_unwritable(self.coords)
 
     def labelled(self, model: Callable, args: tuple, data: Mapping[str, Any]) -> Exporting:
-        """With the names of columns and rows that arguments of ``model`` have, and of the ``data`` of a training."""
+        """The same options with names of columns and rows, from arguments of ``model`` and the training ``data``."""
         described = columns_of(model, args) | dict(data)
         new = self.new_args if isinstance(self.new_args, tuple) else ()
         of_rows = {"data": coordinates_of_rows(model, args), "new": coordinates_of_rows(model, new)}
@@ -101,17 +101,17 @@ class Exporting:
 
 
 class Posterior(NamedTuple):
-    """What is exported.
+    """A posterior to export.
 
     Attributes:
-        model: at its data.
-        source: gives what one draw is.
+        model: the program at its data.
+        source: computes one draw.
         samples: given values of all draws, by name.
-        shape: numbers of chains and of draws of each.
-        constants: of ``constant_data``, by name.
-        sample_stats: of the draws, by name, ``[chains, draws, ...]``.
+        shape: numbers of chains, and of draws of each chain.
+        constants: arrays of ``constant_data``, by name.
+        sample_stats: statistics of the draws, by name, ``[chains, draws, ...]``.
         points: values that are the same in all draws, by name.
-        left_out: data given all others, where that is known, by data site; see :meth:`DrawsGuide.left_out`.
+        left_out: each datum given all others, by data site, if known; see :meth:`DrawsGuide.left_out`.
     """
 
     model: BoundModel
@@ -132,7 +132,7 @@ def exported(
     losses: np.ndarray,
     options: Exporting,
 ) -> Any:
-    """:meth:`gpzoo.inference.Trained.to_arviz` of a model, or of several trainings of one: the chains.
+    """:meth:`gpzoo.inference.Trained.to_arviz` for one model, or for several trainings of a model: the chains.
 
     Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``.
     """
@@ -186,7 +186,7 @@ def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int
 
 
 def drawn_alone(samples: Any, seen: Look) -> Any:
-    """Samples without what the program computes from them, in one chain where there is no axis of chains."""
+    """Samples without what the program computes from them; in one chain if there is no axis of chains."""
     if not isinstance(samples, Mapping):
         return samples
     own = {name: x for name, x in samples.items() if seen.trace.get(name, {}).get("type") != "deterministic"}
@@ -195,7 +195,7 @@ def drawn_alone(samples: Any, seen: Look) -> Any:
 
 
 def _draws_of(model: BoundModel, count: int) -> Draws:
-    """So many draws of the guide's posterior."""
+    """``count`` draws of the guide's posterior."""
     sites = model.guide.sites
     depth = sites.plate_depth if sites.enumerated else None
     at_inducing = cast(DrawsGuide, model.guide).at_inputs(model.params) if model.at_training else frozenset()
@@ -207,7 +207,7 @@ class Densities(NamedTuple):
     """Log densities of draws of a trained model, in nats and float64.
 
     Attributes:
-        log_likelihood: ``log p(y_n | f_n)`` by data site, ``[S, ...]``; data that are masked are left out.
+        log_likelihood: ``log p(y_n | f_n)`` by data site, ``[S, ...]``, without masked data.
         log_ratio: ``log_p - log_q`` of each draw, ``[S]``; see :meth:`gpzoo.inference.Trained.to_arviz`.
     """
 
@@ -216,11 +216,11 @@ class Densities(NamedTuple):
 
 
 def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities:
-    """The densities alone of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes by the same key.
+    """The densities alone, of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes by the same key.
 
     Args:
-        model: at its data.
-        rng_key: of the export.
+        model: the model at its data.
+        rng_key: key of the export.
         num_draws: number of draws ``S``.
 
     Raises:
@@ -244,7 +244,7 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
             if x["density"].shape == terms[name].shape and not np.isnan(x["density"]).any():
                 terms[name] = x["density"].astype(np.float64)
     for name, mask in found["masks"].items():
-        if name in terms:  # a chain of discrete latent variables has no term for each datum
+        if name in terms:  # a chain of discrete latent variables does not have a term for each datum
             terms[name] = terms[name][:, mask]
     return Densities(terms, stats["log_p"] - stats["log_q"] if "log_q" in stats else np.zeros(num_draws))
 
@@ -266,11 +266,11 @@ def draws_to_arviz(
 ) -> Any:
     """MCMC draws in ArviZ, with the groups that :meth:`gpzoo.inference.Trained.to_arviz` has.
 
-    ``posterior`` holds GP sites, ``f``, whether the program was :func:`~gpzoo.inference.whitened` or not, and the white
-    noise of none. Where a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and ``log_likelihood`` is
-    given that draw. ``az.from_numpyro(mcmc)`` does for sites that are not sparse, with the noise. ``sample_stats`` has
-    ``log_p``, and ``log_p_f`` of a GP site, beside what is given; of an observed GP site ``log_p`` has the marginal
-    likelihood.
+    ``posterior`` holds the values ``f`` of GP sites, whether the program was :func:`~gpzoo.inference.whitened` or not,
+    without their white noise. If a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and
+    ``log_likelihood`` is given that draw. For sites that are not sparse, ``az.from_numpyro(mcmc)`` works too, with the
+    noise. ``sample_stats`` has the given statistics, ``log_p``, and ``log_p_f`` for a GP site. For an observed GP site,
+    ``log_p`` includes the marginal likelihood.
 
     Example:
         >>> import jax, numpy as np
@@ -285,15 +285,15 @@ def draws_to_arviz(
 
     Args:
         rng_key: key of the draws of data, and of ``f`` given ``f_u``.
-        model: the program that MCMC had.
-        *args: its positional arguments, data included.
+        model: the program that MCMC ran.
+        *args: the program's positional arguments, data included.
         posterior_samples: ``mcmc.get_samples(group_by_chain=True)``: draws by site name, ``[chains, draws, ...]``.
-        sample_stats: by ArviZ's names, such as ``mcmc.get_extra_fields(group_by_chain=True)``.
+        sample_stats: statistics by ArviZ's names, such as ``mcmc.get_extra_fields(group_by_chain=True)``.
         params: values of the ``numpyro.param`` sites, if there are any.
-        new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, and the next four.
-        new_kwargs: of new inputs.
+        new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, also for the next four.
+        new_kwargs: keyword arguments at new inputs.
         batch_size: rows of new inputs at a time, 1,000 if ``None``, and most rows of the prior.
-        coords: labels.
+        coords: labels of entries.
         dims: names of axes.
         model_kwargs: the program's keyword arguments, by name.
 
@@ -334,7 +334,7 @@ class Exported(NamedTuple):
 
 
 def _container(each: Sequence[Exported], options: Exporting) -> Any:
-    """ArviZ's container of one posterior, or of several that are chains; what differs of constants gets an axis."""
+    """ArviZ's container of one posterior, or of several as chains; constants that differ get an axis."""
     groups, (_, rows, labels) = dict(each[0].groups), each[0]
     if len(each) > 1:
         groups = {name: _joint([one.groups[name] for one in each]) for name in groups}
@@ -346,7 +346,7 @@ def _container(each: Sequence[Exported], options: Exporting) -> Any:
 
 
 def _with_columns(group: Group, inputs: str, columns: list[str]) -> Group:
-    """With names of the columns of an input where it stands itself, or lengthscales have one for each."""
+    """The group with the names of an input's columns, on the input and on lengthscales that have one for each."""
     dims = dict(group.dims)
     for name, x in group.values.items():
         before = np.ndim(x) - 2 * group.drawn - 1
@@ -395,7 +395,7 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
     def drawn(values: Mapping[str, np.ndarray], chains: tuple[int, int] = shape, **of: Any) -> Group:
         return Group({name: x.reshape(*chains, *x.shape[1:]) for name, x in values.items()}, axes, **of)
 
-    # Tools that scale the prior (az.psense_summary) take all of log_prior, and mean that of hyperparameters.
+    # Tools that scale the prior (az.psense_summary) take all of log_prior, but mean the prior of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
     said = {} if source.of_mcmc else {"approximation": "svi"}
     if posterior.points:
@@ -403,7 +403,7 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
         said["points"] = f"{names} are trained values, the same in all draws of a chain"
         for name, x in posterior.points.items():
             found["posterior"][name] = np.broadcast_to(x, (shape[0] * shape[1], *x.shape))
-    # PSIS fits tails to differences of log densities, which float32 rounds to none.
+    # PSIS fits tails to differences of log densities, which float32 would round to zero.
     terms, said_of_terms, of_blocks = _terms(found, posterior.left_out, axes)
     from_prior: dict[str, Any] = {"rows": "first", "attributes": _said_of_prior(model, few)}
     groups = {
@@ -429,9 +429,9 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
 def _terms(
     found: Arrays, left_out: Mapping[str, dict[str, np.ndarray]], axes: dict[str, list[str | None]]
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, list[str]]]:
-    """Terms of the log likelihood by data site, those given all other data where these are known.
+    """Terms of the log likelihood by data site: each datum given all others, if these terms are known.
 
-    And what they are, and the axes of blocks. Draws given all other data go into ``posterior_predictive``.
+    Also what the terms are, and the axes of blocks. Draws given all other data go into ``posterior_predictive``.
     """
     terms, of_blocks = found["log_likelihood"] | found["left_out"], {}
     said = dict.fromkeys(terms, _GIVEN_F) | dict.fromkeys(found["left_out"], _GIVEN_OTHERS)
@@ -464,7 +464,7 @@ def _axes_of_rows(
 ) -> tuple[dict[str, list[str | None]], set[str]]:
     """Names of axes, and the names of the sites with an entry for each row.
 
-    Of sites that have as many entries as there are rows, and are no argument, the program is asked.
+    If a site has as many entries as there are rows, and is not an argument, the program is asked.
     """
     axes, one_per_row = dict(notes.axes), {name for name, sure in notes.like_rows.items() if sure}
     for name in notes.like_rows.keys() - one_per_row:
@@ -481,7 +481,7 @@ def _axes_of_rows(
 
 
 def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:
-    """Observed data by name; whole numbers are integers where predictions are, for ArviZ goes by the type."""
+    """Observed data by name; whole numbers become integers if predictions are, because ArviZ looks at types."""
     like = found["posterior_predictive"]
 
     def whole(name: str, x: np.ndarray) -> bool:
@@ -527,7 +527,7 @@ def _computed(
 
 
 def _of_prior(source: Draws, count: int, draws_together: int | None) -> BatchFunction:
-    """So many draws of the prior."""
+    """A function that draws from the prior ``count`` times."""
 
     def prepare(key: Array, batch: Batch) -> tuple[Array, Batch]:
         return random.split(named_key(key, "prior"), count), batch
@@ -538,9 +538,9 @@ def _of_prior(source: Draws, count: int, draws_together: int | None) -> BatchFun
 def _at_data(
     fn: BatchFunction, model: BoundModel, draws: Draw, most: int, addends: Mapping[str, str] | None = None
 ) -> BatchResult:
-    """A function of draws at the data, in even batches; what all draws share is that of the first.
+    """A function of draws at the data, in even batches; values that all draws share come from the first draw.
 
-    ``addends`` are the sites of parts, by the names of these.
+    ``addends`` maps the names of parts to their sites.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
@@ -566,9 +566,9 @@ def _at_data(
 
 
 def _draws_together(model: BoundModel) -> int | None:
-    """How many draws are made at once: all where kernels are the same for them, whose factors ``vmap`` forms once.
+    """How many draws to make at once: all if they share kernels, because ``vmap`` then forms the factors once.
 
-    A loop compiles in less time, and of few rows factors cost nothing.
+    A loop compiles in less time, and the factors of few rows cost nothing.
     """
     guide, rows = model.guide, model.num_rows
     if guide is None or guide.draws_anything:
@@ -577,9 +577,9 @@ def _draws_together(model: BoundModel) -> int | None:
 
 
 def _inputs_of_a_row(model: BoundModel, few: int) -> int:
-    """The most inputs that a GP site has for each row of the data: draws are joint over all those of a batch.
+    """The most inputs that a GP site has for each row of the data: draws are joint over all inputs of a batch.
 
-    It is not asked where no argument has more than a ``few`` numbers.
+    If no argument has more than ``few`` numbers, the program is not asked.
     """
     guide = model.guide
     largest = max(map(np.size, jax.tree.leaves(model.args)), default=0)
@@ -596,7 +596,7 @@ def _even(rows: int, most: int) -> int:
 
 
 def _without_masked(found: Arrays, axes: dict[str, Any], constants: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Takes masked data out of groups, renames their axes, adds masks to constants, and returns labels of axes."""
+    """Take masked data out of groups, rename their axes, add masks to constants, and return labels of axes."""
     labels: dict[str, np.ndarray] = {}
     for name, mask in found["masks"].items():
         if mask.all():
@@ -606,7 +606,7 @@ def _without_masked(found: Arrays, axes: dict[str, Any], constants: dict[str, np
         axes[name] = [f"{name}_observed", *axes[name][mask.ndim :]]
         labels[f"{name}_observed"] = np.flatnonzero(mask)
         for group in ("posterior_predictive", "log_likelihood", "prior_predictive"):
-            # A chain of discrete latent variables has no term for each datum; of the prior there may be fewer rows.
+            # A chain of discrete latent variables does not have a term for each datum; the prior may have fewer rows.
             if (values := found[group].get(name)) is not None:
                 found[group][name] = values[:, mask[: values.shape[1]]]
         found["observed_data"][name] = found["observed_data"][name][mask]
@@ -624,7 +624,7 @@ def _at_new_inputs(model: BoundModel, options: Exporting) -> BoundModel | None:
 
 
 def _refuse_batches(model: BoundModel, found: Arrays, most: int) -> None:
-    """Refuse densities of all rows together where rows came in batches of ``most``.
+    """Refuse densities of all rows together if rows came in batches of ``most``.
 
     Raises:
         ValueError: naming the site.
@@ -643,7 +643,7 @@ def _refuse_batches(model: BoundModel, found: Arrays, most: int) -> None:
 
 
 def _log_densities(found: Arrays, given: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The given statistics, ``log_p`` of data and latent variables and, of a guide, ``log_q`` of the latter."""
+    """The given statistics, ``log_p`` of data and latent variables and, with a guide, ``log_q`` of the latter."""
 
     def total(*groups: str) -> np.ndarray:
         parts = [np.asarray(x, np.float64) for group in groups for x in found[group].values()]
@@ -656,7 +656,7 @@ def _log_densities(found: Arrays, given: Mapping[str, ArrayLike]) -> dict[str, n
 
 
 def _warn_not_finite(found: Arrays) -> None:
-    """Wide priors overflow, which is no fault of the posterior."""
+    """Warn of draws that are not finite: wide priors overflow, and the posterior may still be right."""
     bad = {name for group in ("prior", "prior_predictive") for name, x in found[group].items() if not is_finite(x)}
     if bad:
         warnings.warn(
@@ -676,7 +676,7 @@ def _said_of_prior(model: BoundModel, few: int) -> dict[str, str]:
 def _constants(
     params: Mapping[str, Any], processes: frozenset[str], axes: dict[str, list[str | None]]
 ) -> dict[str, np.ndarray]:
-    """Arrays of parameters by name, and into ``axes`` the names of their axes."""
+    """Arrays of parameters by name; puts the names of their axes into ``axes``."""
     found: dict[str, np.ndarray] = {}
     for name, value in params.items():
         found |= _leaves(name, value)
@@ -687,13 +687,13 @@ def _constants(
 
 
 def _leaves(name: str, value: Any) -> dict[str, np.ndarray]:
-    """The arrays of a parameter by name, without the keys of a network's dropout, which are no numbers."""
+    """The arrays of a parameter by name, without the keys of a network's dropout, which are not numbers."""
     leaves = jax.tree_util.tree_flatten_with_path(value)[0]
     return {name + jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves if not is_key(x)}
 
 
 def _arguments(model: BoundModel, axes: dict[str, list[str | None]], rows: set[str]) -> dict[str, np.ndarray]:
-    """Arguments that are small arrays, and into ``axes`` the names of their axes: rows, and those of images."""
+    """Arguments that are small arrays; puts the names of their axes (rows, and axes of images) into ``axes``."""
     try:
         bound = inspect.signature(model.model).bind_partial(*model.args, **model.kwargs).arguments
     except (TypeError, ValueError):
@@ -703,7 +703,7 @@ def _arguments(model: BoundModel, axes: dict[str, list[str | None]], rows: set[s
     for name, value in bound.items():
         if not isinstance(value, np.ndarray | jax.Array) or value.size > _SMALL:
             continue
-        # A variable that is called as an axis would be its coordinate.
+        # A variable with the name of an axis would be its coordinate.
         own = f"{name}_given" if name in rows else name
         found[own] = np.asarray(value)
         axes[own] = list(axes.get(name, []))

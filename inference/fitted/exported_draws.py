@@ -1,4 +1,4 @@
-"""One draw of a posterior, or of a prior, at data: values, densities, replicated data, and what names axes."""
+"""Draws of a posterior, or of a prior, at data: values, densities, replicated data, and the names of axes."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 #: A random key, and given values of latent sites.
 Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
-#: Batches of new inputs are counted from here, so that the rest of ``f`` given ``u`` is drawn anew.
+#: Batches of new inputs are counted from here, so that their ``f`` given ``u`` is drawn with other keys.
 _NEW = 1 << 20
 
 
 class Notes(NamedTuple):
-    """What a draw at the data says of the program's sites.
+    """What a draw at the data says about the program's sites.
 
     Attributes:
-        axes: names of the axes of every array, ``None`` for those without one.
-        like_rows: by name of the sites with as many entries as there are rows, whether their data or their inputs are
-            an argument, so that they have one for each row; ``None`` where nothing else names the axis.
+        axes: names of the axes of every array; ``None`` for axes without a name.
+        like_rows: for sites with as many entries as there are rows, by name: whether their data or their inputs are an
+            argument, so that they have one entry for each row; ``None`` if nothing else names the axis.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
@@ -61,11 +61,12 @@ class Notes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Draws(GivenProgram):
-    """Draws of a posterior: each is a run of the program, of the guide's draws or of given ones.
+    """Draws of a posterior: each is a run of the program, with the guide's draws or given ones.
 
     Attributes:
-        latents: names of the latent sites, without discrete ones, which have no draws.
-        plate_depth: of a program with discrete latent sites, whose values its densities are summed over; else ``None``.
+        latents: names of the latent sites, without discrete sites, which have no draws.
+        plate_depth: for a program with discrete latent sites, over whose values its densities are summed; else
+            ``None``.
         count: number of draws.
         parts: names of the addends of GP sites, by site, whose draws are wanted too.
         at_inducing: see :class:`~gpzoo.inference.programs.gp_sites.JointDraw`, at all rows of the data.
@@ -83,7 +84,7 @@ class Draws(GivenProgram):
         return {name: site for site, names in self.parts for name in names}
 
     def prepare(self, given: Draw, batch: Batch) -> tuple[Draw, Batch]:
-        """Keys of all draws, and of sampled views, of one key."""
+        """Keys of all draws, and of sampled views, from one key."""
         key, samples = given
         batch = batch._replace(views=named_key(key, "views"))
         if batch.others is not None:
@@ -92,14 +93,14 @@ class Draws(GivenProgram):
 
     @property
     def of_mcmc(self) -> bool:
-        """Whether draws are those of MCMC, whose ``log q`` is not known."""
+        """Whether the draws come from MCMC, whose ``log q`` is not known."""
         return self.guide is None or isinstance(self.guide, DrawsGuide)
 
     def at_data(self, draw: Draw, batch: Batch) -> Arrays:
         """Values, densities and replicated data at a batch of rows, and ``notes``.
 
-        ``others`` are the densities of observed sites that have no terms per datum, observed GP sites and factors;
-        ``left_out`` those of each datum of an observed GP site given all the others.
+        ``others`` are the densities of sites that have no terms per datum: observed GP sites and factors. ``left_out``
+        are the densities of each datum of an observed GP site given all others.
         """
         found, mode = self._run(draw, batch, self.given_u(draw[1]), at_inducing=self.at_inducing)
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
@@ -131,7 +132,7 @@ class Draws(GivenProgram):
     def at_new(self, draw: Draw, batch: Batch) -> Arrays:
         """GP sites and replicated data at a batch of new inputs; ``batch.others`` are all data and their notes.
 
-        With the means of counts, whose draws cannot be NaN where a parameter is.
+        For counts, it also has their means, because draws of counts cannot be NaN if a parameter is.
         """
         given = self.given_u(draw[1])
         of_data, notes = batch.others[0], batch.others[1].value
@@ -185,16 +186,16 @@ class Draws(GivenProgram):
         return name in self.latents or recorded
 
     def _densities(self, found: Runs, mode: JointDraw, num_rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """``log p`` and ``log q`` of each latent site; of ``u`` where there is one, since ``f`` given ``u`` cancels.
+        """``log p`` and ``log q`` of each latent site, or of its ``u`` if there is one: ``f`` given ``u`` cancels.
 
-        As many terms as there are rows are not added up: those of other batches are others.
+        If a site has as many terms as there are rows, they are not added up, because each batch has its own terms.
         """
 
         def total(x: Array) -> Array:
             return x if jnp.shape(x)[:1] == (num_rows,) else jnp.sum(x)
 
         log_prior, log_q = {}, {}
-        for name in sorted(self.latents):  # the same program in every process, which a cache on disk then has
+        for name in sorted(self.latents):  # one order in every process, for a cache of programs on disk
             prior, site = found.model[name]["fn"], found.guide.get(name)
             posterior = prior if site is None else site["fn"]
             if isinstance(posterior, InducingPosterior):
@@ -206,7 +207,7 @@ class Draws(GivenProgram):
             log_prior[name] = total(prior.log_prob(value))
             if not self.of_mcmc:
                 log_q[name] = total(posterior.log_prob(value))
-        for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary ones
+        for name, site in sampled(found.guide).items():  # latent sites may be functions of auxiliary sites
             if site["infer"].get("is_auxiliary") and not self.of_mcmc:
                 log_q[name] = jnp.sum(site["fn"].log_prob(site["value"]))
         return log_prior, log_q
@@ -216,7 +217,7 @@ class Draws(GivenProgram):
         traces = found.guide | found.model
         kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
         for name in self.latents:
-            kept.pop(f"{name}_u", None)  # that of inducing variables, of which there may be as many as rows
+            kept.pop(f"{name}_u", None)  # axis of inducing variables, of which there may be as many as rows
         like_rows: dict[str, bool | None] = {}
         for name, site in kept.items():
             if jnp.shape(site["value"])[:1] == batch.rows.shape:
@@ -250,7 +251,7 @@ def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
 
 
 def _name_of_rows(sites: Trace, like_rows: Mapping[str, bool | None], num_rows: int) -> str:
-    """The plate of the rows, which the data know that are an argument."""
+    """The plate of the rows, which is known from data that are an argument."""
     of_rows = [name for name, site in sites.items() if jnp.shape(site["value"])[:1] == (num_rows,)]
     for name in sorted(of_rows, key=lambda name: not like_rows.get(name)):
         axes = _axes(sites[name])
@@ -260,7 +261,7 @@ def _name_of_rows(sites: Trace, like_rows: Mapping[str, bool | None], num_rows: 
 
 
 def _outputs(name: str, site: Mapping[str, Any], data: Trace) -> list[str]:
-    """The name of the axis of a GP site's outputs, in the words of the likelihood that it is given to."""
+    """The name of the axis of a GP site's outputs, as the likelihood of the site calls it."""
     if site["fn"].num_outputs is None:
         return []
     for other in data.values():

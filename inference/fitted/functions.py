@@ -1,4 +1,4 @@
-"""Whole functions of a trained guide: drawn through all layers, at any number of inputs."""
+"""Functions of a trained guide: drawn through all layers, at any number of inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpzoo.kernels.fourier_features import function_values
 from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: A key, and the number of the draw where the posterior is draws; of many functions with an axis of these in front.
+#: A key, and the number of the draw if the posterior is draws; for many functions, with an axis of functions in front.
 Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
 
@@ -57,7 +57,7 @@ def values_of_functions(
         own, options = (batch.site_rows, batch.args, batch.kwargs), {"num_features": num_features, "parts": named}
         return {"functions": values_of_draw(guide, batch.params, draw, *own, **options)}
 
-    # One draw at a time: the features of a batch are the largest array.
+    # One draw at a time, because the features of a batch are the largest array.
     options = num_features, tuple(named.items())
     fn, draws = BatchFunction("functions", of_draw, options), draws_of(rng_key, model, num_draws)
     sites = {name: site for site, names in named.items() for name in names}
@@ -95,7 +95,7 @@ def one_function(
 
 
 def draws_of(rng_key: Array, model: BoundModel, num_draws: int) -> Draw:
-    """What fixes so many functions: a key of each, and its number where the posterior is draws; stacked."""
+    """Keys that fix ``num_draws`` functions, and the numbers of their draws if the posterior is draws; stacked."""
     keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
     return keys, model.guide.numbers(model.params, num_draws)
 
@@ -115,10 +115,10 @@ def values_of_draw(
     """The values of each GP site of one function through the program.
 
     Args:
-        guide: of the program.
+        guide: guide of the program.
         params: checked values of parameters.
         draw: one of :func:`draws_of`.
-        rows: of the arguments.
+        rows: rows of the arguments.
         args: checked positional arguments of the program.
         kwargs: its keyword arguments.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
@@ -147,13 +147,13 @@ def pathwise(
     """The values at the site's inputs of one function from its posterior; equal keys give the same function.
 
     Args:
-        posterior: of one GP site.
+        posterior: posterior of one GP site.
         key: fixes the function.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
         rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
-        misfits: ``u - g(Z)`` by site, whitened where ``u`` is, which is the same at all inputs: used where the site is
-            among them, else added.
-        parts: takes the values of the addends of the sites that it names, by number.
+        misfits: ``u - g(Z)`` by site, whitened if ``u`` is; it is the same at all inputs. If it has the site, the value
+            is used, else it is added.
+        parts: receives the values of the addends of the sites that it names, by number.
 
     Returns:
         ``[N]`` or ``[N, D]``.
@@ -172,7 +172,7 @@ def pathwise(
     keys = list(random.split(key_prior, len(kernels)))
 
     def seen(part: Kernel, inputs: Array) -> Array:
-        # A constant only counts rows.
+        # A constant looks only at the number of rows.
         return inputs[0] if part.input_ndim is None and kernel.has_outputs(inputs) else inputs
 
     def g(part: Kernel, key: PRNGKeyArray, inputs: Array) -> Float[Array, "_ D"]:
@@ -237,7 +237,7 @@ def _columns(per_output: Float[Array, "*D M"]) -> Float[Array, "M _"]:
 
 
 def _solved(L: Any, columns: Float[Array, "M D"]) -> Float[Array, "M D"]:
-    """``L^-1`` times ``[M, D]``, each column by its own factor where ``L`` is ``[D, M, M]``."""
+    """``L^-1`` times ``[M, D]``, each column by its own factor if ``L`` is ``[D, M, M]``."""
     if L.ndim == 2:
         return linalg.solve_lower(L, columns)
     return linalg.solve_lower(L, columns.T[:, :, None])[:, :, 0].T

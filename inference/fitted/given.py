@@ -25,18 +25,18 @@ from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
-#: Rounding errors without a warning, of which sorted inputs show less than half.
+#: Rounding errors without a warning; sorted inputs show less than half of this.
 _MOST_LOST = 0.08
 
 
 class Given(NamedTuple):
-    """Values of a GP site, on which it is conditioned.
+    """Values of a GP site on which it is conditioned.
 
     Attributes:
         inducing: an inducing variable.
         u: its value, of the site's zero-mean part.
-        factor: the factor of its prior covariance and the inverse of that, if they are known.
-        lost: rounding errors of means given noisy values, in posterior standard deviations, about.
+        factor: the factor of its prior covariance, and the inverse of the factor, if they are known.
+        lost: approximate rounding errors of means given noisy values, in posterior standard deviations.
     """
 
     inducing: InducingVariable
@@ -58,7 +58,7 @@ def _lost(projection: OnValues, value: Float[Array, "M *D"]) -> Float[Array, ""]
     if kernel.split_noise()[1] is None:
         return 0.0
     weights = projection.weights(value if value.ndim == 2 else value[:, None])
-    # Of pivots noise leaves the variance of a row given those before it, which the posterior's is near.
+    # A pivot is the variance of a row given the rows before it and the noise, which is close to the posterior variance.
     rounding = float(jnp.finfo(X.dtype).eps) * jnp.max(kernel.diag(X))
     left = jnp.min(jnp.square(linalg.diagonal(projection.L)) - kernel.noise_diag(X))
     errors = rounding * jnp.max(jnp.linalg.norm(weights, axis=0))
@@ -66,7 +66,7 @@ def _lost(projection: OnValues, value: Float[Array, "M *D"]) -> Float[Array, ""]
 
 
 def warn_if_lost(given: Mapping[str, Given]) -> None:
-    """Warn of observed GP sites whose posterior this precision cannot tell from rounding errors."""
+    """Warn of observed GP sites whose posterior cannot be told from rounding errors in this precision."""
     for name, site in given.items():
         if (lost := float(jnp.max(site.lost))) > _MOST_LOST:
             warnings.warn(
@@ -81,11 +81,11 @@ def warn_if_lost(given: Mapping[str, Given]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenProgram:
-    """A program whose latent sites a guide draws, or samples give.
+    """A program whose latent sites come from a guide's draws, or from samples.
 
     Attributes:
         model: the program.
-        guide: its guide; ``None`` where samples are given.
+        guide: its guide; ``None`` if samples are given.
         inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
     """
 
@@ -114,12 +114,13 @@ class GivenProgram:
         Args:
             key: random key.
             batch: arguments of the program.
-            values: of parameters and latent sites, by name.
-            given: values that GP sites are conditioned on, by name.
+            values: values of parameters and latent sites, by name.
+            given: values on which GP sites are conditioned, by name.
             guide_mode: gives the values of the guide's GP sites.
-            given_mode: gives those of conditioned sites; joint draws if ``None``.
-            drawn_as: of a site whose array the program takes, which inputs are drawn together; ``None`` for others.
-            model: in place of the program.
+            given_mode: gives the values of conditioned sites; joint draws if ``None``.
+            drawn_as: for a site that the program uses as an array, which inputs are drawn together; ``None`` for
+                others.
+            model: used in place of the program.
         """
         program = self.model if model is None else model
         if given:

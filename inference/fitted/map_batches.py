@@ -12,8 +12,8 @@
     result.refuse_not_finite({"means": "means"}, guide.sites.processes)
     result.arrays["means"]["f"]  # [num_draws, N]
 
-The function may close over anything that is the same in all calls with equal :attr:`BatchFunction.options`, but over no
-data, parameters or keys: these stand in the batch and in the draw.
+The function may close over anything that is the same in all calls with equal :attr:`BatchFunction.options`, but not
+over data, parameters or keys: these are in the batch and in the draw.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Arrays: TypeAlias = dict[str, Any]
 
 @jax.tree_util.register_static
 class Static:
-    """A value in a pytree of arrays that is part of a compiled program: an argument chooses it, a result comes with it.
+    """A value in a pytree of arrays that is part of a compiled program: an argument chooses it, or a result brings it.
 
-    Two are equal if their numbers, strings and containers are, and all other objects in them the same.
+    Two are equal if their numbers, strings and containers are equal, and all other objects in them are the same.
 
     Args:
         value: a container.
@@ -73,7 +73,7 @@ def _identity(leaf: Any) -> Hashable:
 
 
 class _Itself:
-    """An object without a hash, equal to itself alone."""
+    """An object without a hash, equal only to itself."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -92,15 +92,15 @@ class Batch(NamedTuple):
         args: positional arguments.
         arrays: keyword arguments that are arrays.
         static: the other keyword arguments.
-        params: of guide and program.
-        rows: numbers of the batch's rows among all.
+        params: parameters of guide and program.
+        rows: numbers of the batch's rows among all rows.
         count: number of all rows.
-        layouts: how sites follow the rows, by name; empty where that has not been asked.
+        layouts: how sites follow the rows, by name; empty if that has not been asked.
         untold: names of the sites whose rows cannot be told from those of the arguments.
-        number: of the batch.
+        number: number of the batch.
         views: the key by which sampled views are drawn, the same for all draws and batches.
         of_sites: data by site at the batch's rows.
-        others: whatever else the function needs; of predictions it is the batch of training data.
+        others: whatever else the function needs; for predictions, the batch of training data.
     """
 
     args: tuple
@@ -132,14 +132,14 @@ class BatchFunction:
     """A function of one draw at a batch of rows, and how it is mapped.
 
     Attributes:
-        name: no two functions have the same.
+        name: a name that no other function has.
         of_draw: ``of_draw(draw, batch)`` gives arrays by group and site; :class:`Static` groups come with the program.
-        options: whatever ``of_draw`` closes over that may differ between calls, hashable.
+        options: everything that ``of_draw`` closes over and that may differ between calls, hashable.
         draws_together: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
         summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
-        row_axis: axis of the rows, by group; 1, behind the draws, where none is named.
-        prepare: gives draws and batch in the compiled program, of what is given for draws; ``None`` for these. A key is
-            split here, which by itself would be another program to compile.
+        row_axis: axis of the rows, by group; 1, after the draws, if a group has no entry.
+        prepare: makes draws and batch, in the compiled program, from what is given for draws; ``None`` to take the
+            draws as they are. A key is split here, because a split alone would be one more program to compile.
         once: whether the program runs once, on few rows, so that compiling it takes most of the time.
     """
 
@@ -183,13 +183,13 @@ class BoundModel:
 
     Attributes:
         model: the program.
-        guide: its guide, which has seen data; ``None`` where samples are given, or nothing is latent.
+        guide: its guide, which has seen data; ``None`` if samples are given, or nothing is latent.
         params: checked values of parameters.
         args: checked positional arguments.
         kwargs: checked keyword arguments.
-        compiled: keeps compiled programs, of earlier calls too.
-        values: of its sites, where there is no guide: to see how sites follow the rows, the program runs with these.
-        at_training: whether the arguments are known to be the data of the training.
+        compiled: keeps compiled programs, also of earlier calls.
+        values: values of its sites, if there is no guide: the program runs with these to see how sites follow the rows.
+        at_training: whether the arguments are known to be the training data.
     """
 
     model: Callable
@@ -218,27 +218,27 @@ class BoundModel:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the positional arguments; 0 where these have different ones."""
+        """Number of rows of the positional arguments; 0 if they have different numbers."""
         return number_of_rows(self.args)
 
     @cached_property
     def shapes(self) -> Hashable:
-        """What of the arguments compiled programs depend on."""
+        """The properties of the arguments on which compiled programs depend."""
         shapes = jax.tree.map(lambda x: (x.shape, str(x.dtype)), (self.args, self.arrays))
         return self._split[1], Static(shapes)
 
     @cached_property
     def look(self) -> Look:
-        """The program at these arguments, not computed; likelihoods check their data."""
+        """The program at these arguments, without computing it; likelihoods check their data."""
         return look(self.model, self.args, self.kwargs, self.values)
 
     @property
     def site_rows(self) -> SiteRows:
-        """How the program's sites follow the rows of its arguments, all at once."""
+        """How the program's sites follow the rows of its arguments, with all rows at once."""
         return self.site_rows_in_batches(None)
 
     def site_rows_in_batches(self, batch_size: int | None) -> SiteRows:
-        """How they follow the rows in batches of this size; kept for other arguments of these shapes."""
+        """How the sites follow the rows in batches of this size; kept for other arguments of these shapes."""
         key = ("rows", batch_size, self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
@@ -252,7 +252,7 @@ class BoundModel:
         return Batch(self.args, arrays, static, self.params, np.arange(count), count)._replace(**fields)
 
     def compiled_for(self, fn: BatchFunction) -> Callable[[Any, Batch], Any]:
-        """The compiled function of many draws at a batch: that of an equal one before, if there was any."""
+        """The compiled function of many draws at a batch; an equal function from an earlier call is used again."""
         key = fn.name, fn.options, fn.draws_together, fn.once
         if key not in self.compiled:
             how = _platform.options_for_one_run() if fn.once else None
@@ -264,10 +264,10 @@ class BatchResult(NamedTuple):
     """The arrays of all rows, on the host.
 
     Attributes:
-        arrays: by group and site.
-        fn: of one draw.
+        arrays: arrays by group and site.
+        fn: the function of one draw.
         given: what :func:`map_batches` was given for the draws.
-        batch: the first one with numbers that are not finite, else the last.
+        batch: the first batch with numbers that are not finite, else the last batch.
     """
 
     arrays: Arrays
@@ -281,7 +281,7 @@ class BatchResult(NamedTuple):
         """Refuse numbers that are not finite; the first draw then runs outside ``jit`` and may raise its own error.
 
         Args:
-            words: for the numbers of each group, such as ``"draws"``; other groups are not looked at.
+            words: words for the numbers of each group, such as ``"draws"``; other groups are not checked.
             processes: names of the GP sites.
             site_of: gives the name of the site of a group's array.
 
@@ -310,21 +310,22 @@ def map_batches(
     addends: Mapping[str, str] | None = None,
     **shared: Any,
 ) -> BatchResult:
-    """A function of all draws at all rows, a batch of rows at a time.
+    """Compute a function of all draws at all rows, a batch of rows at a time.
 
-    Arrays are joined by the layout of the site whose name they have: one that is filed under another name must be the
-    same in all batches, and is taken from the first.
+    Arrays are joined by the layout of the site whose name they have. An array under another name must be the same in
+    all batches, and is taken from the first.
 
     Args:
         fn: the function.
-        model: at all rows.
-        given: draws, a pytree with an axis of these in front; or whatever :attr:`BatchFunction.prepare` makes draws of.
+        model: the model at all rows.
+        given: draws, a pytree with an axis of draws in front; or whatever :attr:`BatchFunction.prepare` makes draws
+            from.
         batch_size: most rows at a time.
-        of_sites: data of all rows by site; each batch has its own rows of them.
-        addends: names of arrays that have the rows of a site, with its name.
+        of_sites: data of all rows by site; each batch gets its own rows of them.
+        addends: names of arrays that have the rows of a site, with the name of the site.
         whole: how sites follow the rows, for a function that needs :attr:`Batch.layouts` even if all rows are one
             batch; several batches find their own.
-        **shared: other fields of :class:`Batch`, the same in all.
+        **shared: other fields of :class:`Batch`, the same in all batches.
 
     Raises:
         ValueError: in several batches, naming a site whose rows cannot be told from those of the arguments.
@@ -341,7 +342,7 @@ def map_batches(
     for number, start in enumerate(range(0, num_rows, size)):
         batch = model.batch(of_sites=dict(of_sites or {}), number=number, **shared)
         if several:
-            # The last batch repeats the last row, so that all have one shape.
+            # The last batch repeats the last row, so that all batches have one shape.
             batch = _at_rows(batch, np.minimum(np.arange(start, start + size), num_rows - 1))
         found = compiled(given, batch)
         if several and not number:
@@ -378,7 +379,7 @@ def _joined(
 
 
 def _whole(parts: Sequence[np.ndarray], layout: Layout, axis: int, num_rows: int) -> np.ndarray:
-    """An array of all rows of a site, along ``axis``, from those of the batches."""
+    """An array of all rows of a site, along ``axis``, from the arrays of the batches."""
     if not layout.strided:
         whole = np.concatenate(parts, axis=axis)
         return np.take(whole, range(layout.count * num_rows), axis) if whole.shape[axis] > num_rows else whole
@@ -388,7 +389,7 @@ def _whole(parts: Sequence[np.ndarray], layout: Layout, axis: int, num_rows: int
 
 
 def refuse_batches(model: BoundModel, batch_size: int) -> None:
-    """Refuse new inputs without a number of rows that all share, and batches of sites that the guide draws jointly.
+    """Refuse new inputs that do not share one number of rows, and batches of sites that the guide draws jointly.
 
     Raises:
         ValueError: if they do not share one, or the guide draws sites jointly and there is more than one batch.

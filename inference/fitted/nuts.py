@@ -1,4 +1,4 @@
-"""NUTS on hyperparameters, from their mode and with the curvature there, and on programs that draw functions, too."""
+"""NUTS for hyperparameters, from their mode with the curvature there, and for programs that draw functions."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def nuts(
 ) -> MCMC:
     """NumPyro's MCMC by NUTS, run from the mode of the hyperparameters of :class:`marginal` programs.
 
-    L-BFGS finds the mode in the unconstrained space. The inverse of the Hessian there, by differences of gradients, is
-    the dense mass matrix with which warmup begins; chains start at draws of a normal distribution of twice its
-    spread around the mode. All chains are one compiled program.
+    L-BFGS finds the mode in the unconstrained space. Warmup begins with a dense mass matrix: the inverse of the Hessian
+    at the mode, from differences of gradients. Chains start at draws of a normal distribution around the mode, with
+    twice its spread. All chains are one compiled program.
 
     Other programs, such as :func:`whitened` ones, start where NumPyro's ``init_to_median`` does, with its diagonal mass
-    matrix: functions and hyperparameters together have a mode that is far from where their mass is.
+    matrix. The reason: the joint mode of functions and hyperparameters is far from most of their mass.
 
     Example:
         >>> import jax, numpy as np, numpyro, numpyro.distributions as dist
@@ -81,19 +81,19 @@ def nuts(
     Args:
         rng_key: key of the draws.
         program: a NumPyro program, such as ``marginal(program)``.
-        *args: its positional arguments, data included.
+        *args: the program's positional arguments, data included.
         num_warmup: steps in which NUTS adapts its step size and mass matrix.
         num_samples: draws of each chain.
         num_chains: number of chains.
         target_accept_prob: see :class:`numpyro.infer.NUTS`.
-        progress: whether to say how long it may take, show a bar with time left, divergences and step size, and end
-            with divergences, the largest R-hat and the smallest effective sample size, all on the standard error.
-            ``None`` does so in terminals and notebooks.
-        extra_fields: what ``mcmc.get_extra_fields()`` is to have beside ``diverging``, such as for ``az.plot_energy``.
+        progress: whether to report on the standard error: first how long the run may take, then a bar with time left,
+            divergences and step size, and at the end the divergences, the largest R-hat and the smallest effective
+            sample size. ``None`` reports in terminals and notebooks.
+        extra_fields: what ``mcmc.get_extra_fields()`` has beside ``diverging``, such as for ``az.plot_energy``.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        The MCMC, which has run: ``mcmc.get_samples(group_by_chain=True)``, ``mcmc.print_summary()``. Its program is
+        The MCMC after its run: ``mcmc.get_samples(group_by_chain=True)``, ``mcmc.print_summary()``. Its program is
         ``mcmc.sampler.model``.
 
     Raises:
@@ -105,9 +105,9 @@ def nuts(
     given_counts = {"num_warmup": num_warmup, "num_samples": num_samples, "num_chains": num_chains}
     counts: dict[str, Any] = {name: checks.positive_int(name, count) for name, count in given_counts.items()}
     given, kwargs = arguments(program, args, model_kwargs)
-    with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's own steps mix dtypes
+    with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's steps mix dtypes
         integrated, chains, own = _integrates(program), counts["num_chains"], named_key(key, "start")
-        # Data are refused as `fit` refuses them, of the program with GP sites in it; handlers may surround it.
+        # Like `fit`, this refuses bad data, by the program with its GP sites; handlers may surround that program.
         inner: Any = program.fn if isinstance(program, marginal) else program
         if inner is not program or not integrated:
             look(inner, given, kwargs, arrays=not integrated, refuse_data=True)
@@ -152,14 +152,14 @@ def nuts(
 
 
 def _integrates(program: Any) -> bool:
-    """Whether functions are integrated out of a program, also within handlers and partial functions."""
+    """Whether a program integrates functions out, also within handlers and partial functions."""
     while program is not None and not isinstance(program, marginal):
         program = getattr(program, "fn", getattr(program, "func", None))
     return program is not None
 
 
 def _seconds(both: _Both, at: Array) -> float:
-    """The time of a gradient."""
+    """Seconds that a gradient takes."""
     jax.block_until_ready(both(at))  # compiles
     began = time.perf_counter()
     jax.block_until_ready(both(at))
@@ -167,7 +167,7 @@ def _seconds(both: _Both, at: Array) -> float:
 
 
 def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Chains after each other in one program: side by side they wait for the one with the longest trajectory."""
+    """Chains one after another in one program: side by side, all would wait for the longest trajectory."""
     return partial(lax.map, chain)
 
 
@@ -179,7 +179,7 @@ def _mode(both: _Both, start: Float[Array, " D"]) -> Float[np.ndarray, " D"]:
         nonlocal best
         value, slope = (np.asarray(each, float) for each in both(x.astype(start.dtype)))
         if not (np.isfinite(value) and np.isfinite(slope).all()):
-            # The best point's slope, reflected: the search turns back by a part of its step, whatever the scale.
+            # Reflect the slope of the best point: the search then turns back by a part of its step, whatever the scale.
             lowest, slope, at = best
             return float(lowest + np.abs(slope @ (x - at))), -slope
         if value < best[0]:
@@ -194,7 +194,7 @@ def _mode(both: _Both, start: Float[Array, " D"]) -> Float[np.ndarray, " D"]:
 def _around(
     both: _Both, mode: Float[np.ndarray, " D"], noise: Float[np.ndarray, "C D"]
 ) -> tuple[Float[np.ndarray, "C D"], Float[np.ndarray, "D D"]]:
-    """Where chains start around the mode of a density, and a root of the inverse Hessian there.
+    """Starts of chains around the mode of a density, and a root of the inverse Hessian there.
 
     It takes ``2 D`` gradients and ``C`` densities.
     """

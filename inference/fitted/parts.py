@@ -14,7 +14,7 @@ def checked_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[
     """Names of the addends by site.
 
     Raises:
-        TypeError: if they are not.
+        TypeError: if ``parts`` is not names by site.
         ValueError: for a name that is given twice.
     """
     parts, found = {} if parts is None else parts, {}
@@ -37,8 +37,8 @@ def refuse_other_parts(
 
     Args:
         parts: names by site.
-        trace: of the program.
-        processes: the sites that may have addends; ``None`` for all of GPs.
+        trace: trace of the program.
+        processes: the sites that may have addends; ``None`` for all GP sites.
 
     Raises:
         ValueError: naming the site and its addends.

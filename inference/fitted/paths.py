@@ -1,4 +1,4 @@
-"""Predictions of one path through a program: of one value of each of its latent sites."""
+"""Predictions of one path through a program: at one value of each of its latent sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
-#: By name: GP sites that were observed at the training inputs, and those that a draw has values of there.
+#: By name: GP sites that were observed at the training inputs, and GP sites of which a draw has values there.
 AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 #: A random key, the samples of latent sites, and the GP sites at the training inputs if they are known.
@@ -38,11 +38,11 @@ PathDraw: TypeAlias = tuple[PRNGKeyArray, dict[str, Any], AtTraining | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(GivenProgram):
-    """Predictions of draws: the guide or samples give the latent sites, training data condition GP sites.
+    """Predictions of draws: the guide or samples give the latent sites, and training data condition GP sites.
 
     Attributes:
-        sites: of the program; discrete latent ones are drawn from their prior at new inputs.
-        asked: of the prediction.
+        sites: sites of the program; discrete latent sites are drawn from their prior at new inputs.
+        asked: parts of the prediction that the caller wants.
         num_draws: number of draws.
     """
 
@@ -51,7 +51,7 @@ class Paths(GivenProgram):
     num_draws: int
 
     def prepare(self, given: PathDraw, batch: Batch) -> tuple[tuple[Array, dict[str, Any], AtTraining | None], Batch]:
-        """Keys of all draws, and of sampled views, of one key."""
+        """Keys of all draws, and of sampled views, from one key."""
         key, samples, known_at_training = given
         views = named_key(key, "views")
         if batch.others is not None:
@@ -60,7 +60,7 @@ class Paths(GivenProgram):
         return (keys, samples, known_at_training), batch._replace(views=views)
 
     def at_training(self, draw: PathDraw, batch: Batch) -> AtTraining:
-        """The GP sites at the training inputs: those that were observed there, and those whose values the draw has."""
+        """The GP sites at the training inputs: the observed ones, and those of which the draw has values."""
         key, samples, _ = draw
         _, trace = self._traces(key, self._known(batch, samples), batch, self.given_u(samples), None)
         observed: dict[str, Given] = {}
@@ -73,7 +73,7 @@ class Paths(GivenProgram):
         return observed, drawn
 
     def _known(self, batch: Batch, samples: dict) -> dict:
-        """Values of parameters and latent sites, without discrete ones, which differ between rows."""
+        """Values of parameters and latent sites, without discrete sites, which differ between rows."""
         return {name: x for name, x in (batch.params | samples).items() if name not in self.sites.enumerated}
 
     def __call__(self, draw: PathDraw, batch: Batch) -> dict[str, dict[str, Path]]:
@@ -100,7 +100,7 @@ class Paths(GivenProgram):
             predicted = _latent if name in self.sites.enumerated else _data
             found[name] = predicted(site["fn"], site["value"], tests.get(name))
         chosen = {name: site for name, site in data.items() if name in self.sites.enumerated}
-        # NumPyro hands the whole of the data to the first step of a chain: there, densities are given the draw.
+        # NumPyro gives all data to the first step of a chain, so densities there are given the draw.
         if chosen and not any(map(in_chain, chosen.values())):
             scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()}
             self._score(found, key, known, batch, given, scores)
@@ -113,11 +113,11 @@ class Paths(GivenProgram):
         return {"paths": found}
 
     def summary(self, found: dict[str, dict[str, Path]]) -> dict[str, dict[str, Any]]:
-        """Predictions, by field and site, of the paths of all draws."""
+        """Predictions, by field and site, from the paths of all draws."""
         return by_field({name: of_paths(path, self.asked) for name, path in found["paths"].items()})
 
     def _process(self, name: str, site: Mapping[str, Any], test: Shaped[Array, "N ..."] | None, batch: Batch) -> Path:
-        """A GP site on one path, with the density of ``test`` where it was observed in training."""
+        """A GP site on one path, with the density of ``test`` if it was observed in training."""
         refuse_other_rows(name, test, site["fn"].shape(), len(batch.rows))
         posterior, value = site["fn"], site["value"]
         marginal = isinstance(value, GaussianMarginals)
@@ -133,7 +133,7 @@ class Paths(GivenProgram):
     def _score(
         self, found: dict[str, Path], key: PRNGKeyArray, known: dict, batch: Batch, given: dict, tests: dict
     ) -> None:
-        """Puts densities of test data that are summed over discrete sites in place of those given their draw."""
+        """Replace densities of test data given a draw of discrete sites by densities summed over these sites."""
         if not tests:
             return
         summed = scored(handlers.condition(self.model, tests), self.sites)
@@ -150,7 +150,7 @@ class Paths(GivenProgram):
     def _draws(
         self, key: PRNGKeyArray, data: Trace, wanted: set[str], values: dict, batch: Batch
     ) -> dict[str, Shaped[Array, "S M ..."]]:
-        """Draws of the wanted data sites, those of each row of the inputs by its own key, the same in any batch."""
+        """Draws of the wanted data sites; draws of each row of the inputs are by its own key, the same in any batch."""
 
         def draws_of(trace: Trace, names: set[str], key: PRNGKeyArray) -> dict[str, Shaped[Array, "S M ..."]]:
             return {name: _draw(trace[name]["fn"], named_key(key, name), self.asked.draws_per_path) for name in names}
@@ -161,7 +161,7 @@ class Paths(GivenProgram):
         if together or not with_rows:
             return draws_of(data, wanted, key)
 
-        # Only the program knows which parameters of a distribution have an entry per row: it runs on single rows.
+        # Only the program knows which parameters of a distribution have one entry per row, so it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
             place = i[None]
             own = {n: x[layouts[n].rows(place, count)] if n in layouts else x for n, x in values.items()}
@@ -186,7 +186,7 @@ class Paths(GivenProgram):
         rows: BatchRows | None,
         model: Callable | None = None,
     ) -> tuple[Trace, Trace]:
-        """The traces of guide and program, the GP sites in ``given`` conditioned; without ``rows`` of the training."""
+        """The traces of guide and program, with the GP sites in ``given`` conditioned; without ``rows`` in training."""
         value = means if self.asked.mean_only else predicted_marginals
         guide_trace, trace, _ = self.run(
             key,
@@ -213,7 +213,7 @@ class Paths(GivenProgram):
         return drawing
 
     def _check_sites(self, trace: Trace, known: set[str], is_training_run: bool) -> None:
-        """Refuse a site that would stay at a draw of its prior without a word."""
+        """Refuse a site that would silently stay at a draw of its prior."""
         for name, site in sampled(trace).items():
             if site["is_observed"] or name in known:
                 continue
@@ -230,12 +230,12 @@ class Paths(GivenProgram):
 
 
 def refuse_other_rows(name: str, test: Any, shape: tuple[int, ...], num_inputs: int) -> None:
-    """Refuse test data of another number of rows than their site has.
+    """Refuse test data whose number of rows is not that of their site.
 
     Args:
-        name: of the site.
-        test: its data; ``None`` without any.
-        shape: of the site; ``()`` where it has no rows.
+        name: name of the site.
+        test: its test data; ``None`` without any.
+        shape: shape of the site; ``()`` if it has no rows.
         num_inputs: number of rows of the new inputs.
 
     Raises:
@@ -249,7 +249,7 @@ def refuse_other_rows(name: str, test: Any, shape: tuple[int, ...], num_inputs: 
 
 
 def _parts(posterior: InducingPosterior, names: tuple[str, ...]) -> dict[str, Path]:
-    """The addends of a GP site on one path, by their names."""
+    """The addends of a GP site on one path, by name."""
     found = {}
     for name, part in zip(names, posterior.parts(), strict=True):
         mean, variance = part.marginals()
@@ -260,7 +260,7 @@ def _parts(posterior: InducingPosterior, names: tuple[str, ...]) -> dict[str, Pa
 def _data(masked: Any, value: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn = as_predictive(unmasked(masked))
-    if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
+    if getattr(masked, "entries", None) is not None:  # test data have NaN if they were not observed
         fn = copy(fn)
         fn.missing = "mask"
     density = cdf = None
@@ -276,7 +276,7 @@ def _data(masked: Any, value: Any, test: Shaped[Array, "N ..."] | None) -> Path:
 
 
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
-    """A discrete latent site on one path, with the probabilities of its values, which are drawn from its prior."""
+    """A discrete latent site on one path, with the probabilities of its values; it is drawn from its prior."""
     fn = unmasked(fn)
     with relaxed_promotion():
         probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
@@ -285,7 +285,7 @@ def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | N
 
 
 def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
-    """Draws of a data site, ``[num_draws, N, ...]``; those of a likelihood are given draws of its marginals."""
+    """Draws of a data site, ``[num_draws, N, ...]``; draws of a likelihood are given draws of its marginals."""
     fn = as_predictive(unmasked(fn))
     with relaxed_promotion():
         if fn.is_marginal:

@@ -52,12 +52,12 @@ def predict(
 ) -> dict[str, SitePrediction]:
     """Predict at new inputs without a guide: from MCMC draws, or by exact GP regression.
 
-    A trained model predicts by itself, :meth:`gpzoo.inference.Trained.predict`, where results and the other arguments
-    are explained. GP sites are conditioned on their draws, or their data, at the training inputs, whose
-    covariance is factorised once for each draw, as long as the factors of all draws take less than 1 GiB; else for
-    every batch: take large ones. A program that is
-    :func:`~gpzoo.inference.whitened` is conditioned on its draws of ``f``, or of ``u`` where it is sparse. Draws of a
-    program that is :class:`~gpzoo.inference.marginal` predict by :meth:`gpzoo.inference.Trained.of_draws`.
+    A trained model predicts by itself, by :meth:`gpzoo.inference.Trained.predict`, whose documentation explains results
+    and the other arguments. ``predict`` conditions GP sites on their draws, or on their data, at the training inputs.
+    It factorises their covariance once for each draw, as long as the factors of all draws take less than 1 GiB, and
+    otherwise for every batch; batches should then be large. A program that is :func:`~gpzoo.inference.whitened` is
+    conditioned on its draws of ``f``, or of ``u`` if it is sparse. For draws of a :class:`~gpzoo.inference.marginal`
+    program, use :meth:`gpzoo.inference.Trained.of_draws`.
 
     Example:
         >>> import jax, numpy as np, numpyro
@@ -74,25 +74,25 @@ def predict(
         rng_key: key of the draws.
         model: the program.
         *new: the model's positional arguments at the new inputs, one row per input.
-        posterior_samples: MCMC draws by site name, ``[S, ...]``, as ``mcmc.get_samples()`` has them.
+        posterior_samples: MCMC draws by site name, ``[S, ...]``, as from ``mcmc.get_samples()``.
         params: values of the ``numpyro.param`` (and mutable) sites.
         train_args: the positional arguments of training, such as ``(X, y)``.
         train_kwargs: the keyword arguments of training.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
-        num_draws: number of draws to keep where the program itself has none.
+        num_draws: number of draws to keep if the program itself has none.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
         mean_only: whether to leave out variances.
         parts: see :meth:`gpzoo.inference.Trained.predict`.
-        batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows; ``None``
-            for 1,000; 20,000 if there are more than 20,000 rows and none has over 100 numbers.
+        batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None`` for
+            1,000, or for 20,000 if there are more than 20,000 rows and none has over 100 numbers.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
         A :class:`SitePrediction` for each GP site and each data site, by name.
 
     Raises:
-        TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a marginal program.
+        TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a marginal program.
         ValueError: for data that are not finite; no ``train_args``; rows that disagree; unknown names in
             ``test_data``; sites of the program without a value; ``quantiles`` that are not between 0 and 1.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
@@ -129,7 +129,7 @@ class Predicting:
     """Options of :meth:`gpzoo.inference.Trained.predict`, as the user gives them.
 
     A new option is an argument of :func:`predict` and of :meth:`~gpzoo.inference.Trained.predict`, which both pass it
-    on by name, and a field here; one that changes the compiled program is a field of :class:`Asked` too.
+    on by name, and a field here. If it changes the compiled program, it is a field of :class:`Asked` too.
 
     Raises:
         TypeError, ValueError: for options that make no sense, see :func:`predict`.
@@ -156,11 +156,11 @@ class Predicting:
 
     @property
     def draws_rows(self) -> bool:
-        """Whether data are drawn, each row by itself."""
+        """Whether data are drawn, each row on its own."""
         return self.keep_draws or self.quantiles is not None
 
     def asked(self, draws_per_path: int) -> Asked:
-        """What is computed of each path."""
+        """The parts to compute for each path."""
         quantiles = None if self.quantiles is None else checked_quantiles(self.quantiles)
         parts = tuple((site, tuple(names)) for site, names in checked_parts(self.parts).items())
         return Asked(quantiles, self.keep_draws, draws_per_path, bool(self.mean_only), parts)
@@ -169,12 +169,12 @@ class Predicting:
 def predictions(
     model: BoundModel, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
 ) -> dict[str, SitePrediction]:
-    """Predictions of a model with a guide; without a guide, at draws of its latent sites.
+    """Predictions of a model with a guide, or without a guide at draws of its latent sites.
 
     Args:
-        model: at new inputs.
+        model: the program at new inputs.
         rng_key: key of the draws.
-        options: of the prediction.
+        options: options of the prediction.
         samples: draws by site name, ``[S, ...]``.
     """
     test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
@@ -196,7 +196,7 @@ def predictions(
     known_at_training = None if train_batch is None else _at_training(model, paths, given, train_batch)
     own, whole = (paths.asked, paths.num_draws), None
     if batch_size >= model.num_rows and (options.draws_rows or paths.sites.enumerated):
-        whole = model.site_rows_in_batches(1)  # draws run the program on single rows
+        whole = model.site_rows_in_batches(1)  # to draw data, the program runs on single rows
     result = map_batches(
         BatchFunction("predict", paths, own, _TOGETHER, paths.summary, ROW_AXES, paths.prepare),
         model,
@@ -212,14 +212,14 @@ def predictions(
     refuse_unknown("test_data", test_data, names, "sites")
     lacking = _lacking_moments(arrays, paths.sites.processes, model, rng_key, options, samples)
     try:
-        # What is not finite is computed again outside jit, from the training data on: what was known there may be why.
+        # Compute again outside jit what is not finite, from the training data on: the cause may lie there.
         result = result._replace(arrays=_to_check(arrays, lacking, test_data), given=given)
         result.refuse_not_finite(_WORDS, paths.sites.processes)
     except GPZooError:
-        # A program may refuse inputs, whose numbers it sees outside jit alone.
+        # A program may refuse inputs, and sees their numbers only outside jit.
         parameters_of(model.model, model.args, model.kwargs)
         raise
-    for field in _MOMENTS:  # None where no row has one
+    for field in _MOMENTS:  # None if no row has the moment
         for name in lacking & arrays[field].keys():
             if not np.isfinite(arrays[field][name]).any():
                 del arrays[field][name]
@@ -229,7 +229,7 @@ def predictions(
 def _paths(
     model: BoundModel, options: Predicting, train_model: BoundModel | None, samples: dict[str, Array]
 ) -> tuple[Paths, dict[str, Array]]:
-    """The function of one draw, and the samples of latent sites of all."""
+    """The function of one draw, and the samples of latent sites of all draws."""
     guide = model.guide
     if guide is None:
         sites, inducing = _looked_at(model, train_model, samples)
@@ -245,7 +245,7 @@ def _paths(
 
 
 def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], test_data: Mapping[str, Any]) -> Arrays:
-    """The arrays that have to be finite: no moments that are not defined, and no shares below data that are missing."""
+    """The arrays that must be finite: without undefined moments, and without values at missing test data."""
     found = dict(arrays)
     for field in _MOMENTS:
         found[field] = {name: x for name, x in arrays[field].items() if name not in lacking}
@@ -267,7 +267,7 @@ def _at_training(model: BoundModel, paths: Paths, given: Any, train_batch: Batch
 
 
 def _rows_at_a_time(model: BoundModel) -> int:
-    """Rows of a batch where nobody has said: many of few numbers, so that factorisations are few."""
+    """Rows of a batch by default: many rows if each has few numbers, so that there are few factorisations."""
     arrays = [x for x in jax.tree.leaves(model.args) if np.ndim(x)]
     small = all(np.size(x) <= _SMALL * len(x) for x in arrays)
     return _MANY if small and max(map(len, arrays), default=0) > _MANY else 1000
@@ -279,20 +279,20 @@ _MANY, _SMALL = 20_000, 100
 #: Draws that are computed together.
 _TOGETHER = 10
 
-#: Most bytes that are kept of all draws at the training inputs; more would be computed again for every batch.
+#: Most bytes kept of all draws at the training inputs; above that, they are computed again for every batch.
 _MOST_KEPT = 2**30
 
-#: The numbers of each field of a prediction.
+#: The arrays of each field of a prediction.
 _WORDS = {name: f"entries of {name}" for name in SitePrediction._fields} | {"log_density": LOG_DENSITIES}
 
-#: Fields that are not finite where the distribution of ``y`` has no such moment.
+#: Fields that are not finite if the distribution of ``y`` has no such moment.
 _MOMENTS = "mean", "variance"
 
 
 def _looked_at(
     model: BoundModel, train_model: BoundModel | None, samples: Mapping[str, Array]
 ) -> tuple[Sites, dict[str, InducingVariable]]:
-    """The sites of a program without a guide, and inducing variables of those whose samples are of ``u``."""
+    """The sites of a program without a guide, and the inducing variables of sites whose samples are of ``u``."""
     if train_model is None:
         raise ValueError(
             "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for "
@@ -315,8 +315,8 @@ def _lacking_moments(
 ) -> set[str]:
     """Names of the data sites whose moments are not finite by definition: their draws are finite.
 
-    Where moments overflow, or a parameter is NaN, draws are not finite either. Draws of counts tell nothing: they are
-    whole numbers in any case.
+    If moments overflow, or a parameter is NaN, draws are not finite either. Draws of counts tell nothing, because they
+    are whole numbers in any case.
     """
     names = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)} - processes
     if not names:

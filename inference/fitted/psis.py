@@ -13,7 +13,7 @@ from gpzoo.inference.fitted.container import Group, container, import_arviz
 
 
 def largest_k(num_draws: int) -> float:
-    """The k-hat above which as many weighted draws estimate nothing, which is also where ArviZ warns.
+    """The k-hat above which this many weighted draws estimate nothing; ArviZ warns above it too.
 
     Vehtari, Simpson, Gelman, Yao and Gabry (2024), *Pareto smoothed importance sampling*, section 3.2.4.
     """
@@ -31,7 +31,7 @@ def pareto(log_weights: Float[np.ndarray, " S"]) -> tuple[Float[np.ndarray, " S"
     else:
         import xarray
 
-        # From 1.0 on it takes log likelihoods, of which weights of leaving out are the inverse.
+        # From 1.0 on it takes log likelihoods; the weights of leaving out are their inverse.
         smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")
     return np.asarray(smoothed), float(k)
 
@@ -40,10 +40,10 @@ class LeaveOneOut(NamedTuple):
     """Predictive densities of each datum given all others.
 
     Attributes:
-        elpd: their logarithms in nats, ``[N]``, from draws that are weighted to the posterior.
-        k: k-hat of each where the draws are taken for the posterior's, as ``arviz.loo`` does, ``[N]``.
+        elpd: logarithms of the densities in nats, ``[N]``, from draws that are weighted to the posterior.
+        k: k-hat of each datum, with draws taken as draws of the posterior, as in ``arviz.loo``, ``[N]``.
         above: how many of these are above :func:`largest_k`.
-        warns: whether ``arviz.loo`` does.
+        warns: whether ``arviz.loo`` warns.
     """
 
     elpd: Float[np.ndarray, " N"]
@@ -56,10 +56,10 @@ def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.
     """Leave-one-out densities of an approximate posterior.
 
     Magnusson, Andersen, Jonasson and Vehtari (2019), *Bayesian leave-one-out cross-validation for large data*, section
-    2.2: the weights of leaving out, times those that make draws of ``q`` draws of the posterior, are smoothed together.
+    2.2: two weights, of leaving out and of turning draws of ``q`` into draws of the posterior, are smoothed together.
 
     Args:
-        log_likelihood: of each datum, by draw.
+        log_likelihood: log likelihood of each datum, by draw.
         log_ratio: ``log p - log q`` of each draw, up to a constant.
     """
     arviz = import_arviz()

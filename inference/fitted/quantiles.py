@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 
 from gpzoo import _checks as checks
 
-#: Bisection alone would need about 60 steps in float64; the bound only keeps NaN from running for ever.
+#: Bisection alone would need about 60 steps in float64; the bound only stops NaN from running for ever.
 _MAX_STEPS = 200
 
 
@@ -37,7 +37,7 @@ def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | 
 
 
 def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float, ...]) -> Shaped[Array, "Q *shape"]:
-    """The smallest draw with at least the given share of the draws at or below it: always a value that was drawn.
+    """The smallest draw with at least the given share of draws at or below it: always a value that was drawn.
 
     Args:
         draws: ``[S, ...]``.
@@ -62,12 +62,13 @@ def mixture_quantiles(
         quantiles: ``Q`` probabilities.
 
     Returns:
-        ``[Q, ...]``. Where the distribution function is level at a probability (components far apart), the end of that
-        stretch that is farther from the median, or, for the median, its lower end.
+        ``[Q, ...]``. If the distribution function is level at a probability (components far apart), it is the end of
+        that stretch that is farther from the median, or, for the median, its lower end.
     """
     scale = jnp.sqrt(variance)
     upper = np.asarray(quantiles) > 0.5
-    # Upper quantiles are lower ones of the mirrored mixture: tails of the distribution function round to 1, not to 0.
+    # Upper quantiles are lower quantiles of the mirrored mixture, because upper tails round to 1, and lower tails not
+    # to 0.
     sign = jnp.asarray(np.where(upper, -1.0, 1.0), mean.dtype)
     tail = jnp.asarray(np.where(upper, 1 - np.asarray(quantiles), quantiles), mean.dtype)
     if len(mean) == 1:
@@ -79,9 +80,9 @@ def mixture_quantiles(
 def _lower_quantile(
     mean: Float[Array, "S *shape"], scale: Float[Array, "S *shape"], tail: Float[Array, ""]
 ) -> Float[Array, "*shape"]:
-    """Newton's method on the distribution function, by bisection where a step leaves the bracket or shrinks slowly."""
+    """Newton's method on the distribution function; bisection if a step leaves the bracket or shrinks slowly."""
     eps = float(jnp.finfo(mean.dtype).eps)
-    # A little lower than asked: on a level stretch, rounding alone would choose the place.
+    # Slightly lower than asked, because on a level stretch rounding alone would choose the place.
     target = tail * (1 - 8 * eps)
     ends = mean + ndtri(tail) * scale
     low, high = jnp.min(ends, axis=0), jnp.max(ends, axis=0)
@@ -100,7 +101,7 @@ def _lower_quantile(
         new = jnp.where(good, newton, low + (high - low) / 2)
         step = jnp.abs(new - x)
         found = jnp.abs(excess) <= 2 * eps * target
-        # Entries that are done stay where they are, so that none depends on how long the others take.
+        # Entries that are done stay where they are, so that no entry depends on the time that others take.
         new = jnp.where(done | found, x, new)
         done = done | found | (step <= eps * jnp.maximum(jnp.abs(new), finest))
         return count + 1, new, low, high, step, done

@@ -1,8 +1,8 @@
 """Files of trained models: parameters, the guide's options and sites, and the versions.
 
-Objects are saved only if their class is public in gpzoo (inducing variables, initialisers, forms): by name and
-arguments, and loading calls the class with them. Of a parameter of any other class, such as an equinox module, the
-arrays are saved by their paths, and loading puts them into an object that it is given. A file names no module, and
+Objects are saved, by name and arguments, only if their class is public in gpzoo (inducing variables, initialisers,
+forms); loading calls the class with the arguments. If a parameter is of another class, such as an equinox module, its
+arrays are saved by their paths, and loading puts them into an object that the caller gives. A file names no module, and
 loading imports none.
 """
 
@@ -102,7 +102,7 @@ def save(path: Path, trained: Any) -> None:
 
 
 def _of_param(name: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A parameter in JSON; an object of another class is described by its arrays alone, by their paths."""
+    """A parameter in JSON; for an object of another class, only its arrays are described, by their paths."""
     own: dict[str, np.ndarray] = {}
     try:
         found = _encoded(name, value, own)
@@ -135,13 +135,13 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return found | {"guide": options, "foreign": None}
 
 
-#: What a file says of a program's sites by their names.
+#: What a file records about a program's sites, by their names.
 _NAMED = ("latents", "processes", "drawn", "inner", "names", "enumerated", "together")
 
 
 def _of_sites(sites: Sites) -> dict[str, Any]:
     named = {name: sorted(getattr(sites, name)) for name in _NAMED}
-    # Constraints with parameters are left out; trained values fulfil them.
+    # Constraints with parameters are left out, because trained values fulfil them.
     limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
     limits = {name: public for name, public in limits.items() if public}
     shapes = {
@@ -238,7 +238,7 @@ def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, 
                 "to load, load(path, program, guide=InducingGuide(...))."
             )
         guide = _guide(program, options)
-    if isinstance(guide, DrawsGuide):  # files of earlier versions have draws of the functions alone
+    if isinstance(guide, DrawsGuide):  # files of earlier versions have only draws of the functions
         found["params"] = {LAWS: {}, LEFT_OUT: {}} | found["params"]
     if isinstance(guide, InducingGuide) and guide.sites is None:
         guide.sites = sites
@@ -256,10 +256,10 @@ class _ByPath(dict):
 
 
 def _filled(name: str, like: Any, by_path: _ByPath) -> Any:
-    """An object with a file's arrays in place of its own, and ``None`` for leaves that are no numbers.
+    """An object with a file's arrays in place of its own, and ``None`` for leaves that are not numbers.
 
     Raises:
-        ValueError: naming arrays that one has and the other has not, or that have another shape.
+        ValueError: naming arrays that only one of the two has, or that have another shape.
     """
     leaves = jax.tree_util.tree_leaves_with_path(like)
     floats = {keystr(path): np.shape(x) for path, x in leaves if isinstance(x, jax.Array | np.ndarray) and _real(x)}

@@ -1,4 +1,4 @@
-"""Predictions of a site: averages over paths, one for each draw (deep GPs, eq. 18)."""
+"""Predictions of a site, averaged over paths: one path for each draw (deep GPs, eq. 18)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpzoo.inference.programs.labelled import Labels
 
 
 class SitePrediction(NamedTuple):
-    """Prediction of one site at ``N`` new inputs, as NumPy arrays; of a Dataset with its coordinates in place of rows.
+    """Prediction of one site at ``N`` new inputs, as NumPy arrays; at a Dataset, with its coordinates instead of rows.
 
     Example:
         >>> import jax, numpy as np
@@ -31,22 +31,24 @@ class SitePrediction(NamedTuple):
         ('SitePrediction', (3,), (2, 3), None)
 
     Attributes:
-        mean: predictive mean, ``[N]`` or ``[N, D]``, of labels 0 and 1 (Bernoulli) the probability of 1; ``None`` for
-            other labels, which have ``probs``, and where the distribution of ``y`` has none at any row (a Cauchy, a
-            Student-t of ``df <= 1``); NaN or infinity at single rows without one.
-        variance: predictive variance of every entry, the shape of ``mean``; of ``y`` it includes the noise. ``None``
-            where ``y`` has none at any row, and with ``mean_only``; NaN or infinity at single rows without one.
+        mean: predictive mean, ``[N]`` or ``[N, D]``; for labels 0 and 1 (Bernoulli), the probability of 1. ``None`` for
+            other labels, which have ``probs``, and if the distribution of ``y`` has no mean at any row (a Cauchy, a
+            Student-t of ``df <= 1``). NaN or infinity at single rows without a mean.
+        variance: predictive variance of every entry, the shape of ``mean``; the variance of ``y`` includes the noise.
+            ``None`` if ``y`` has no variance at any row, and with ``mean_only``. NaN or infinity at single rows without
+            a variance.
         log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites that
-            were not observed in training; of the entries of a datum that were observed, 0 where none was.
-        probs: predictive class probabilities ``[N, K]``, where the likelihood is of classes, such as Softmax.
-        quantiles: of every entry, ``[Q, N]`` or ``[Q, N, D]``, where asked for; ``None`` for labels.
-        draws: ``[S, N]`` or ``[S, N, D]``, where asked for: one of each path, or ``num_draws`` if there is one path,
-            which is a value of each site that must be drawn.
-        cdf: predictive probability of a value of at most the test data's, the shape of ``mean``; of data sites with
-            test data whose likelihood has it in closed form, as Gaussian ones do; NaN where these are.
+            were not observed in training. It is of the observed entries of a datum, and 0 if none was observed.
+        probs: predictive class probabilities ``[N, K]``, for likelihoods of classes, such as Softmax.
+        quantiles: quantiles of every entry, ``[Q, N]`` or ``[Q, N, D]``, if asked for; ``None`` for labels.
+        draws: ``[S, N]`` or ``[S, N, D]``, if asked for: one for each path, or ``num_draws`` if there is one path. A
+            path is one draw of every site that must be drawn.
+        cdf: predictive probability that a value is at most the test datum, the shape of ``mean``. It exists for data
+            sites with test data whose likelihood has it in closed form, as Gaussian ones do. NaN where test data are.
     """
 
-    # JAX arrays while they are computed. `Any` stands for None: type checkers then ask for no test at every use.
+    # JAX arrays while they are computed. `Any` stands for None, so that type checkers do not ask for a test at every
+    # use.
     mean: np.ndarray | Any
     variance: np.ndarray | Any
     log_density: np.ndarray | Any = None
@@ -56,7 +58,7 @@ class SitePrediction(NamedTuple):
     cdf: np.ndarray | Any = None
 
     def labelled(self, labels: Labels) -> SitePrediction:
-        """The same as ``xarray.DataArray`` with the coordinates of a Dataset in place of rows."""
+        """The same prediction as ``xarray.DataArray``, with the coordinates of a Dataset in place of rows."""
         before, after = {"quantiles": ("quantile",), "draws": ("draw",)}, {"probs": ("class",)}
         axes = {name: (before.get(name, ()), after.get(name, ())) for name in self._fields}
         return SitePrediction(*(labels.labelled(x, *axes[name]) for name, x in self._asdict().items()))
@@ -71,16 +73,16 @@ ROW_AXES = dict.fromkeys(SitePrediction._fields, 0) | {"quantiles": 1, "draws": 
 
 
 class Asked(NamedTuple):
-    """Parts of a prediction besides moments and densities, as far as the caller wants them.
+    """Parts of a prediction that the caller wants besides moments and densities.
 
-    It is hashable, as the options of a user's call are not: it belongs to the key of the compiled program, since
-    :class:`~gpzoo.inference.fitted.paths.Paths` closes over it.
+    Unlike the options of a user's call it is hashable: :class:`~gpzoo.inference.fitted.paths.Paths` closes over it, so
+    that it is part of the key of the compiled program.
 
     Attributes:
         quantiles: probabilities, or ``None``.
         keep_draws: whether the result has draws.
-        draws_per_path: one, or more where there is only one path.
-        mean_only: whether the result has no variances, which the compiled program then does not compute.
+        draws_per_path: one, or more if there is only one path.
+        mean_only: whether the result has no variances; the compiled program then does not compute them.
         parts: names for the addends of GP sites with sums of kernels, by site.
     """
 
@@ -96,8 +98,8 @@ class Path(NamedTuple):
 
     Attributes:
         prediction: moments, density, class probabilities and ``cdf``.
-        gaussian: mean and variance of every entry where the site is Gaussian given the path, else ``None``.
-        draws: ``[draws_per_path, N, ...]``, or ``None`` where they are not needed.
+        gaussian: mean and variance of every entry if the site is Gaussian given the path, else ``None``.
+        draws: ``[draws_per_path, N, ...]``, or ``None`` if they are not needed.
     """
 
     prediction: SitePrediction

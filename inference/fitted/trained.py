@@ -50,13 +50,13 @@ from gpzoo.inference.training.sources import described_arguments
 class Trained:
     """A program, its guide, and the values of their parameters: what :func:`~gpzoo.inference.fit` returns.
 
-    ``Trained(model, guide, params)`` is one too, for parameters that NumPyro's own ``svi.run`` found. Its methods keep
-    the programs that they compile; as under ``jax.jit``, what the program reads from anywhere but its arguments is
-    fixed by the first call.
+    ``Trained(model, guide, params)`` makes a trained model from parameters that NumPyro's own ``svi.run`` found. The
+    methods keep the programs that they compile. As under ``jax.jit``, the first call fixes everything that the program
+    does not read from its arguments.
 
-    Of several trainings (see :func:`~gpzoo.inference.fit`), ``params``, ``losses`` and ``state`` have a leading axis,
-    and :meth:`member` gives the one that the other methods want; the losses of one that failed are NaN from the step
-    on that is not kept.
+    If there are several trainings (see :func:`~gpzoo.inference.fit`), ``params``, ``losses`` and ``state`` have a
+    leading axis, and :meth:`member` gives one training, on which the other methods work. If one training failed, its
+    losses are NaN from the first step that was not kept.
 
     Example:
         >>> import jax, numpy as np, numpyro
@@ -74,18 +74,18 @@ class Trained:
 
     Attributes:
         model: the program.
-        guide: its guide, an :class:`~gpzoo.inference.InducingGuide` that has seen data for all methods but ``member``.
+        guide: its guide. All methods but ``member`` need an :class:`~gpzoo.inference.InducingGuide` that has seen data.
         params: values (constrained) of every ``numpyro.param`` site, and mutable state, by name.
-        losses: negative ELBO of every step that led to ``params``, ``[num_steps]``, in nats; minibatch estimates where
-            there are minibatches; none where it was not :func:`~gpzoo.inference.fit` that trained.
+        losses: negative ELBO of every step that led to ``params``, ``[num_steps]``, in nats. With minibatches these are
+            minibatch estimates. Empty if :func:`~gpzoo.inference.fit` did not train the model.
         state: NumPyro's state, from which ``svi.update`` can go on, or ``None``.
         seconds: wall time of the steps, compilation included, over all resumptions.
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
-            ``"draw"``. Draws of latent sites, over which nothing was integrated, are named: ``"draw of f"``,
+            ``"draw"``. If latent sites were drawn, and not integrated out, they are named: ``"draw of f"``,
             ``"closed form given draws of h"``.
-        backed_off: of each site with natural gradients, how many steps were shortened, because at the length asked for
-            they lowered the bound or led to no covariance; like ``state`` not kept by :meth:`save`.
-        data: what it was trained on: type, shape and sha256 of every array, by name; empty where a training failed.
+        backed_off: for each site with natural gradients, how many steps were shortened, because the full step lowered
+            the bound or led to no covariance. :meth:`save` does not keep it, as it does not keep ``state``.
+        data: the training data: type, shape and sha256 of every array, by name; empty if the training failed.
     """
 
     model: Callable
@@ -100,26 +100,26 @@ class Trained:
     _compiled: dict[tuple, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Compiled programs stay in their process; a copy makes its own.
+        # Compiled programs cannot leave their process; a copy makes its own.
         return vars(self) | {"_compiled": {}}
 
     def member(self, k: int) -> Trained:
-        """Training ``k`` of several; ``seconds`` are those of all.
+        """Training ``k`` of several; ``seconds`` is the time of all trainings.
 
         Raises:
             ValueError: if this is one training.
-            IndexError: if there are not so many.
+            IndexError: if there are fewer trainings.
         """
         if self.losses.ndim < 2:
             raise ValueError("This is the result of one training, which has no members.")
-        losses = self.losses[k]  # arrays on the device would take the last member where k is too large
+        losses = self.losses[k]  # arrays on the device would give the last member for a ``k`` that is too large
         params, state, backed_off = jax.tree.map(lambda x: x[k], (self.params, self.state, dict(self.backed_off)))
         return replace(self, params=params, losses=losses, state=state, backed_off=backed_off)
 
     def with_params(self, params: Mapping[str, Any]) -> Trained:
-        """The same model and guide with other parameters, such as those that a callback of ``fit`` is given.
+        """The same model and guide with other parameters, such as those that ``fit`` gives to a callback.
 
-        Programs that one of the two compiles serve both.
+        The two models share the programs that either of them compiles.
         """
         return Trained(self.model, self.guide, params, data=described_columns(self.data), _compiled=self._compiled)
 
@@ -136,36 +136,39 @@ class Trained:
         leave_out: Any = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """The model whose posterior is draws of hyperparameters, each with the functions' law given it and the data.
+        """A model from draws of hyperparameters: each draw has the law of the functions given it and the data.
 
         ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
-        any other; draws keep their chains in :meth:`to_arviz`.
+        any other trained model. The draws keep their chains in :meth:`to_arviz`.
 
-        :meth:`predict` mixes the conditional moments of all draws: exactly for Gaussian noise, by the mode and the
-        covariance of Laplace's approximation for any other, both given the inducing variables where there are some. The
-        data's covariance is factorised here, once for each draw. :meth:`functions` and exports are of joint draws, one
-        for each draw of hyperparameters, which are kept at inducing variables, or without any at the inputs. Of them
-        predictions are mixed too, noisily, for outputs that data see mixed (``f @ A``, Softmax) and where the factors
-        take more than 1 GiB, of which a warning tells.
+        :meth:`predict` mixes the conditional moments of all draws. They are exact for Gaussian noise; for any other
+        noise they are the mode and the covariance of Laplace's approximation. If there are inducing variables, both are
+        given these variables. ``of_draws`` factorises the data's covariance, once for each draw.
+
+        :meth:`functions` and exports use joint draws, one for each draw of hyperparameters, which are kept at the
+        inducing variables, or at the inputs if there are none. In two cases :meth:`predict` mixes these joint draws
+        too, with their noise: for outputs that data see mixed (``f @ A``, Softmax), and when the factors take more than
+        1 GiB (a warning says so).
 
         Args:
             rng_key: key of the draws of functions.
-            draws: what :func:`~gpzoo.inference.nuts` or ``MCMC(NUTS(marginal(program)))`` has run, or draws of
-                hyperparameters by site name, ``[chains, draws, ...]`` or ``[draws, ...]``, such as a part of
-                ``mcmc.get_samples()`` or those of a guide of NumPyro's. Deterministic sites are computed again.
+            draws: the result of :func:`~gpzoo.inference.nuts`, or ``MCMC(NUTS(marginal(program)))`` after its run. Or
+                draws of hyperparameters by site name, ``[chains, draws, ...]`` or ``[draws, ...]``, such as a part of
+                ``mcmc.get_samples()``, or draws from one of NumPyro's guides. Deterministic sites are computed again.
             *args: positional arguments of the program, data included.
-            program: the marginal program, where ``draws`` does not know it.
-            num_draws: number of draws of functions where there are no hyperparameters to draw, ``draws={}``.
+            program: the marginal program, if ``draws`` does not hold it.
+            num_draws: number of draws of functions if there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
-            leave_out: blocks of rows in place of single ones, of which :meth:`to_arviz` writes the density given all
-                other data: a label for each row, such as its group; or a list of arrays of numbers of rows, which may
-                overlap, such as all rows after a time. ``False`` for none: exports then have ``log p(y_n | f_n)``, as
-                where these densities take more than 1 GiB.
+            leave_out: blocks of rows. :meth:`to_arviz` then writes the density of each block given all other data, in
+                place of the density of each row. Either a label for each row, such as its group; or a list of arrays of
+                row numbers, which may overlap, such as all rows after a time. ``False`` for no such densities: exports
+                then have ``log p(y_n | f_n)``, as they do when these densities take more than 1 GiB.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
             TypeError: for a program that is not marginal.
-            ValueError: for draws that are neither throughout, miss a site or are of other shapes.
+            ValueError: for draws that are not all ``[chains, draws, ...]`` or all ``[draws, ...]``, that miss a site or
+                are of other shapes.
             FactorisationError: if the law of a GP site is not found at some draw.
         """
         own: Any = draws
@@ -208,47 +211,47 @@ class Trained:
     ) -> dict[str, SitePrediction]:
         """Predict every GP site and every data site at new inputs.
 
-        Likelihoods integrate over the marginals of ``f`` where the program allows it. Where it takes draws (inner
+        Likelihoods integrate over the marginals of ``f`` if the program allows it. If the program needs draws (inner
         layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
-        by the law of total variance, densities averaged (deep GPs, eq. 18). Of a model :meth:`of_draws` each draw of
-        hyperparameters has the moments of ``f`` given it and the data. A row's draws depend on ``rng_key`` and its
-        position in the whole input; those of latent variables of rows depend on the batch too. Sampled views are drawn
-        once, by ``rng_key``, and the same for all inputs.
+        by the law of total variance, densities averaged (deep GPs, eq. 18). In a model from :meth:`of_draws`, each draw
+        of hyperparameters has the moments of ``f`` given it and the data. A row's draws depend on ``rng_key`` and on
+        the row's position in the whole input; draws of latent variables of rows depend on the batch too. Sampled views
+        are drawn once, by ``rng_key``, and are the same for all inputs.
 
         Discrete latent sites are predicted too: they are drawn from their prior, and have ``probs`` ``[N, K]`` of their
-        values. Densities of test data are summed over the values of those that each row has of its own. A chain of them
-        begins anew at the first of the new rows.
+        values. Densities of test data are sums over the values of the discrete sites that each row has of its own. A
+        chain of discrete sites begins anew at the first new row.
 
-        Sites have rows of their own: the program says which go with the rows of the inputs, one for each or several
-        (patches), and those are predicted in batches. Others, such as a site at inputs from ``model_kwargs``, are the
-        same in every batch. Several batches are refused where the rows of a site depend on several
-        rows of the inputs.
+        Sites have rows of their own, and the program says which of them go with the rows of the inputs: one for each
+        row, or several (patches). These sites are predicted in batches. Other sites, such as a site at inputs from
+        ``model_kwargs``, are the same in every batch. ``predict`` refuses several batches if one row of a site depends
+        on several rows of the inputs.
 
-        For draws of functions, joint over the inputs, use :meth:`functions`, or :class:`numpyro.infer.Predictive` with
-        the same guide at up to a few thousand inputs.
+        For draws of functions that are joint over the inputs, use :meth:`functions`. At up to a few thousand inputs,
+        :class:`numpyro.infer.Predictive` with the same guide gives them too.
 
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments at the new inputs, one row per input; or one xarray Dataset, whose
-                coordinates the result then has in place of rows. Columns go by their names where they have any.
-            test_data: observed values by site name, one for each row of the site, for ``log_density``; by their labels
-                where they and the inputs have any.
-            num_draws: draws of the sites that must be drawn; programs without any need one pass. ``None``: 100, or all
-                of a model :meth:`of_draws`.
+                coordinates the result then has in place of rows. Columns with names are matched by their names.
+            test_data: observed values by site name, one for each row of the site, for ``log_density``. If they and the
+                inputs have labels, rows are matched by label.
+            num_draws: draws of the sites that must be drawn; programs without such sites need one pass. ``None``: 100,
+                or all draws of a model from :meth:`of_draws`.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
-                of the mixture of Gaussians over draws, others those of the draws of ``y``, one for each draw of the
-                sites.
-            keep_draws: whether to return the draws themselves: of every GP site and data site, one for each draw of
-                the sites that must be drawn (``num_draws`` if there are none), independent over inputs. Data sites,
-                apart from programs with ``InducingGuide(joint=...)``, are drawn by running the program on one row at a
-                time.
-            parts: names for the addends of GP sites, which are predicted too: ``{"f": ("trend", "season")}`` where
-                the kernel of ``f`` is a sum of two. Each has the exact moments of its addend given the data, or given
-                the inducing variables of the sum. White noise is no addend, and the prior's mean belongs to none.
-            mean_only: whether to leave out variances, which are most of the work of a sparse GP. What needs them is
-                computed all the same, such as class probabilities, and draws of the inner layers of a deep GP.
-            batch_size: rows at a time, which changes nothing but rounding and draws of latent variables of rows;
-                ``None`` for 1,000; 20,000 if there are more than 20,000 rows and none has over 100 numbers.
+                of the mixture of Gaussians over draws. Other sites have the quantiles of the draws of ``y``, one for
+                each draw of the sites.
+            keep_draws: whether to return the draws themselves, of every GP site and data site. There is one for each
+                draw of the sites that must be drawn (``num_draws`` if there are no such sites), independent over
+                inputs. To draw data sites, the program runs on one row at a time, except with
+                ``InducingGuide(joint=...)``.
+            parts: names for the addends of GP sites, which are predicted too: ``{"f": ("trend", "season")}`` if the
+                kernel of ``f`` is a sum of two. Each part has the exact moments of its addend given the data, or given
+                the inducing variables of the sum. White noise is not an addend, and no part has the prior's mean.
+            mean_only: whether to leave out variances, which are most of the work of a sparse GP. Results that need
+                variances still have them computed: class probabilities, and draws of the inner layers of a deep GP.
+            batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None`` for
+                1,000, or for 20,000 if there are more than 20,000 rows and none has over 100 numbers.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
                 conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.
@@ -258,11 +261,11 @@ class Trained:
             A :class:`SitePrediction` for each GP site and each data site, by name.
 
         Raises:
-            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: for data that are not finite; rows that disagree; unknown names in ``test_data``; parameters
                 that are missing, unknown or of another shape; a guide that has not seen data; an observed GP site
-                without ``train_args``; sites that the guide draws jointly, or whose rows cannot be told from those of
-                the inputs, in several batches; ``quantiles`` that are not between 0 and 1; ``mean_only`` with
+                without ``train_args``; in several batches, sites that the guide draws jointly, or whose rows cannot be
+                told from those of the inputs; ``quantiles`` that are not between 0 and 1; ``mean_only`` with
                 ``quantiles``, ``keep_draws`` or ``test_data``.
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
@@ -302,28 +305,28 @@ class Trained:
     ) -> dict[str, np.ndarray]:
         """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
 
-        Draw ``s`` is one function through the whole program, the same for any inputs and, up to rounding, for any
-        batches: ``rng_key`` and ``s`` fix it, and in a deep GP the functions of all layers are composed. By Matheron's
-        rule (Wilson et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
+        Draw ``s`` is one function through the whole program. ``rng_key`` and ``s`` fix it: it is the same for any
+        inputs and, up to rounding, for any batches. In a deep GP, the functions of all layers are composed. By
+        Matheron's rule (Wilson et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
 
         ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
 
-        where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number
-        of inputs; at up to a few thousand, :class:`numpyro.infer.Predictive` draws jointly without features, for any
-        kernel.
+        where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number of
+        inputs. At up to a few thousand inputs, :class:`numpyro.infer.Predictive` draws jointly without features, for
+        any kernel.
 
-        White noise in a kernel is no function: it is drawn per row, by the row's number in the whole input.
+        White noise in a kernel is not a function. It is drawn for each row, by the row's number in the whole input.
 
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments at the inputs, one row per input.
-            num_draws: number of functions ``S``. ``None``: 100, or as many as a model :meth:`of_draws` has draws, if
-                these are fewer.
-            num_features: random features of each addend of each kernel. Over draws the covariance is exact for any
-                number; that of the values of one draw given its frequencies has an error of
+            num_draws: number of functions ``S``. ``None``: 100, or the number of draws of a model from
+                :meth:`of_draws`, if that is smaller.
+            num_features: random features of each addend of each kernel. Over draws, the covariance is exact for any
+                number. Given its frequencies, the covariance of the values of one draw has an error of
                 ``O(num_features^-1/2)``.
-            parts: names for the addends of GP sites, as in :meth:`predict`; their values add up to the site's, but for
-                the prior's mean and white noise.
+            parts: names for the addends of GP sites, as in :meth:`predict`. Their values add up to the site's values,
+                without the prior's mean and white noise.
             batch_size: rows at a time.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -333,11 +336,11 @@ class Trained:
         Raises:
             FactorisationError: naming a site whose covariance does not factorise.
             TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
-                inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); data that are no
-                real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+                inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); for data that are
+                not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen
-                data; parameters that are missing, unknown or of another shape; sites that the guide draws jointly, in
-                several batches.
+                data; parameters that are missing, unknown or of another shape; in several batches, sites that the guide
+                draws jointly.
         """
         labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
         num_draws = self._number_of_functions(num_draws)
@@ -358,7 +361,7 @@ class Trained:
 
         Args:
             rng_key: key of the draws.
-            draw: its number; draw ``s`` is ``trained.functions(key, X)["f"][s]``.
+            draw: the number of the draw; draw ``s`` is ``trained.functions(key, X)["f"][s]``.
             num_features: see :meth:`functions`.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -366,8 +369,9 @@ class Trained:
             A function of the model's positional arguments that returns the values of each latent GP site by name.
 
         Raises:
-            ValueError: for a negative ``draw`` or a count below one; a guide that has not seen data; when it is called,
-                as :meth:`functions`. Under ``jit`` values are not looked at: there is no ``FactorisationError``.
+            ValueError: for a negative ``draw`` or a count below one; a guide that has not seen data. A call of the
+                function raises it as :meth:`functions` does. Under ``jit``, values are not looked at, and there is no
+                ``FactorisationError``.
             TypeError: as :meth:`functions`.
         """
         options = {"num_features": num_features, "described": self.data}
@@ -382,13 +386,13 @@ class Trained:
         GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
 
         Args:
-            rng_key: draws the sites that come before a site in the program, and sampled views, which are those of
-                :meth:`predict` with the same key.
+            rng_key: key of the draws of the sites that come before a site in the program, and of sampled views, which
+                are the same as in :meth:`predict` with this key.
             *args: the model's positional arguments.
             model_kwargs: its keyword arguments, by name.
 
         Raises:
-            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: for parameters that are missing, unknown or of another shape.
         """
         rng_key, model = checks.rng_key(rng_key), self._bind(args, model_kwargs, seen=False)
@@ -399,7 +403,7 @@ class Trained:
 
         compiled = model.compiled_for(BatchFunction("posterior", posteriors, draws_together=0))
         found = compiled(rng_key, model.batch())
-        # Outside jit the site that is not finite is named.
+        # Only outside jit can the error name the site that is not finite.
         return found if all_finite(found) else posteriors(rng_key, model.batch())
 
     @entry_point
@@ -416,18 +420,18 @@ class Trained:
     ) -> MCMC:
         """The posterior of the program's hyperparameters by NUTS, GP sites integrated out at their inducing variables.
 
-        A guide's posterior of hyperparameters that is independent of the functions is too narrow, often several times;
-        this one is not. It is of ``marginal(program, inducing)``, where inducing variables, and ``numpyro.param`` sites
-        of the program such as networks, stay as they were trained.
+        If a guide makes hyperparameters independent of the functions, their posterior is too narrow, often several
+        times; this posterior is not. It is the posterior of ``marginal(program, inducing)``. The inducing variables,
+        and ``numpyro.param`` sites of the program such as networks, keep their trained values.
 
         Args:
             rng_key: key of the draws.
             *args: the model's positional arguments with all training data.
             sparse: see :class:`~gpzoo.inference.marginal`.
             num_warmup: see :func:`~gpzoo.inference.nuts`.
-            num_samples: likewise.
-            num_chains: likewise.
-            progress: likewise.
+            num_samples: see :func:`~gpzoo.inference.nuts`.
+            num_chains: see :func:`~gpzoo.inference.nuts`.
+            progress: see :func:`~gpzoo.inference.nuts`.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
@@ -435,7 +439,7 @@ class Trained:
             these draws.
 
         Raises:
-            ValueError: for a program without latent sites that are not GPs; as :func:`~gpzoo.inference.nuts` and
+            ValueError: for a program whose latent sites are all GPs; as :func:`~gpzoo.inference.nuts` and
                 :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
         """
@@ -451,7 +455,7 @@ class Trained:
         """The program at its trained parameters, GP sites integrated out at their inducing variables."""
         guide, params, inducing = self.guide, self.params, {}
         for name in guide.sites.processes:
-            guide.form_at(name)  # a guide without inducing variables of its own refuses
+            guide.form_at(name)  # refuses a guide without inducing variables of its own
             kind = for_site(guide.inducing, name)
             inducing[name] = variable_of(kind, params[f"{name}_inducing"]) if f"{name}_inducing" in params else kind
         fixed = {name: params[name] for name in guide.sites.parameters if name in params}
@@ -467,27 +471,28 @@ class Trained:
     ) -> dict[str, np.ndarray]:
         """``log p(y_n | y_-n)``, the density of every datum given all others, at the trained hyperparameters.
 
-        It is in closed form, of one factorisation (Rasmussen and Williams 2006, eq. 5.10 to 5.12): GP sites are
-        integrated out at their inducing variables, with the best ``q(u)`` without the datum; where noise is not
-        Gaussian, by Laplace's approximation with the terms of the datum taken off (Vehtari et al. 2016). All data have
-        trained the hyperparameters and the inducing variables. For draws of hyperparameters :meth:`to_arviz` has these
-        densities for each draw, by which ``az.loo`` leaves data out of the hyperparameters' posterior, too.
+        It is in closed form, from one factorisation (Rasmussen and Williams 2006, eq. 5.10 to 5.12). GP sites are
+        integrated out at their inducing variables, with the best ``q(u)`` without the datum. If noise is not Gaussian,
+        Laplace's approximation is used, with the terms of the datum taken off (Vehtari et al. 2016). The
+        hyperparameters and the inducing variables were trained on all data. In a model from :meth:`of_draws`,
+        :meth:`to_arviz` has these densities for each draw of hyperparameters; with them, ``az.loo`` leaves data out of
+        the hyperparameters' posterior too.
 
         Args:
             *args: the model's positional arguments with all training data.
-            leave_out: see :meth:`of_draws`. The residuals that inducing variables leave are taken row by row.
+            leave_out: see :meth:`of_draws`. Residuals that inducing variables leave are treated row by row.
             sparse: see :class:`~gpzoo.inference.marginal`.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            Log densities by data site, in nats, ``[N]``, or one for each block; of a block whose noise is not Gaussian
-            the sum over its rows, one by one.
+            Log densities by data site, in nats, ``[N]``, or one for each block. If the noise of a block is not
+            Gaussian, its log density is the sum over its rows, one by one.
 
         Raises:
             ValueError: for hyperparameters with a posterior of their own; as :class:`~gpzoo.inference.marginal`.
             TypeError: as :class:`~gpzoo.inference.marginal`.
             FactorisationError: if the law of a GP site is not found.
-            NonFiniteError: if rounding leaves no density of some data.
+            NonFiniteError: if rounding leaves some data without a density.
         """
         model = self._bind(args, model_kwargs, new=False)
         guide, params = model.guide, model.params
@@ -520,15 +525,16 @@ class Trained:
         *new: Argument,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """The same model with more inducing variables, about which it says nothing yet: room for new data.
+        """The same model with more inducing variables that change no prediction yet: room for new data.
 
-        ``q(u, u_new) = q(u) p(u_new | u)``, which changes no prediction and no divergence, whitened or not. The new
-        variables follow the old ones, so that :meth:`condition` and :class:`OnlineELBO` know these.
+        ``q(u, u_new) = q(u) p(u_new | u)``, which changes no prediction and no KL divergence, whitened or not. The new
+        variables follow the old ones, so that :meth:`condition` and :class:`OnlineELBO` recognise the old ones.
 
         Args:
             rng_key: key of the initialisers.
-            inducing: for all GP sites, or for some by name: an initialiser such as :func:`~gpzoo.kmeans`, which sees
-                the site's inputs at ``new`` with the sites before it at their posterior means, or an inducing variable.
+            inducing: for all GP sites, or for some by name: an inducing variable, or an initialiser such as
+                :func:`~gpzoo.kmeans`. An initialiser sees the site's inputs at ``new``, with the sites before it at
+                their posterior means.
             *new: the model's positional arguments at these inputs; targets may be left out.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -536,8 +542,8 @@ class Trained:
             The model, without NumPyro's ``state``.
 
         Raises:
-            TypeError: for inducing variables of another kind than the site's, data that are no real numbers, an
-                ``rng_key`` that is no key, or a guide of another kind.
+            TypeError: for inducing variables of another kind than the site's, data that are not real numbers, an
+                ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: naming the site, for a covariance that is not full, inducing variables that are neither points
                 nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
             FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
@@ -557,44 +563,44 @@ class Trained:
         sites: Collection[str] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """Take in new data, in one pass and without the old ones: only ``q(u)`` changes.
+        """Take in new data in one pass, without the old data: only ``q(u)`` changes.
 
         The bound is ``E_q[log p(y_new | f)] - KL[q(u) || q_old(u)]``, where ``q_old`` is this model's (Bui, Nguyen and
         Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, with hyperparameters and
-        inducing variables held). It is maximised by natural-gradient steps of length 1, shortened where they do not
+        inducing variables held). Natural-gradient steps of length 1 maximise it, and are shortened where they do not
         raise it. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all data, old and new
-        (Titsias 2009), in any pieces and any order. Elsewhere a piece is only approximately kept, the better the
-        larger pieces are. Call :meth:`add_inducing` before where new inputs are far from old ones, and
-        :func:`~gpzoo.inference.fit` with :class:`OnlineELBO` if hyperparameters should change too.
+        (Titsias 2009), in any pieces and any order. With other noise, a piece is kept only approximately; larger pieces
+        are kept better. If new inputs are far from old ones, call :meth:`add_inducing` before. If hyperparameters
+        should change too, use :func:`~gpzoo.inference.fit` with :class:`OnlineELBO`.
 
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments, new data included; arrays among them have one row per datum.
-            batch_size: most rows at a time, in the order given: each batch's ``q(u)`` is the next one's prior. ``None``
-                for all at once, in memory like that of a training step on all.
-            num_steps: most steps on each batch; they end when the bound no longer grows.
-            num_draws: draws of sites that are drawn, such as inner layers, the same in all steps on a batch.
+            batch_size: most rows at a time, in the order given: each batch's ``q(u)`` is the prior of the next batch.
+                ``None`` for all rows at once, with the memory of a training step on all rows.
+            num_steps: most steps on each batch; the steps end when the bound no longer grows.
+            num_draws: draws of sites that must be drawn, such as inner layers, the same in all steps on a batch.
             sites: names of the GP sites whose ``q(u)`` changes; ``None`` for those on which no other GP site depends,
                 such as the last layer of a deep GP.
-            model_kwargs: the model's keyword arguments, by name. New data count once: ``num_data``, where the model
-                has it, is their number.
+            model_kwargs: the model's keyword arguments, by name. New data count once: if the model has ``num_data``, it
+                is the number of new rows.
 
         Returns:
             The model after the new data. Its ``losses`` have one number for each batch: minus the bound on the log
-            evidence of the new rows so far given the old data, in nats; ``data`` describes the new rows.
+            evidence of all new rows up to that batch given the old data, in nats. ``data`` describes the new rows.
 
         Raises:
-            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: for data that are not finite, or none; rows that disagree; columns that the inducing inputs do
-                not have; a program without a latent GP site; a covariance of ``q(u)`` that is not full; a plate that
-                counts other rows than the new ones; counts below one; unknown ``sites``; as :meth:`posterior`.
+                not have; a program without a latent GP site; a covariance of ``q(u)`` that is not full; a plate whose
+                rows are not the new ones; counts below one; unknown ``sites``; as :meth:`posterior`.
             FactorisationError: naming the GP site whose covariance does not factorise.
 
-        A batch whose last step still changed the bound by a thousandth of a nat per row gives a warning.
+        If the last step on a batch still changed the bound by a thousandth of a nat per row, a warning says so.
         """
         model = self._bind(new, model_kwargs, seen=False, new=False)
         of_model = {x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)}
-        if of_model == {np.dtype(np.float32)}:  # q(u) stays in its precision; wider data would make it wider
+        if of_model == {np.dtype(np.float32)}:  # with wider data, q(u) would not stay in float32
             args, kwargs = jax.tree.map(_in_float32, (model.args, model.kwargs))
             model = replace(model, args=args, kwargs=kwargs)
         found = updated(
@@ -623,9 +629,9 @@ class Trained:
 
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
         nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
-        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. Of a
-        model :meth:`of_draws`, draws are those of its chains, whose diagnostics mean what they say; there is no
-        ``log_q``. Of several trainings each is a chain, and R-hat says whether they found one optimum.
+        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. A model
+        from :meth:`of_draws` exports the draws of its chains: their diagnostics mean what they say, and there is no
+        ``log_q``. If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
 
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
@@ -649,37 +655,38 @@ class Trained:
         Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
         drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
 
-        Terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data, as
-        the likelihood's part of ``az.psense_summary`` needs it: ``of_draws(..., leave_out=False)`` has the others.
+        The terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data,
+        which the likelihood's part of ``az.psense_summary`` needs: for that, use ``of_draws(..., leave_out=False)``.
 
-        ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``: the rows are the
-        whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. Hyperparameters that are points have
-        their prior in ``log_p``. All densities of data and their sums are float64.
+        ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``. The rows are the
+        whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. If hyperparameters are points, their
+        prior is in ``log_p``. All densities of data and their sums are float64.
 
         Axes have the names of plates, of ``infer={"event_dims": [...]}``, and ``<site>_output`` or ``<site>_class``,
-        ``<site>_inducing_row``; an argument of four axes has ``<name>_height``, ``_width`` and ``_channel``. Of a site
-        under ``handlers.mask`` there are the observed data only, along ``<site>_observed`` with their numbers (of
-        several axes, in C order) as coordinates, and ``constant_data`` has ``<site>_mask``. A slash in a name is a dot.
+        ``<site>_inducing_row``; an argument of four axes has ``<name>_height``, ``_width`` and ``_channel``. A site
+        under ``handlers.mask`` has only its observed data, along ``<site>_observed``. The coordinates of that axis are
+        the numbers of the data (of several axes, in C order), and ``constant_data`` has ``<site>_mask``. A slash in a
+        name becomes a dot.
 
         Args:
             rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
             *args: the model's positional arguments, data included, at the rows to export.
-            num_draws: number of draws ``S``, 500 if ``None``; of a model :meth:`of_draws` at most so many, evenly
-                spaced in its chains, all if ``None``.
+            num_draws: number of draws ``S``, 500 if ``None``. For a model from :meth:`of_draws`, the largest number of
+                draws, evenly spaced in its chains; all if ``None``.
             new_args: positional arguments at new inputs, ``(X_new,)``.
             new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
-            batch_size: most rows at a time; ``f`` is joint among them given ``u``, for which their covariance is
-                formed, for every draw where hyperparameters have draws. The prior has at most so many rows. ``None``:
-                as many as have 1,000 inputs of a GP site, or 200 if there are more and hyperparameters have draws.
-            coords: labels of entries by axis, ``{"data": years}``; of rows, they are those of the data. The index of a
-                frame and the coordinates of a Dataset are there without it, of new rows too.
-            dims: names of axes by array, without those of draws, ``{"lengthscale": ["feature"]}``.
+            batch_size: most rows at a time. ``f`` is joint among them given ``u``, which needs their covariance, for
+                every draw if hyperparameters have draws. The prior has at most so many rows. ``None``: as many rows as
+                have 1,000 inputs of a GP site, or 200 if there are more and hyperparameters have draws.
+            coords: labels of entries by axis, ``{"data": years}``; labels of rows are those of the data. The index of a
+                frame and the coordinates of a Dataset are labels without it, for new rows too.
+            dims: names of axes by array, without the axes of draws, ``{"lengthscale": ["feature"]}``.
             params: whether ``posterior`` also has the program's ``numpyro.param`` sites. They are points: the same in
                 all draws of a chain, and an attribute names them.
-            parts: names for the addends of GP sites, as in :meth:`predict`: ``posterior`` and ``predictions`` have
-                draws of them too, which add up to those of the site, but for the prior's mean and white noise. They are
-                drawn together, at a cost that grows with the cube of their number.
-            sample_stats: of a model :meth:`of_draws`, by ArviZ's names or NumPyro's, such as
+            parts: names for the addends of GP sites, as in :meth:`predict`. ``posterior`` and ``predictions`` then have
+                draws of the parts, which add up to the draws of the site without the prior's mean and white noise. The
+                parts are drawn together, at a cost that grows with the cube of their number.
+            sample_stats: for a model from :meth:`of_draws`, by ArviZ's names or NumPyro's, such as
                 ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -687,14 +694,14 @@ class Trained:
             ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x).
 
         Raises:
-            TypeError: for data that are no real numbers, an ``rng_key`` that is no key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: for data that are not finite; parameters that are missing, unknown or of another shape; counts
                 below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density does not
                 come in rows.
             FactorisationError: naming the GP site whose draws are not finite.
             NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
 
-        Draws from a prior that are not finite give a warning.
+        If draws from a prior are not finite, a warning says so.
         """
         if several := self.losses.ndim > 1:
             failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))]
@@ -709,14 +716,15 @@ class Trained:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this model to one file, from which :func:`load` makes it again without the data.
 
-        The file holds parameters and mutable state, losses, what the guide found out about the program and, as far as
-        they are gpzoo's own, the guide's options; versions, and :attr:`data`. It is written in one step, every byte is
-        under a hash, and there is no pickle in it. NumPyro's ``state`` is not kept, training goes on from checkpoints.
+        The file holds parameters and mutable state, losses, what the guide found out about the program, versions, and
+        :attr:`data`. It also holds the guide's options as far as they are gpzoo's own. It is written in one step, every
+        byte is under a hash, and there is no pickle in it. The file does not keep NumPyro's ``state``; to continue a
+        training, use checkpoints.
 
         Raises:
-            TypeError: for parameters that are no pytrees of arrays, or a ``path`` that is none.
+            TypeError: for parameters that are not pytrees of arrays, or a ``path`` that is not a path.
             ValueError: for an empty ``path``.
-            CheckpointError: if the file cannot be written; what was there before stays.
+            CheckpointError: if the file cannot be written; an earlier file stays as it was.
         """
         _saved.save(files.checked_path("path", path, "a file"), self)
 
@@ -733,7 +741,7 @@ class Trained:
         return asked
 
     def _usable_guide(self) -> InducingGuide:
-        """The guide, of one training."""
+        """The guide of one training; refused for several."""
         count = len(self.losses) if self.losses.ndim > 1 else 0
         checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
         kind = type(self.guide).__name__
@@ -746,7 +754,7 @@ class Trained:
         return self.guide
 
     def _guide_with_sites(self) -> InducingGuide:
-        """The guide, which has seen data."""
+        """The guide, which must have seen data."""
         guide = self._usable_guide()
         unseen = "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data."
         checks.refuse(guide.sites is None, unseen)
@@ -755,12 +763,12 @@ class Trained:
     def _bind(
         self, args: tuple, model_kwargs: Mapping[str, Any] | None, *, seen: bool = True, new: bool = True
     ) -> BoundModel:
-        """This model at arguments, both checked.
+        """This model with checked arguments.
 
         Args:
             args: positional arguments of the program.
             model_kwargs: its keyword arguments.
-            seen: whether its guide must have seen data; else these are the data.
+            seen: whether its guide must have seen data before; else these arguments are the data.
             new: whether targets may be left out.
         """
         args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
@@ -782,7 +790,7 @@ def _in_float32(x: Any) -> Any:
 def load(
     path: str | os.PathLike[str], program: Callable, guide: Any = None, *, params: Mapping[str, Any] | None = None
 ) -> Trained:
-    """The model that :meth:`Trained.save` wrote; on the same machine with the same versions it predicts the same bits.
+    """The model that :meth:`Trained.save` wrote: on the same machine and versions, it predicts the same bits.
 
     Example:
         >>> import jax, pathlib, tempfile, numpy as np
@@ -798,30 +806,31 @@ def load(
         True
 
     Args:
-        path: of the file.
-        program: the program that was trained, which the file does not hold.
-        guide: a guide made as for the training, where the file does not say how: one with inducing variables,
-            initialisers or a strategy of your own, or no :class:`~gpzoo.inference.InducingGuide`.
-        params: by name, the object that a parameter's arrays are put into where it is of another library's class, such
-            as an equinox module, ``{"network$params": module}``.
+        path: path of the file.
+        program: the program that was trained; the file does not hold it.
+        guide: a guide made as for the training. It is needed if the file does not say how to make it: if the guide has
+            inducing variables, initialisers or a strategy of your own, or is not an
+            :class:`~gpzoo.inference.InducingGuide`.
+        params: by name, an object of another library's class into which the arrays of a parameter are put, such as an
+            equinox module, ``{"network$params": module}``.
 
     Returns:
         The model, without NumPyro's ``state``.
 
     Raises:
-        TypeError: for a ``path`` that is none.
-        ValueError: for an empty ``path``; without a ``guide``, or an object in ``params``, where one is needed; for
-            one in ``params`` that does not fit the file.
+        TypeError: for a ``path`` that is not a path.
+        ValueError: for an empty ``path``; if a ``guide`` or an object in ``params`` is needed but missing; for an
+            object in ``params`` that does not fit the file.
         RuntimeError: in a process that was forked after JAX had run.
         CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
             message names the gpzoo that reads it), or holds float64 and that is not enabled.
 
-    Other versions of JAX or NumPyro than those that wrote the file give a warning.
+    If JAX or NumPyro have other versions than those that wrote the file, a warning says so.
     """
     refuse_fork("load")
     return Trained(**_saved.load(files.checked_path("path", path, "a file"), program, guide, params))
 
 
 def _with_parts(sites: Iterable[str], parts: Mapping[str, Sequence[str]] | None) -> set[str]:
-    """Names of sites, and of the addends of those."""
+    """Names of sites, and of their addends."""
     return {*sites}.union(*(names for site, names in (parts or {}).items() if site in sites))

@@ -1,4 +1,4 @@
-"""New data for a trained model, in one pass: its ``q(u)`` is the prior of the next, batch by batch."""
+"""Updates of a trained model by new data, in one pass: the ``q(u)`` of one batch is the prior of the next."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: A step that raises the bound by less than this share of it is the last one.
+#: A step that raises the bound by less than this share of the bound is the last one.
 _ENOUGH = 1e-7
 
-#: The share of a natural-gradient step below which none is tried.
+#: The share of a natural-gradient step below which no step is tried.
 _SHORTEST = 2.0**-12
 
-#: Nats per row by which the last step of all still raises a bound that is said to be unfinished.
+#: If the last step still raises the bound by this many nats per row, the bound is reported as unfinished.
 _UNFINISHED = 1e-3
 
 
 class _Search(NamedTuple):
-    """Natural-gradient steps on a bound that is the same in all of them.
+    """State of a search by natural-gradient steps on a bound that is the same in all steps.
 
     Attributes:
         count: number of steps tried.
         own: parameters of ``q(u)``.
-        loss: negative bound there.
-        slope: its derivatives.
+        loss: negative bound at ``own``.
+        slope: derivatives of ``loss``.
         rate: length of the next step.
         gain: nats by which the last step raised the bound.
-        done: whether nothing more is to be gained.
+        done: whether no more can be gained.
     """
 
     count: Integer[Array, ""]
@@ -73,7 +73,7 @@ def updated(
     num_draws: int,
     sites: Collection[str] | None,
 ) -> dict[str, Any]:
-    """Fields of :meth:`gpzoo.inference.Trained.condition` of a model at the new data."""
+    """Fields of the model that :meth:`gpzoo.inference.Trained.condition` returns, for a model at the new data."""
     started = time.perf_counter()
     guide, args = model.guide, model.args
     checks.positive_int("num_steps", num_steps)
@@ -99,7 +99,7 @@ def updated(
     for k, piece in enumerate(pieces):
         key, batch = random.fold_in(rng_key, k), piece.batch(params=params)
         found: _Search = model.compiled_for(fn)(key, batch)
-        # The bound before any step; outside jit a failure raises its own error.
+        # The bound before any step, outside jit, so that a failure raises its own error.
         before = partial(update.bound, key, batch, 1, {})
         refuse_not_finite(min(chosen), "numbers of q(u)", _numbers(found), processes, before)
         if not found.done and found.gain > _UNFINISHED * (cuts[k + 1] - cuts[k]):
@@ -120,7 +120,7 @@ def _at_rows(model: BoundModel, num_rows: int, start: int, end: int) -> BoundMod
     """The model at some of its rows, which count once.
 
     Raises:
-        ValueError: if ``num_data`` is another number than that of all rows.
+        ValueError: if ``num_data`` is not the number of all rows.
     """
     kwargs = model.kwargs
     if kwargs.get("num_data") not in (None, num_rows):
@@ -136,7 +136,7 @@ def _at_rows(model: BoundModel, num_rows: int, start: int, end: int) -> BoundMod
 def _counted(guide: InducingGuide, seen: Look) -> frozenset[str]:
     """Names of the sites whose terms make up the bound.
 
-    All latents but those of the rows are held: their divergences say nothing about the new data.
+    All latents except the latents of rows are held: their divergences say nothing about the new data.
     """
     plates = set().union(*map(plates_of, data_of(seen.trace).values()))
     others = guide.sites.latents - guide.sites.processes
@@ -146,7 +146,7 @@ def _counted(guide: InducingGuide, seen: Look) -> frozenset[str]:
 def posteriors_at(
     rng_key: PRNGKeyArray, guide: InducingGuide, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, InducingPosterior]:
-    """The posterior of each GP site, whose inputs are at the prior's mean of the sites before; outside ``jit``.
+    """The posterior of each GP site, at inputs from the prior's mean of the sites before; outside ``jit``.
 
     Raises:
         FactorisationError: naming the site, if a ``Kuu`` does not factorise.
@@ -184,7 +184,7 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
 
 
 def _check_data(seen: Look) -> None:
-    """Refuse a run without data, and plates of more rows than these."""
+    """Refuse a run without data, and plates with more rows than these."""
     if not data_of(seen.trace):
         raise ValueError("Nothing is observed in this call of the program: pass the new data, targets included.")
     for name, (size, taken) in parts_of_plates(seen.trace).items():
@@ -195,7 +195,7 @@ def _check_data(seen: Look) -> None:
 
 
 def _refuse_counted_often(model: BoundModel) -> None:
-    """Refuse batches of rows where data are the same in all of them.
+    """Refuse batches of rows if some data are the same in all batches.
 
     Raises:
         ValueError: naming their site.
@@ -209,14 +209,14 @@ def _refuse_counted_often(model: BoundModel) -> None:
 
 
 class _Update(NamedTuple):
-    """How ``q(u)`` changes on some rows, where ``q(u)`` before them is the prior.
+    """Change of ``q(u)`` on some rows, with the ``q(u)`` before them as the prior.
 
     Attributes:
-        guide: of the program.
+        guide: guide of the program.
         chosen: names of the GP sites that change.
         counted: names of the sites whose terms make up the bound.
         num_steps: most natural-gradient steps.
-        num_draws: of the sites that must be drawn; the same in all steps.
+        num_draws: draws of the sites that must be drawn; the same in all steps.
     """
 
     guide: InducingGuide
@@ -226,10 +226,10 @@ class _Update(NamedTuple):
     num_draws: int
 
     def search(self, key: PRNGKeyArray, batch: Batch) -> _Search:
-        """Each step raises the bound, or it is tried again with half the length."""
+        """Search by steps: each step raises the bound, or it is tried again with half the length."""
         names = {f"{site}_{part}" for site in self.chosen for part in ("mean", "scale")}
         own = {name: jnp.asarray(value) for name, value in batch.params.items() if name in names}
-        mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro's has one draw
+        mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro then allows one draw
         draws = self.num_draws if self.guide.draws_anything and not mutable else 1
         both = jax.value_and_grad(partial(self.bound, key, batch, draws))
         loss, slope = both(own)
@@ -246,7 +246,7 @@ class _Update(NamedTuple):
                 new[scale] = after.scale
             loss, slope = both(new)
             gain = last.loss - loss
-            better = gain >= 0  # false of NaN
+            better = gain >= 0  # false for NaN
             done = (jnp.abs(gain) <= least * (1 + jnp.abs(last.loss))) | (last.rate < _SHORTEST)
             taken = _Search(last.count, new, loss, slope, jnp.minimum(2 * last.rate, 1), gain, done)
             kept = last._replace(rate=last.rate / 2, done=done)
@@ -258,7 +258,7 @@ class _Update(NamedTuple):
         return lax.while_loop(lambda last: ~last.done & (last.count < self.num_steps), step, start)
 
     def bound(self, key: PRNGKeyArray, batch: Batch, num_draws: int, own: dict[str, Any]) -> Float[Array, ""]:
-        """Negative bound at parameters ``own`` of ``q(u)``; ``batch.params`` are those before."""
+        """Negative bound at parameters ``own`` of ``q(u)``; ``batch.params`` are the parameters before the update."""
         sites = sorted(self.guide.sites.processes)
         earlier = {
             site: Earlier(batch.params[f"{site}_mean"], Full(batch.params[f"{site}_scale"]), None) for site in sites

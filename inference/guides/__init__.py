@@ -1,1 +1,1 @@
-"""Guides, made of the program that they approximate."""
+"""Guides, made from the program that they approximate."""

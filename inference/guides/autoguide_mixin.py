@@ -1,4 +1,4 @@
-"""The methods of NumPyro's automatic guides: draws, medians and quantiles of latent sites."""
+"""Methods of NumPyro's automatic guides: draws, medians and quantiles of latent sites."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from gpzoo.inference.programs.runs import run
 
 
 class AutoGuideMixin(Options):
-    """The methods of NumPyro's ``AutoGuide`` that are about a trained posterior.
+    """The methods of NumPyro's ``AutoGuide`` for a trained posterior.
 
-    Those that do not take the program's arguments are about latent sites that are no GPs: a GP site has values at
-    inputs, of which :meth:`gpzoo.inference.Trained.posterior` and :meth:`~gpzoo.inference.Trained.predict` speak.
+    Methods without the program's arguments are about latent sites that are not GPs. A GP site has values at inputs: see
+    :meth:`gpzoo.inference.Trained.posterior` and :meth:`~gpzoo.inference.Trained.predict`.
     """
 
     _hyperparameter_guide: HyperparameterGuide | None = None  # until the program is first traced
@@ -72,18 +72,18 @@ class AutoGuideMixin(Options):
         return jax.tree.map(lambda x: x.reshape(*sample_shape, *x.shape[1:]), draws)
 
     def get_posterior(self, params: Mapping[str, Any]) -> Any:
-        """The distribution of each latent site that is no GP, by name; of NumPyro's own guides what these return.
+        """The distribution of each latent site that is not a GP, by name; from NumPyro's own guides, what they return.
 
         Raises:
-            ValueError: before the guide has seen data; for a site whose support depends on others, or a guide of
-                others without this method.
+            ValueError: before the guide has seen data; for a site whose support depends on other sites, or another
+                library's guide without this method.
         """
         if callable(self.hyperparameters):
             return self._automatic("get_posterior")(params)
         return {name: self._of_other(name, params) for name in self._names}
 
     def median(self, params: Mapping[str, Any]) -> dict[str, Array]:
-        """The median of each latent site that is no GP, by name.
+        """The median of each latent site that is not a GP, by name.
 
         Raises:
             ValueError: as :meth:`get_posterior`.
@@ -93,7 +93,7 @@ class AutoGuideMixin(Options):
         return {name: x[0] for name, x in self.quantiles(params, [0.5]).items()}
 
     def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
-        """Quantiles ``[Q, ...]`` of each latent site that is no GP, by name.
+        """Quantiles ``[Q, ...]`` of each latent site that is not a GP, by name.
 
         Args:
             params: values of parameters, such as ``svi.get_params(state)``.
@@ -122,7 +122,7 @@ class AutoGuideMixin(Options):
         return sorted(self.sites.latents - self.sites.processes)
 
     def _automatic(self, method: str) -> Any:
-        """A method of the guide of latent sites that are no GPs, where a class or function made it."""
+        """A method of the guide of latent sites that are not GPs, if a class or function made it."""
         unseen = "This guide has not seen data, or the program has no latent sites that are no GPs."
         checks.refuse(self._hyperparameter_guide is None, unseen)
         made: Any = getattr(self._hyperparameter_guide, "guide", None)

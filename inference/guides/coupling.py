@@ -1,4 +1,4 @@
-"""Groups of GP sites whose inducing variables have one ``q``: those that a program adds, or that a user names."""
+"""Groups of GP sites whose inducing variables share one ``q``: sites that a program adds, or that a user names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gpzoo.inference.programs.runs import unmasked
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.forms import Full, form_of
 
-#: Most outputs in all that have one ``q`` without being asked for. Of a hundred inducing variables each, a step of ten
-#: takes twenty times that of the mean field.
+#: Most outputs in total that share one ``q`` by default. With a hundred inducing variables each, a step with ten
+#: outputs takes twenty times as long as a step of the mean field.
 MOST_OUTPUTS = 10
 
 
@@ -19,12 +19,12 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
     """The groups of a program's sites, each in the order of the program; see :class:`~gpzoo.inference.InducingGuide`.
 
     Args:
-        options: of the guide.
-        sites: of the program.
-        seen: a look at it.
+        options: options of the guide.
+        sites: sites of the program.
+        seen: a look at the program.
 
     Raises:
-        ValueError: naming sites that ``coupled`` names and that can have no joint ``q``, and why.
+        ValueError: naming sites that ``coupled`` names and that cannot have a joint ``q``, and why.
     """
     reasons = {name: _of_program(name, seen) or _of_options(name, options) for name in sites.processes}
     if isinstance(options.coupled, bool):
@@ -42,7 +42,7 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
 
 
 def outputs_together(groups: Iterable[tuple[str, ...]], seen: Look) -> frozenset[str]:
-    """The sites of those groups of which all outputs have one ``q``: the program mixes or chooses outputs there."""
+    """The sites of those groups whose outputs all share one ``q``: the program mixes or chooses outputs there."""
     found: set[str] = set()
     for group in groups:
         if len(group) == 1 or seen.mixed & set(group) or len(_by_outputs(group, seen)) > 1:
@@ -79,7 +79,7 @@ def _with_a_reason(reasons: Mapping[str, str | None]) -> frozenset[str]:
 
 
 def _of_program(name: str, seen: Look) -> str | None:
-    """Why a site of a program has a ``q`` of its own in any case; ``None`` for no reason."""
+    """Why a site of a program has its own ``q`` in any case; ``None`` for no reason."""
     prior = unmasked(seen.trace[name]["fn"])
     reasons = {
         "is drawn": name in seen.arrays or prior.in_row is not None,
@@ -89,7 +89,7 @@ def _of_program(name: str, seen: Look) -> str | None:
 
 
 def _of_options(name: str, options: Options) -> str | None:
-    """Why it has one with the options of a guide."""
+    """Why a site has its own ``q`` with the options of a guide; ``None`` for no reason."""
     inducing = for_site(options.inducing, name)
     reasons = {
         "is drawn": name in options.joint,
@@ -101,7 +101,7 @@ def _of_options(name: str, options: Options) -> str | None:
 
 
 def merged(groups: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """Groups of names, those with a name in common put together."""
+    """Groups of names, after groups with a name in common are joined."""
     found: list[frozenset[str]] = []
     for group in groups:
         for other in [other for other in found if other & group]:

@@ -1,4 +1,4 @@
-"""Guides whose posterior is draws, such as those of MCMC: every run takes one of them."""
+"""Guides whose posterior is draws, such as draws from MCMC: every run takes one of them."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from gpzoo.processes.process import GaussianProcess
 #: The site whose value is the number of the draw that a run takes.
 NUMBER = "_draw"
 
-#: The parameter that has the laws of GP sites given data, by groups of sites; see :func:`given_data`.
+#: The parameter with the laws of GP sites given data, by groups of sites; see :func:`given_data`.
 LAWS = "_laws"
 
-#: The parameter that has densities and draws of data given all others; see :mod:`~gpzoo.inference.bounds.left_out`.
+#: The parameter with densities and draws of data given all others; see :mod:`~gpzoo.inference.bounds.left_out`.
 LEFT_OUT = "_left_out"
 
 
 class DrawsGuide(InducingGuide):
     """A guide whose posterior is draws of hyperparameters and inducing variables, as MCMC gives them.
 
-    A run takes one of them: by random, or the one whose number stands at the site :data:`NUMBER`. Its parameters are
-    ``<site>_loc`` of hyperparameters and, of GP sites, ``<site>_inducing`` and ``<site>_mean``, the value of ``u``
-    without the prior's mean; and :data:`LAWS`, from which predictions take moments. All have two leading axes,
+    A run takes one of the draws: at random, or the draw whose number stands at the site :data:`NUMBER`. The parameters
+    are ``<site>_loc`` for hyperparameters and, for GP sites, ``<site>_inducing`` and ``<site>_mean``, the value of
+    ``u`` without the prior's mean; also :data:`LAWS`, from which predictions take moments. All have two leading axes,
     ``[chains, draws, ...]``.
 
     Args:
         model: a NumPyro program.
-        inducing: inducing variables of each GP site, of the kind and shape that those of a draw have.
+        inducing: inducing variables of each GP site, of the same kind and shape as those of a draw.
     """
 
     def __init__(self, model: Any, inducing: Inducing) -> None:
@@ -83,7 +83,7 @@ class DrawsGuide(InducingGuide):
         return own | {f"{site}_loc": sites.constraints.get(site) for site in sites.latents - sites.processes}
 
     def posteriors(self, *args: Any) -> dict[str, Any]:
-        """See :meth:`InducingGuide.posteriors`: of one draw, by random."""
+        """See :meth:`InducingGuide.posteriors`: of one draw, at random."""
         return {name: fn for name, fn in super().posteriors(*args).items() if name != NUMBER}
 
     def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
@@ -101,7 +101,7 @@ class DrawsGuide(InducingGuide):
         return True
 
     def shape(self, params: Mapping[str, Any]) -> tuple[int, int]:
-        """The numbers of chains and of draws of each."""
+        """The numbers of chains, and of draws of each chain."""
         first, *_ = self.sites.processes
         return np.shape(params[f"{first}_mean"])[:2]
 
@@ -113,18 +113,18 @@ class DrawsGuide(InducingGuide):
         return frozenset(found)
 
     def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:
-        """Data given all others at draws of these numbers: densities and draws, ``[S, ...]``, by data site."""
+        """Data given all others at draws with these numbers: densities and draws, ``[S, ...]``, by data site."""
         return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:])[samples[NUMBER]], params[LEFT_OUT])
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
-        """So many draws at the site of their numbers: from all parts of all chains, and none again before all were."""
+        """``count`` draws at the site of their numbers, from all parts of all chains; all are used once first."""
         total = math.prod(self.shape(params))
         count = total if count is None else count
         stride = next(k for k in range(round(0.618 * total), total + 1) if math.gcd(k, total) == 1) if total > 1 else 0
         return {NUMBER: jnp.asarray(np.arange(count) * stride % total)}
 
     def thinned(self, params: Mapping[str, Any], stats: Mapping[str, Any], count: int) -> dict[str, Any]:
-        """Of what was recorded of all draws, ``[chains, draws, ...]``, the part of :meth:`by_chain`."""
+        """From statistics of all draws, ``[chains, draws, ...]``, those of the draws that :meth:`by_chain` takes."""
         shape, at = self.shape(params), self._spaced(params, count)
         return {name: np.asarray(x)[:, at] if np.shape(x)[:2] == shape else x for name, x in stats.items()}
 
@@ -134,7 +134,7 @@ class DrawsGuide(InducingGuide):
     def by_chain(
         self, params: Mapping[str, Any], most: int | None
     ) -> tuple[tuple[int, int], dict[str, Integer[Array, " S"]]]:
-        """The numbers of chains and of draws of each, and at most so many draws, evenly spaced in every chain."""
+        """The numbers of chains and of draws of each, and at most ``count`` draws, evenly spaced in every chain."""
         chains, draws = self.shape(params)
         count = draws if most is None else min(draws, max(1, most // chains))
         each = self._spaced(params, count)

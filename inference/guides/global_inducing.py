@@ -1,4 +1,4 @@
-"""Global inducing inputs: one set of them runs through the program, so that layers know what those below made of it.
+"""Guide with global inducing inputs: one set of them runs through the program, so that layers know the layers below.
 
 Ober and Aitchison 2021, *Global inducing point variational posteriors for Bayesian neural networks and deep Gaussian
 processes*.
@@ -41,12 +41,15 @@ INPUTS = "inducing_inputs"
 
 
 class GlobalInducingGuide(InducingGuide):
-    """A guide that runs the program on inducing inputs ``Z`` too, and conditions each layer on what those below made.
+    """A guide that also runs the program on inducing inputs ``Z``, and conditions each layer on the layers below.
 
-    The inducing inputs of a GP site are the inputs that it has in a run of the program on ``Z``, where each site below
-    it is drawn. Its ``q(u)`` is the posterior under pseudo-data ``v`` there with independent normal noise, ``q(u) ~
-    p(u) N(v; u, diag(s^2))`` (Ober and Aitchison 2021), so that layers depend on each other: where the one
-    below moves its draw, the one above follows. :class:`~gpzoo.inference.InducingGuide` has independent layers.
+    The program is run on ``Z``, and each site is drawn there. The inducing inputs of a GP site are the inputs that it
+    has in this run. Its ``q(u)`` is the posterior under pseudo-data ``v`` there with independent normal noise,
+    ``q(u) ~ p(u) N(v; u, diag(s^2))`` (Ober and Aitchison 2021). So layers depend on each other: if the draw of one
+    layer moves, the layer above follows. In an :class:`~gpzoo.inference.InducingGuide`, layers are independent.
+
+    The parameters are ``inducing_inputs`` and, for each GP site, ``<site>_mean``, the pseudo-data less the prior's
+    mean, and ``<site>_noise``, their standard deviations.
 
     Parameters are ``inducing_inputs``, and of each GP site ``<site>_mean``, the pseudo-data less the prior's mean, and
     ``<site>_noise``, their standard deviations.
@@ -64,21 +67,21 @@ class GlobalInducingGuide(InducingGuide):
         [('inducing_inputs', (5, 3)), ('layer_0_mean', (5, 2)), ('f_mean', (5,))]
 
     Args:
-        model: a NumPyro program whose first argument is its inputs; it is run on ``Z`` in their place, with the same
-            keyword arguments and without the others.
+        model: a NumPyro program whose first argument is its inputs. It is run on ``Z`` in place of the inputs, with the
+            same keyword arguments and without the other positional arguments.
         inputs: ``Z``, ``[M, ...]`` as the first argument, or an initialiser such as :func:`~gpzoo.kmeans`, which sees
-            it.
-        initial_noise: initial standard deviations of the pseudo-data, of zero, in units of the prior's; one for all, or
-            by site name. ``None`` for 1 at sites on which no other depends, and 0.1 elsewhere, where layers then start
-            near their means.
-        hyperparameters: see :class:`~gpzoo.inference.InducingGuide`; a latent variable has one value on ``Z`` and on
+            the first argument.
+        initial_noise: initial standard deviations of the pseudo-data, which start at zero, in units of the prior's
+            standard deviations; one for all, or by site name. ``None`` for 1 at sites on which no other site depends,
+            and 0.1 elsewhere, so that inner layers start near their means.
+        hyperparameters: see :class:`~gpzoo.inference.InducingGuide`. A latent variable has one value on ``Z`` and on
             the data.
-        init_loc_fn: see there.
+        init_loc_fn: see :class:`~gpzoo.inference.InducingGuide`.
 
     Raises:
         TypeError: if ``inputs`` is neither an array nor an initialiser.
         ValueError: for inducing inputs that are not finite, or another kind of initialiser; at the first call, for a
-            latent variable of each row, whose values on ``Z`` nothing tells.
+            latent variable of each row, whose values on ``Z`` are not known.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class GlobalInducingGuide(InducingGuide):
         return None if looked_at else super()._started_at_once(started, looked_at)
 
     def form_at(self, site: str) -> NoReturn:
-        """Refused: what is trained are pseudo-data."""
+        """Refused: the parameters are pseudo-data, not a form of ``q(u)``."""
         raise ValueError(
             "GlobalInducingGuide has no q(u) among its parameters, but pseudo-data, and no inducing variables of each "
             "site: natural gradients, updates by new data, CollapsedELBO and hyperparameters() are for InducingGuide."
@@ -207,7 +210,7 @@ class _Given(PosteriorHandler):
         q, draw = self.below.found[name]
         factor = q.conditional.L, q.conditional.L_inverse
         conditional = Projection(self.mode.prior(name, prior), inducing, site=name, factor=factor)
-        # Where a layer above has seen the draw, so does the rest of the function.
+        # If a layer above has seen the draw, the rest of the function must agree with it.
         return InducingPosterior(conditional, q.u_mean, q.form, drawn=draw if name in self.sites.inner else None)
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:

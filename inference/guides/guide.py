@@ -68,22 +68,22 @@ class InducingGuide(AutoGuideMixin):
     drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
     sites are latent, and must therefore have the data.
 
-    The data of a sum of sites, ``trend + season``, know the sum better than each: what one addend gains the other
-    loses. Such sites have one normal ``q`` over all their inducing variables (``coupled``). Other sites are independent
-    of each other, but for the values that flow into layers.
+    The data of a sum of sites, ``trend + season``, determine the sum better than its two terms: if one term rises, the
+    other can fall. Such sites share one normal ``q`` over all their inducing variables (``coupled``). Other sites are
+    independent of each other, except for the values that flow into layers.
 
-    Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and those of the
-    covariance's form, usually ``<site>_scale``; sites with one ``q`` have ``<site>_cross`` too, but for the first. Any
-    other site has ``<site>_loc`` (and ``<site>_scale``).
+    Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and the parameters of the
+    covariance's form, usually ``<site>_scale``. Sites that share one ``q`` have ``<site>_cross`` too, except for the
+    first. Any other site has ``<site>_loc`` (and ``<site>_scale``).
 
-    Under :class:`~gpzoo.inference.GaussianProcessELBO` a GP site's value is its marginals, or one draw per input if the
-    program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere else it
-    is a joint draw over the inputs.
+    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is its marginals, or one draw per input
+    if the program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere
+    else, the value is a joint draw over the inputs.
 
     The contract of a program: positional arguments have one row per datum. A GP site is marginal, or drawn row by row,
-    unless ``joint`` names it; several inputs of a row are ``GaussianProcess(..., per_row=True)``. In batches, row ``n``
-    of every output may depend on row ``n`` of the arguments, on keyword arguments and on latent variables without rows,
-    and on nothing else.
+    unless ``joint`` names it. A site with several inputs for each row is ``GaussianProcess(..., per_row=True)``. In
+    batches, row ``n`` of every output may depend on row ``n`` of the arguments, on keyword arguments and on latent
+    variables without rows, and on nothing else.
 
     Example:
         >>> import jax, numpy as np
@@ -111,28 +111,30 @@ class InducingGuide(AutoGuideMixin):
         initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
             site name (deep GPs start inner layers at 1e-5).
         hyperparameters: the posterior of latent sites that are not GPs: ``"point"``, ``"normal"`` (independent, in
-            unconstrained space), or what makes a guide of a program of these sites alone. That is a class of NumPyro's
-            guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal`` or ``AutoBNAFNormal``, whose
-            parameters are named ``auto_...``; or a function such as ``lambda program: my_guide``. A guide of yours
-            takes the program's arguments and samples these very sites. It may hold parameters for each row, or compute
-            them from the data, so that local latent sites in a subsampled plate are possible.
-        joint: names of GP sites to draw jointly over all inputs in training too, for programs in which a datum depends
-            on the site at several rows of the data. Several inputs of one row, such as the patches of an image under a
-            second layer, are drawn together without it, at a cost that grows with the square of their number.
+            unconstrained space), or something that makes a guide from a program of these sites alone. That is a class
+            of NumPyro's guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal`` or
+            ``AutoBNAFNormal``, whose parameters are named ``auto_...``; or a function such as
+            ``lambda program: my_guide``. Your own guide takes the program's arguments and samples exactly these sites.
+            It may hold parameters for each row, or compute them from the data, so that local latent sites in a
+            subsampled plate are possible.
+        joint: names of GP sites to draw jointly over all inputs, in training too. It is for programs in which a datum
+            depends on the site at several rows of the data. Several inputs of one row, such as the patches of an image
+            under a second layer, are drawn together without it, at a cost that grows with the square of their number.
         residual: names of GP sites with a factor of their residual variances, the positive parameter
-            ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` has a
-            use for it, with likelihoods that are not Gaussian.
-        coupled: which GP sites have one ``q``. ``True`` finds those that the program adds, ``a + b`` or ``a - c * b``
-            with ``c`` a number or one for each row, where they can: marginals, a full covariance and no grid. ``False``
-            gives each its own, the mean field: standard deviations of the addends are then too small, often by a factor
-            of several, the bound is low, and noise that is trained with it too large. Names of sites, or groups of
-            names, are those that must have one. Its covariance is that of all their inducing variables, for each output
-            by itself; where the program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with
-            different numbers of them, it is that of all outputs too. A step then costs more with the square of their
-            number, and ``True`` does so for up to ten of them. A name alone gives the outputs of one site one ``q``. No
-            prior is factorised but each site's.
-        fixed: whether inducing variables stay where they start; for all GP sites, or for those named. Their gradients
-            are zero under every objective and optimiser, so that only a weight decay could move them.
+            ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` uses
+            it, with likelihoods that are not Gaussian.
+        coupled: which GP sites share one ``q``. ``True`` finds the sites that the program adds, ``a + b`` or
+            ``a - c * b`` with ``c`` a number or one for each row, if they allow it: marginals, a full covariance and no
+            grid. ``False`` gives each site its own ``q``, the mean field. Standard deviations of the addends are then
+            too small, often by a factor of several, the bound is low, and noise that is trained with it is too large.
+            Names of sites, or groups of names, are sites that must share one. The covariance of a shared ``q`` is that
+            of all inducing variables of the sites, for each output by itself. If the program mixes or chooses outputs,
+            ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of outputs, the covariance is that of
+            all outputs too. The cost of a step then grows with the square of the number of outputs, and ``True`` does
+            this for up to ten outputs. A single name gives the outputs of one site one ``q``. Only each site's own
+            prior is factorised.
+        fixed: whether inducing variables stay where they start; for all GP sites, or for the named ones. Their
+            gradients are zero under every objective and optimiser, so that only a weight decay could move them.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
@@ -143,9 +145,9 @@ class InducingGuide(AutoGuideMixin):
             or a term that depends on a site at several rows of the data.
     """
 
-    #: The program's options and numbers of rows with which rows of its sites are drawn together as they must be.
+    #: The program's options and numbers of rows for which the guide draws together what it must.
     _known: tuple[Any, ...] = ()
-    #: Whether the guide was set up with the program, or a file's sites were found to be those of the program.
+    #: Whether the guide was set up with the program, or the sites from a file were found to be those of the program.
     _compared_sites = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -168,7 +170,7 @@ class InducingGuide(AutoGuideMixin):
         """Find the program's latent sites and how it uses them; later calls return the same sites.
 
         Raises:
-            ValueError: in a later call, naming GP sites that the guide draws row by row, where the program with these
+            ValueError: in a later call, naming GP sites that the guide draws row by row, if the program with these
                 ``model_kwargs`` needs several of their rows together.
         """
         return self.sites_for(*arguments(self.model, args, model_kwargs))
@@ -193,10 +195,10 @@ class InducingGuide(AutoGuideMixin):
         return self.sites
 
     def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse a program with sites that the one of a file has not, or without a trained parameter of it.
+        """Refuse a program with sites that the saved program does not have, or without a trained parameter.
 
-        Of other kernels and likelihoods it warns, since a class of one's own may have another name now, and of latent
-        sites that it misses, since these arguments may leave them out.
+        It only warns of other kernels and likelihoods, because a user's class may have another name now, and of missing
+        latent sites, because these arguments may leave them out.
         """
         found = look(self.model, args, kwargs, arrays=True).trace
         names, params = names_of(found), self.sites.names & self.sites.parameters.keys()
@@ -222,7 +224,7 @@ class InducingGuide(AutoGuideMixin):
                 )
 
     def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse arguments under which something needs rows together that this guide draws apart."""
+        """Refuse arguments under which the program needs rows together that this guide draws apart."""
         if (known := (_deciding(kwargs), _rows(args))) in self._known:
             return
         found = dependence_on_rows(self.model, args, kwargs, self.sites, self.joint)
@@ -239,7 +241,7 @@ class InducingGuide(AutoGuideMixin):
     def hyperparameter_guide(
         self, args: tuple, kwargs: dict[str, Any], sites: Sites | None = None
     ) -> HyperparameterGuide | None:
-        """The guide of latent sites that are not GPs, where ``hyperparameters`` makes one; for checked arguments."""
+        """The guide of latent sites that are not GPs, if ``hyperparameters`` makes one; for checked arguments."""
         sites = self.sites_for(args, kwargs) if sites is None else sites
         names = sites.latents - sites.processes
         if not callable(self.hyperparameters) or not names:
@@ -291,7 +293,7 @@ class InducingGuide(AutoGuideMixin):
         """
         self.sites_for(args, kwargs)
         given = {} if given is None else self.checked_params(given, args, kwargs, name=name, whole=False)
-        # The key is made in the program that needs it: by itself it would be another one to compile.
+        # The key is made in the program that needs it, because making it alone would compile one more program.
         started = lambda **how: run(  # noqa: E731
             named_key(rng_key, "initial values"), args, kwargs, guide=self, values=given, complete=False, **how
         )
@@ -305,7 +307,7 @@ class InducingGuide(AutoGuideMixin):
     def _started_at_once(self, started: Callable[..., Runs], looked_at: list[str]) -> Trace | None:
         """The sites of a run in one compiled program, after another one if an initialiser reads inputs.
 
-        Returns ``None`` where more are needed, or if a value is not finite: single operations then say which.
+        Returns ``None`` if more programs are needed, or if a value is not finite: single operations then say which.
 
         Args:
             started: runs the guide, given a mode.
@@ -357,21 +359,21 @@ class InducingGuide(AutoGuideMixin):
 
     def posteriors(self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
         """:meth:`gpzoo.inference.Trained.posterior` for checked parameters and arguments."""
-        # Inner sites are drawn per input, which suffices for the marginals of later sites.
+        # Inner sites are drawn per input, which is enough for the marginals of later sites.
         shown = Marginals(views=named_key(rng_key, "views"))
         trace = run(named_key(rng_key, "draws"), args, kwargs, guide=self, values=params, mode=shown).guide
         found = {}
         for name, site in sampled(trace).items():
             fn = site["fn"]
             if isinstance(fn, Delta) and callable(self.hyperparameters):
-                continue  # a function of other sites has no distribution by itself
+                continue  # a function of other sites does not have a distribution by itself
             found[name] = fn.as_joint() if isinstance(fn, InducingPosterior) else fn
         return found
 
     def checked_params(
         self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
     ) -> dict[str, Any]:
-        """``params``, if they are those of guide and program; values of latent sites are allowed too.
+        """``params``, checked to be those of guide and program; values of latent sites are allowed too.
 
         Args:
             params: values by name.
@@ -442,7 +444,7 @@ class InducingGuide(AutoGuideMixin):
         return found
 
     def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
-        """The posterior of a GP site by a law that is known, in place of one by ``u``; here there is none."""
+        """The posterior of a GP site by a law that is known, in place of ``q(u)``; here ``None``."""
         return None
 
     def variational_parameters(self) -> frozenset[str]:
@@ -451,7 +453,7 @@ class InducingGuide(AutoGuideMixin):
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
-        """So many of the draws that ``q`` consists of, at the site of their numbers; here it does not."""
+        """The numbers of ``count`` of the draws that ``q`` consists of, by their site; here ``q`` has no draws."""
         return {}
 
     @property
@@ -472,17 +474,17 @@ def _factorised(trace: Trace) -> Bool[Array, ""]:
     known = [vars(fn.conditional) for fn in posteriors if isinstance(fn, InducingPosterior)]
     factors = jax.tree.leaves([(fields.get("L"), fields.get("L_inverse")) for fields in known])
     floats = [x.ravel() for x in factors if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
-    # Together, which compiles sooner.
+    # All sites together, because one program compiles sooner.
     return jnp.concatenate([jnp.ones(1, bool), *map(jnp.isfinite, floats)]).all()
 
 
 def _with_shapes(parameters: Mapping[str, Any]) -> list[str]:
-    """Names of the parameters of a program that have arrays."""
+    """Names of a program's parameters that have arrays."""
     return [name for name, shapes in parameters.items() if shapes]
 
 
 def _misfits(params: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
-    """Names of values whose shapes are not those of a program's parameters."""
+    """Names of values whose shapes differ from those of the program's parameters."""
     found = []
     for name, shapes in parameters.items():
         if shapes is not None and name in params and shapes_of(params[name]) != shapes:
@@ -499,6 +501,6 @@ def _rows(args: tuple) -> tuple[int, ...]:
 
 
 def _deciding(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments that can change what a program does: whole numbers, names and functions, and none at all."""
+    """Keyword arguments that can change what a program does: whole numbers, names, functions, and ``None``."""
     known = lambda x: isinstance(x, int | str) or callable(x)  # noqa: E731
     return {name: value for name, value in kwargs.items() if all(map(known, jax.tree.leaves(value)))}

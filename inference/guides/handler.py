@@ -1,4 +1,4 @@
-"""One run of a guide: the program, where each latent site is answered with the guide's own."""
+"""One run of a guide: the program, with each latent site answered by the guide's own site."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gpzoo.processes.process import GaussianProcess
 
 
 def parameter_of(inducing: InducingVariable) -> Any:
-    """The value of ``<site>_inducing``: the array of an inducing variable, or a tuple where it has several."""
+    """The value of ``<site>_inducing``: the array of an inducing variable, or a tuple if it has several arrays."""
     leaves = tuple(jax.tree.leaves(inducing))
     return leaves[0] if len(leaves) == 1 else leaves
 
@@ -49,14 +49,14 @@ class PosteriorHandler(Handler):
     """Runs inside one call of a guide: answers each latent site of the model with the guide's own site.
 
     Args:
-        options: of the guide.
-        sites: of the program.
+        options: options of the guide.
+        sites: sites of the program.
         arguments: positional and keyword arguments of the call.
-        hyperparameter_guide: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+        hyperparameter_guide: the guide of latent sites that are not GPs, if ``hyperparameters`` makes one.
         starting: gives the sites of all parameters at their starting values, from a key.
 
     Attributes:
-        values: of the latent sites, by name.
+        values: values of the latent sites, by name.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class PosteriorHandler(Handler):
         self.mode = current()
         self.values: dict[str, Any] = {}
         self.plates: Trace = {}
-        self.sampled: Trace | Any = None  # the sites of ``hyperparameter_guide``, once it has run
+        self.sampled: Trace | Any = None  # the sites of ``hyperparameter_guide``, after its run
         self.taken: Trace = {}
         self.initial: Trace | None = None
         self.sizes: dict[str, int] = {}  # numbers of rows in a joint root of the GP sites so far
-        self.noise: dict[str, Array] = {}  # that coupled sites are drawn by
+        self.noise: dict[str, Array] = {}  # noise from which coupled sites are drawn
         self.own = OwnSites()
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Answer a site, and take the rows of a plate that a guide of other sites has taken before."""
+        """Answer a site, or take the rows of a plate that a guide of other sites has taken before."""
         if self.own.restored(msg):
             return
         if msg["type"] == "plate":
@@ -151,7 +151,7 @@ class PosteriorHandler(Handler):
         the form.
 
         Raises:
-            ValueError: for a form that does not go with the inducing variables, or a stored parameter of another form.
+            ValueError: for a form that does not fit the inducing variables, or a stored parameter of another form.
         """
         options = self.options
         form, whiten = options.form_at(name, self.sites), for_site(options.whiten, name, True)
@@ -184,7 +184,7 @@ class PosteriorHandler(Handler):
     def _inducing(self, name: str, initialiser: Any, prior: GaussianProcess) -> InducingVariable:
         parameter = f"{name}_inducing"
         if structure(initialiser).num_leaves == 0:
-            return variable_of(initialiser, ())  # a grid or waves: nothing of them is trained
+            return variable_of(initialiser, ())  # a grid or waves: nothing in them is trained
         value = numpyro.param(parameter, lambda key: self._start(name, initialiser, key, prior))
         if self.options.is_fixed(name):
             value = jax.tree.map(lax.stop_gradient, value)
@@ -195,7 +195,7 @@ class PosteriorHandler(Handler):
         return {site: value for site, value in self.values.items() if site in self.sites.processes}
 
     def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
-        """The initial inducing inputs; outside ``init_params`` they come from one run of it, shared by all sites."""
+        """The initial inducing inputs; outside ``init_params``, all sites take them from one shared run of it."""
         if isinstance(initialiser, InducingVariable):
             return parameter_of(initialiser)
         if isinstance(self.mode, AtPriorMean):
@@ -243,7 +243,7 @@ class PosteriorHandler(Handler):
         return loc, dist.TransformedDistribution(dist.Normal(loc, scale).to_event(event_dim), transform)
 
     def _of_hyperparameter_guide(self, name: str, msg: dict[str, Any], guide: HyperparameterGuide) -> Any:
-        """The site of the guide that ``hyperparameters`` makes, which runs at the first of its sites."""
+        """The site of the guide that ``hyperparameters`` makes; that guide runs at the first of its sites."""
         if self.sampled is None:
             keys = self.mode.keys_of_rows(guide.of_rows)
             self.sampled, self.taken = guide(*self.arguments, self.plates, keys)

@@ -1,4 +1,4 @@
-"""A guide of NumPyro's, or of the user's own, of a program's latent sites that are not GPs."""
+"""Guide for a program's latent sites that are not GPs, from NumPyro or from the user."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
 
 
 class HyperparameterGuide:
-    """A guide of a program's other latent sites, run inside :class:`~gpzoo.inference.InducingGuide`.
+    """A guide for a program's other latent sites, run inside :class:`~gpzoo.inference.InducingGuide`.
 
     Args:
-        make: a class of NumPyro's guides, or a function that makes a guide of a program.
+        make: a class of NumPyro's guides, or a function that makes a guide from a program.
         model: the program.
-        names: of the latent sites that are not GPs.
+        names: names of the latent sites that are not GPs.
         init_loc_fn: NumPyro initialisation strategy, given to NumPyro's own classes.
         args: the program's positional arguments, from which the guide is set up.
         kwargs: its keyword arguments.
 
     Attributes:
         parameters: the guide's ``numpyro.param`` sites by name, with their constraints.
-        of_rows: names of the latent sites in a plate of data; those of another plate, such as groups, are not of rows.
+        of_rows: names of the latent sites in a plate of data; sites in another plate, such as groups, do not belong.
         sizes: number of entries of each latent site, in the run that set the guide up.
 
     Raises:
-        TypeError: if ``make`` returns nothing to call.
+        TypeError: if ``make`` returns something that cannot be called.
         ValueError: if the guide's latent sites are not those of the program, or of other shapes.
     """
 
@@ -53,7 +53,7 @@ class HyperparameterGuide:
         program = alone(model, names)
         self.guide = make(program, **options)
         self.names = names
-        #: Refuses arguments of the program, outside ``jit``; of guides whose maker has a method of this name.
+        #: Refuses arguments of the program, outside ``jit``; for guides whose maker has a method of this name.
         self.check: Callable[..., None] = getattr(make, "check", lambda *args: None)
         if not callable(self.guide):
             raise TypeError(
@@ -89,7 +89,7 @@ class HyperparameterGuide:
             args: the program's positional arguments.
             kwargs: its keyword arguments.
             plates: the program's plates so far; the guide takes the same rows.
-            keys: of latent sites that have keys of their own, by name.
+            keys: keys of latent sites that have their own, by name.
 
         Returns:
             The latent sites, which the program has yet to sample, and the guide's plates.
@@ -102,7 +102,7 @@ class HyperparameterGuide:
 
 
 class _Rows(Handler):
-    """Gives plates the rows that those of the same name have taken, and latent sites the keys that are theirs."""
+    """Gives plates the rows that plates of the same name have taken, and latent sites their own keys."""
 
     def __init__(self, plates: Trace, keys: Mapping[str, PRNGKeyArray]) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = N
 
     Args:
         model: the program.
-        names: of the sites.
+        names: names of the sites.
         with_data: collects the names of the plates in which a run samples data.
     """
 
@@ -141,7 +141,7 @@ def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = N
 
 
 class _Fixed(Handler):
-    """Zeros at every site that is not named, and one key for whatever else is drawn: no prior of a name needs them."""
+    """Zeros at every other site, and one key for everything else that is drawn: the named priors do not need them."""
 
     def __init__(self, names: frozenset[str], with_data: set[str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Further inducing variables of a trained model, with the prior's law given those that it has."""
+"""Further inducing variables of a trained model, with the prior's law given the present ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def extended(
 
 
 def _with_more(key: PRNGKeyArray, posterior: InducingPosterior, inducing: Any) -> Any:
-    """The inducing variables of a site, and behind them new ones of their kind and with their columns."""
+    """The inducing variables of a site, followed by new ones of the same kind and columns."""
     site, kind = posterior.site, type(posterior.inducing)
     if isinstance(inducing, Initialiser):
         inducing = start(site, inducing, key, posterior.prior.X, posterior.prior.kernel, {})

@@ -23,7 +23,7 @@ Inducing: TypeAlias = Initialiser | InducingVariable | Mapping[str, Initialiser 
 
 
 def for_site(value: Any, site: str, default: Any = None) -> Any:
-    """What an option of a guide says of a site: one value for all, or by name."""
+    """The value of a guide's option for a site: one value for all, or by name."""
     return value.get(site, default) if isinstance(value, Mapping) else value
 
 
@@ -84,7 +84,7 @@ class Options:
         self.init_loc_fn = init_loc_fn
 
     def form_at(self, site: str, sites: Sites | None = None) -> Form:
-        """The form of ``q(u)`` of a GP site, without values; before set-up of the program that has these sites."""
+        """The form of ``q(u)`` of a GP site, without values; the program with these sites need not be set up."""
         sites = self.sites if sites is None else sites
         if sites is not None and (group := sites.group_of(site)):
             return (Coupled if site == group[0] else CoupledAfter)(group=group, together=site in sites.together)
@@ -100,8 +100,8 @@ class Options:
         """The guide's own parameters, without those of the program, with the constraints that given values must meet.
 
         Args:
-            sites: of the program.
-            hyperparameter_guide: the guide of latent sites that are not GPs, where ``hyperparameters`` makes one.
+            sites: sites of the program.
+            hyperparameter_guide: the guide of latent sites that are not GPs, if ``hyperparameters`` makes one.
         """
         own = self._of_processes(sites)
         for site in self.residual:
@@ -126,7 +126,7 @@ class Options:
         return own
 
     def check_names(self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None) -> None:
-        """Refuse names in options that are no GP sites, and parameters that would be named like other sites.
+        """Refuse names in options that are not GP sites, and parameters that would have the name of another site.
 
         Raises:
             ValueError: naming them.
@@ -155,7 +155,7 @@ class Options:
 
 
 def _names(option: str, names: Any) -> bool | frozenset[str]:
-    """An option that is true for all GP sites, for none, or for those that it names."""
+    """An option that is true for all GP sites, for none, or for the sites that it names."""
     if isinstance(names, bool):
         return names
     message = f"{option} must be True, False or names of GP sites, got {names!r}."

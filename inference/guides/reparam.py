@@ -1,8 +1,8 @@
-"""White noise that MCMC moves in place of ``f``: GP sites are made of it, exactly or through inducing variables.
+"""White noise in place of ``f`` for MCMC: GP sites are made from it, exactly or through inducing variables.
 
-Under NUTS a GP site as it stands is *centred*: its value ``f`` moves, whose scales and correlations change with the
-hyperparameters, so that steps are small and many. A *whitened* site moves ``v ~ N(0, I)`` instead, and hyperparameters
-and ``v`` are nearly independent where data say little.
+A plain GP site is *centred* under NUTS: NUTS moves its value ``f``, whose scales and correlations change with the
+hyperparameters, so that steps are small and many. For a *whitened* site, NUTS moves ``v ~ N(0, I)`` instead. If data
+say little, the hyperparameters and ``v`` are nearly independent.
 """
 
 from __future__ import annotations
@@ -46,19 +46,18 @@ _LOG_2PI = 1.8378770664093453
 
 
 class WhitenReparam(Reparam):
-    """A NumPyro reparameteriser that makes a GP site of white noise, the site ``<site>_base``.
+    """A NumPyro reparameteriser that makes a GP site from white noise, the site ``<site>_base``.
 
-    Exact, without inducing variables: ``f = mean + L v`` with ``L L^T = K(X, X)`` and ``v`` of the site's own shape,
-    ``[N]`` or ``[N, D]``; ``f`` is recorded as a deterministic site. The posterior of everything else is the same as
-    without it.
+    Exact, without inducing variables: ``f = mean + L v`` with ``L L^T = K(X, X)``, and ``v`` of the site's own shape,
+    ``[N]`` or ``[N, D]``. ``f`` is recorded as a deterministic site. The posterior of everything else does not change.
 
     Sparse, with ``M`` inducing variables (Hensman, Matthews, Filippone and Ghahramani 2015): ``u = L v`` with
-    ``L L^T = Kuu`` and ``v`` ``[M]`` or ``[M, D]``; ``u`` is recorded as ``<site>_u``. What the program sees are the
-    marginals of ``f`` given ``u``, of which likelihoods take the expectation ``E_p(f|u) log p(y | f)``.
-    Likelihoods that take it by draws have the same noise at every step. Programs may use the site in operations that
-    are exact on :class:`~gpzoo.GaussianMarginals` only.
+    ``L L^T = Kuu``, and ``v`` ``[M]`` or ``[M, D]``. ``u`` is recorded as ``<site>_u``. The program sees the marginals
+    of ``f`` given ``u``, and likelihoods take the expectation ``E_p(f|u) log p(y | f)``. Likelihoods that take it by
+    draws have the same noise at every step. Programs may use the site only in operations that are exact on
+    :class:`~gpzoo.GaussianMarginals`.
 
-    Where the covariance does not factorise, the density is zero: a divergence for NUTS.
+    If the covariance does not factorise, the density is zero: a divergence for NUTS.
 
     Example:
         >>> import jax, numpy as np
@@ -76,7 +75,7 @@ class WhitenReparam(Reparam):
             inputs once, when the program first runs; ``None`` for the exact form.
 
     Raises:
-        TypeError: for an ``inducing`` that is neither, or a grid; when the program runs, for a site that is no GP, a
+        TypeError: for an ``inducing`` that is neither, or a grid; when the program runs, for a site that is not a GP, a
             kernel with sampled views, inputs that an initialiser cannot look at, or a draw of a sparse site.
         ValueError: for an observed site, or values of ``<site>_base`` that belong to other inputs.
     """
@@ -124,9 +123,9 @@ class WhitenReparam(Reparam):
         v = _noise(name, shape, conditional.dtype, conditional.factorised)
         given_u = InducingPosterior(conditional, v, Diagonal(jnp.zeros_like(v)))
         numpyro.deterministic(f"{name}_u", given_u.inducing_moments()[0])
-        # The covariance with u may hold NaN where that of u does not factorise.
+        # The covariance with u may hold NaN if that of u does not factorise.
         mean, variance = (jnp.where(conditional.factorised, x, 1) for x in given_u.marginals())
-        # The same noise at every step, or the density would be no function of the state.
+        # The same noise at every step, or the density would not be a function of the state.
         key = named_key(random.key(0), name)
         return Unit(0.0), GaussianMarginals(mean, variance, key, sites=frozenset({name}), log=_NO_DRAWS)
 
@@ -152,21 +151,21 @@ class whitened(handlers.reparam):
         mcmc = MCMC(NUTS(whitened(program)), num_warmup=500, num_samples=500)
         mcmc = MCMC(NUTS(whitened(program, kmeans(20))), num_warmup=500, num_samples=500)
 
-    Draws of ``f`` are in ``mcmc.get_samples()`` in the exact form, of ``f_u`` in the sparse one;
+    In the exact form, ``mcmc.get_samples()`` has draws of ``f``; in the sparse form, of ``f_u``.
     :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` take either, with this program. The
-    program itself, not whitened, is the centred form. To whiten some sites only use NumPyro's own
+    program itself, without ``whitened``, is the centred form. To whiten only some sites, use NumPyro's own
     ``handlers.reparam(program, {"f": WhitenReparam()})``. ``numpyro.param`` sites need priors,
     ``whitened(handlers.lift(program, prior))``.
 
-    Sizes: a gradient of a classifier that adds two GPs took, on a CPU in float32, 0.2 ms for 50 inputs, 0.9 for 100,
-    6 for 200, 24 for 400, 130 for 800; with 40 inducing variables each 0.3 for 50, 0.9 for 200, 2 for 800. A draw takes
+    Sizes: a gradient of a classifier that adds two GPs took, on a CPU in float32, 0.2 ms for 50 inputs, 0.9 for 100, 6
+    for 200, 24 for 400, 130 for 800; with 40 inducing variables each 0.3 for 50, 0.9 for 200, 2 for 800. A draw takes
     15 gradients at 50 inputs, 31 at 200. Four chains of 500 + 500 draws took 36 s of processor time at 50 inputs, half
     of it compilation, and 130 s at 200 inputs with 20 inducing variables. So the exact form is for up to 200 inputs,
-    the sparse one for some thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients a
-    draw at 50 inputs, the longest trajectory there is, and its chains had not met after 100 draws. What
-    ``benchmarks/whitened.py`` measured is recorded beside it.
+    the sparse form for some thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients
+    a draw at 50 inputs, the longest possible trajectory, and its chains had not met after 100 draws. The results of
+    ``benchmarks/whitened.py`` are recorded beside it.
 
-    NumPyro compiles a program for every chain that runs in sequence. One for all of them is
+    NumPyro compiles one program for every chain that runs in sequence. For one program for all chains, use
     ``MCMC(..., num_chains=4, chain_method=lambda chain: partial(jax.lax.map, chain))``.
 
     Example:
@@ -183,8 +182,8 @@ class whitened(handlers.reparam):
 
     Args:
         fn: a NumPyro program.
-        inducing: see :class:`WhitenReparam`; for all GP sites, or by site name, where the sites not named are exact. A
-            site that the program draws, as the inputs of another GP or by :func:`~gpzoo.draws`, must be exact.
+        inducing: see :class:`WhitenReparam`; for all GP sites, or by site name; sites that are not named are exact.
+            A site that the program draws, as the inputs of another GP or by :func:`~gpzoo.draws`, must be exact.
 
     Raises:
         ValueError: when the program runs, for names of sites that it does not have; see :class:`WhitenReparam`.
@@ -202,7 +201,7 @@ class whitened(handlers.reparam):
         """Run the program."""
         if self.fn is not None:
             args = aligned(checks.positional(self.fn, len(args))[0], args)
-            # Under jit, NumPy's arrays would be no numbers that initialisers can look at as soon as they are JAX's.
+            # Under jit, NumPy's arrays become JAX's, and initialisers can no longer look at their numbers.
             args, kwargs = tuple(map(_as_jax, args)), {name: _as_jax(x) for name, x in kwargs.items()}
         return super().__call__(*args, **kwargs)
 
@@ -216,7 +215,7 @@ class whitened(handlers.reparam):
             refuse_unknown("inducing", self._by_name, self._seen, "program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
-        """Whitens latent GP sites; the sites that it adds are seen by the handlers outside alone, named like others."""
+        """Whiten latent GP sites; only the handlers outside see the added sites, under names like other sites."""
         if self._own.restored(msg):
             return
         if msg["type"] != "sample" or not isinstance(msg["fn"], GaussianProcess) or msg["value"] is not None:
@@ -225,7 +224,7 @@ class whitened(handlers.reparam):
         with self._own:
             super().process_message(msg)
         if isinstance(msg["value"], GaussianMarginals):
-            msg["stop"] = True  # the handlers outside record numbers, and marginals are none
+            msg["stop"] = True  # the handlers outside record numbers, and marginals are not numbers
 
     def postprocess_message(self, msg: Any) -> None:
         """See :meth:`process_message`."""
@@ -238,15 +237,15 @@ _AS_THEY_STAND: ContextVar[bool] = ContextVar("as they stand", default=False)
 
 
 def stands_as_it_is() -> bool:
-    """Whether no site is whitened now, see :func:`as_they_stand`."""
+    """Whether no site is whitened now; see :func:`as_they_stand`."""
     return _AS_THEY_STAND.get()
 
 
 @contextmanager
 def as_they_stand() -> Iterator[None]:
-    """No site is whitened in this context: for code that conditions GP sites on draws itself.
+    """A context in which no site is whitened: for code that conditions GP sites on draws itself.
 
-    Where a site is sparse its inducing variable is recorded, as the deterministic site ``<site>_inducing``.
+    The inducing variable of a sparse site is recorded as the deterministic site ``<site>_inducing``.
     """
     token = _AS_THEY_STAND.set(True)
     try:
@@ -259,8 +258,8 @@ def inducing_variables(trace: Mapping[str, Any], samples: Mapping[str, Any]) -> 
     """The inducing variables of a program's sparse sites, by name.
 
     Args:
-        trace: of a run :func:`as_they_stand`.
-        samples: draws, of ``<site>_u`` among others.
+        trace: trace of a run :func:`as_they_stand`.
+        samples: draws, among them those of ``<site>_u``.
 
     Raises:
         ValueError: if ``<site>_u`` is missing.
@@ -283,7 +282,7 @@ def _as_jax(x: Any) -> Any:
 
 
 class _WhiteNoise(dist.Distribution):
-    """``N(0, I)`` from which ``f`` or ``u`` is made; its density is zero where their covariance has no factor."""
+    """``N(0, I)`` from which ``f`` or ``u`` is made; its density is zero if their covariance has no factor."""
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("factorised",)
@@ -320,10 +319,10 @@ def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array
 def guarded_factor(
     K: Float[Array, "*D N N"], name: str, jitter: Any, *, for_draws: bool = True
 ) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
-    """A factor of ``K`` plus jitter, and whether it is one; the identity where it is none.
+    """A factor of ``K`` plus jitter, and whether it exists; the identity if it does not.
 
-    Outside ``jit``, where NumPyro looks for a start, it is a root of ``K`` if draws are made of it: the density is zero
-    all the same, but a draw is the prior's.
+    Outside ``jit``, where NumPyro looks for a start, the result with ``for_draws`` is a root of ``K``: the density is
+    zero all the same, but a draw is one from the prior.
     """
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)
@@ -338,7 +337,7 @@ def _identity_like(K: Float[Array, "*D N N"]) -> Float[Array, "*D N N"]:
 
 
 class GuardedProjection(Projection):
-    """A projection that stays finite, and says so, where ``Kuu`` does not factorise."""
+    """A projection that stays finite if ``Kuu`` does not factorise, and says so."""
 
     factorised: Bool[Array, ""]
 
@@ -360,7 +359,7 @@ class GuardedProjection(Projection):
 
 
 class _NoDraws(DrawLog):
-    """Refuses draws of sparse sites: those of ``f`` given ``u`` would be new noise at every step."""
+    """Refuses draws of sparse sites: draws of ``f`` given ``u`` would be new noise at every step."""
 
     def asked(self, sites: frozenset[str]) -> None:
         """See :meth:`DrawLog.asked`."""

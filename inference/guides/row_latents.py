@@ -1,4 +1,4 @@
-"""Posteriors of a latent variable of every row: with parameters of its own, or by a network that sees the row."""
+"""Posteriors of a latent variable of every row: with own parameters for each row, or by a network that sees the row."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpzoo._types import ArrayLike
 
 
 class PerRow:
-    """``q(x_n) = N(m_n, diag(s_n^2))`` with parameters of its own for every row of the training data.
+    """``q(x_n) = N(m_n, diag(s_n^2))`` with own parameters for every row of the training data.
 
-    The program's first argument are the numbers of the rows, from 0, so that any batch finds its own. Pass this as
+    The program's first argument must be the row numbers, from 0, so that any batch finds its parameters. Pass this as
     ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc`` and
-    ``x_scale``, both of the shape of its start. Rows that were not trained have none and are refused:
-    :func:`~gpzoo.inference.infer_rows` finds theirs.
+    ``x_scale``, both of the shape of its start. Rows that were not trained have no parameters and are refused;
+    :func:`~gpzoo.inference.infer_rows` finds parameters for them.
 
     Example:
         >>> import jax, numpy as np
@@ -43,7 +43,7 @@ class PerRow:
 
     Raises:
         ValueError: if a start has no rows or is not finite; when a model is asked, for row numbers out of range.
-        TypeError: if ``start`` is no mapping; when a model is asked, if the first argument has no integers.
+        TypeError: if ``start`` is not a mapping; when a model is asked, if the first argument is not integers.
     """
 
     def __init__(self, start: Mapping[str, ArrayLike], *, scale: float = 0.1) -> None:
@@ -58,7 +58,7 @@ class PerRow:
         self.scale = checks.positive_number("scale", scale)
 
     def __call__(self, program: Callable) -> Callable:
-        """The guide of a program of these sites."""
+        """The guide for a program of these sites."""
 
         def guide(rows: Array, *args: Any, **kwargs: Any) -> None:
             for name, start in self.start.items():
@@ -66,7 +66,8 @@ class PerRow:
                 scale = numpyro.param(
                     f"{name}_scale", jnp.full_like(start, self.scale), constraint=constraints.softplus_positive
                 )
-                # A training checks a sample of its rows; NaN of unknown ones ends it, where the last row's would not.
+                # A training checks only a sample of its rows. NaN for unknown rows ends it; the last row's values would
+                # not.
                 at = jnp.where(rows < 0, len(start), rows)
                 m, s = (x.at[at].get(mode="fill", fill_value=jnp.nan) for x in (loc, scale))
                 numpyro.sample(name, dist.Normal(m, s).to_event(start.ndim - 1))
@@ -74,7 +75,7 @@ class PerRow:
         return guide
 
     def check(self, *args: Any) -> None:
-        """Refuse a program's arguments, outside ``jit``, whose first are not numbers of rows that there are."""
+        """Refuse a program's arguments, outside ``jit``, whose first argument is not numbers of existing rows."""
         rows: Any = args[0] if args else None
         if rows is None or jnp.ndim(rows) != 1 or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
             raise TypeError(
@@ -93,7 +94,7 @@ class PerRow:
 class Amortised:
     """``q(x_n) = N(m, diag(s^2))`` whose mean and standard deviation a network computes from the row.
 
-    Rows that were never seen are inferred by the same network. Pass this as
+    The same network infers rows that were never seen. Pass this as
     ``InducingGuide(..., hyperparameters=Amortised("x", network))``.
 
     Example:
@@ -114,9 +115,9 @@ class Amortised:
 
     Args:
         site: name of the latent site, whose support is the reals.
-        network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``, the means and what
-            softplus turns into standard deviations; it declares its own parameters, as
-            :func:`~gpzoo.models.network_of` does. Where it returns ``None``, such as without ``y``, the latents come
+        network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``: the means, and
+            numbers that softplus turns into standard deviations. It declares its own parameters, as
+            :func:`~gpzoo.models.network_of` does. If it returns ``None``, for example without ``y``, the latents come
             from their prior.
 
     Raises:
@@ -129,7 +130,7 @@ class Amortised:
         self.site, self.network = site, network
 
     def __call__(self, program: Callable) -> Callable:
-        """The guide of a program of this site."""
+        """The guide for a program of this site."""
 
         def guide(*args: Any, **kwargs: Any) -> None:
             features = self.network(*args, **kwargs)

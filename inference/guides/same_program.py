@@ -1,4 +1,4 @@
-"""The check that a guide is that of a model: both are the same function, or partials of it with equal arguments."""
+"""The check that a guide belongs to a model: both are the same function, or partials of it with equal arguments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def refuse_other_program(model: Callable, guide: Any) -> None:
 
     Args:
         model: the program.
-        guide: an :class:`~gpzoo.inference.InducingGuide`, inside handlers such as ``scope`` or not; of any other
-            guide nothing is asked.
+        guide: an :class:`~gpzoo.inference.InducingGuide`, inside handlers such as ``scope`` or not; other guides are
+            not checked.
 
     Raises:
-        ValueError: if the guide was made of another program.
+        ValueError: if the guide was made from another program.
     """
     around = []
     while isinstance(guide, Messenger):
@@ -47,7 +47,7 @@ def refuse_other_program(model: Callable, guide: Any) -> None:
 
 
 def same_program(first: Any, second: Any) -> bool:
-    """Whether two programs are one function, or partials, methods or handlers of one with equal arguments."""
+    """Whether two programs are the same function, or partials, methods or handlers of it with equal arguments."""
     if first is second:
         return True
     if type(first) is not type(second):
@@ -63,12 +63,12 @@ def same_program(first: Any, second: Any) -> bool:
 
 
 def _options(handler: Messenger) -> dict[str, Any]:
-    """What a handler holds beside its program, and beside what that told it of itself."""
+    """The fields of a handler without its program, and without what its program told it about itself."""
     return {name: value for name, value in vars(handler).items() if name != "fn" and not name.startswith("__")}
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether two trees of arguments are equal: their arrays number by number, functions as programs are."""
+    """Whether two trees of arguments are equal: arrays number by number, functions as programs are."""
     if jax.tree.structure(first) != jax.tree.structure(second):
         return False
     return all(map(_equal_leaves, jax.tree.leaves(first), jax.tree.leaves(second)))

@@ -1,8 +1,8 @@
 """Pictures of trained models, each drawn into axes and returned as axes.
 
-Figures are made for the column of a journal: letters keep their size where a picture is shown 400 pixels wide. Colours
-are those of Okabe and Ito, which the colour-blind can tell apart. No picture opens a window or changes a setting:
-``ax.figure.savefig(path)`` keeps one, and a notebook shows ``ax.figure``.
+Figures are made for the column of a journal: letters keep their size if a picture is shown 400 pixels wide. Colours are
+those of Okabe and Ito, which colour-blind readers can tell apart. No picture opens a window or changes a setting.
+``ax.figure.savefig(path)`` saves a picture, and a notebook shows ``ax.figure``.
 """
 
 from gpzoo.inference.plots._axes import blank

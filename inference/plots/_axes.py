@@ -1,6 +1,6 @@
 """Figures without a window, for the column of a journal, and the numbers that are drawn in them.
 
-Curves, bands, images and bars are drawn by the functions here, which keep their numbers: :func:`drawn_in` has them.
+The functions here draw curves, bands, images and bars, and keep their numbers, which :func:`drawn_in` returns.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ WIDTH = 4.8
 #: Colours that the colour-blind can tell apart (Okabe and Ito 2008, *Color universal design*).
 BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7"
 
-#: Of things that are alike, in this order, and their markers.
+#: Colours of similar things, in this order, and their markers.
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, "0.35")
 MARKERS = "os^DvPX"
 
-#: Of amounts, and of amounts with a middle.
+#: Colour maps of amounts, and of amounts with a middle.
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
 
-#: Ends of the central intervals that are drawn, and what they are called.
+#: Ends of the central intervals that are drawn, and their name.
 ENDS, CENTRAL = (0.05, 0.95), "central 90 %"
 
 #: Outputs that can still be told apart in one panel.
 OUTPUTS = 4
 
-#: Of an image over two inputs.
+#: Options of an image over two inputs.
 FIELD: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 
-#: Points: of words, and of numbers inside a picture.
+#: Points: the size of words, and of numbers inside a picture.
 WORDS, NUMBERS = 9, 8
 
 
 def colour(k: int) -> str:
-    """The colour of the ``k``-th of things that are alike."""
+    """The colour of the ``k``-th of several similar things."""
     return CYCLE[int(k) % len(CYCLE)]
 
 
 def marker(k: int) -> str:
-    """The marker of the ``k``-th of things that are alike."""
+    """The marker of the ``k``-th of several similar things."""
     return MARKERS[k % len(MARKERS)]
 
 
 def central(draws: np.ndarray) -> np.ndarray:
-    """The ends of central intervals over draws, which come first."""
+    """The ends of central intervals over draws; draws are the first axis."""
     return np.quantile(draws, ENDS, axis=0)
 
 
@@ -82,10 +82,10 @@ def one(ax: Axes | None, height: float = 3.2, width: float = WIDTH) -> Axes:
 
 
 def several(ax: Sequence[Axes] | None, count: int, height: float, columns: int = 1, share: bool = False) -> list[Axes]:
-    """The given axes, or those of a new figure, row by row; ``height`` is that of a row.
+    """The given axes, or those of a new figure, row by row; ``height`` is the height of a row.
 
     Raises:
-        ValueError: if not as many axes are given as there are panels.
+        ValueError: if the number of given axes is not the number of panels.
     """
     if ax is not None:
         panels = [] if count == 0 else list(np.ravel(np.asarray(ax, object)))
@@ -109,7 +109,7 @@ class Series(NamedTuple):
     """Numbers under one name.
 
     Attributes:
-        name: in the legend.
+        name: name in the legend.
         x: positions, numbers or names, ``[n]``.
         y: numbers or names, ``[n]``; the ends of a band, ``[2, n]``; ``None`` for marks along the axis.
     """
@@ -125,9 +125,9 @@ class Image(NamedTuple):
     Attributes:
         values: ``[rows, columns]``, or with an axis of colours behind; the first row is the lowest with ``from_below``.
         extent: left, right, lower and upper end.
-        caption: of the image.
+        caption: caption of the image.
         from_below: whether rows are counted from below.
-        written: numbers that stand in the pixels, where they are not those of the colours.
+        written: numbers written in the pixels, if they differ from the numbers of the colours.
     """
 
     values: np.ndarray
@@ -142,12 +142,12 @@ _DRAWN: WeakKeyDictionary[Any, list[Series | Image]] = WeakKeyDictionary()
 
 
 def drawn_in(ax: Axes) -> list[Series | Image]:
-    """The numbers of axes."""
+    """The numbers that were drawn in axes."""
     return _DRAWN.get(ax, [])
 
 
 def keep(ax: Axes, numbers: Series | Image) -> None:
-    """Keep numbers that were drawn by other means."""
+    """Keep numbers that something else has drawn."""
     _DRAWN.setdefault(ax, []).append(numbers)
 
 
@@ -162,17 +162,17 @@ def curve(
     legend: bool = True,
     **style: Any,
 ) -> None:
-    """A curve, or marks; without a name it stands in neither legend nor table.
+    """A curve, or marks; without a name, it is in neither legend nor table.
 
     Args:
         ax: axes.
         x: positions, ``[n]``.
         y: values, ``[n]``.
-        name: in the legend.
-        marks: of Matplotlib's ``plot``.
-        named: names of the values, which the table has in place of these.
-        legend: whether it stands in the legend.
-        **style: of Matplotlib's ``plot``.
+        name: name in the legend.
+        marks: marks of Matplotlib's ``plot``.
+        named: names of the values, which the table has in place of the values.
+        legend: whether it is in the legend.
+        **style: options of Matplotlib's ``plot``.
     """
     ax.plot(x, y, marks, label=name if legend else None, **style)
     if name is not None:
@@ -180,7 +180,7 @@ def curve(
 
 
 def ticks_below(ax: Axes, x: np.ndarray, name: str, **style: Any) -> None:
-    """Marks along the horizontal axis, whatever the limits of the other one are."""
+    """Marks along the horizontal axis, whatever the limits of the vertical axis are."""
     at = np.full(len(x), 0.025)
     ax.plot(x, at, "|", label=name, transform=ax.get_xaxis_transform(), clip_on=True, **style)
     keep(ax, Series(name, x, None))
@@ -201,7 +201,7 @@ def bars(ax: Axes, values: Any, name: str, *, legend: bool = True, **style: Any)
 
 
 def image(ax: Axes, values: Any, *, caption: str = "", written: np.ndarray | None = None, **style: Any) -> Any:
-    """Numbers in colours; returns Matplotlib's image, of which a colour bar is made."""
+    """Numbers in colours; returns Matplotlib's image, from which a colour bar is made."""
     drawn = ax.imshow(values, **style)
     left, right, low, high = drawn.get_extent()
     keep(ax, Image(np.asarray(values), (left, right, low, high), caption, drawn.origin == "lower", written))
@@ -254,11 +254,11 @@ def legend_above(ax: Axes) -> None:
 
 
 def legend_of_all(panels: Sequence[Axes], *, above: bool) -> None:
-    """One legend for panels that have the same entries, in place of their own.
+    """One legend for panels that have the same entries, in place of their own legends.
 
     Args:
         panels: the axes.
-        above: whether it is above all panels of a figure with a layout, else above the first.
+        above: whether it is above all panels of a figure with a layout, else above the first panel.
     """
     entries: dict[str, Any] = {}
     for ax in panels:
@@ -276,11 +276,11 @@ def legend_of_all(panels: Sequence[Axes], *, above: bool) -> None:
 def _columns(ax: Axes, names: Sequence[str]) -> int:
     """How many columns of a legend fit above the axes, at most three."""
     figure: Any = ax.figure
-    # Margins are narrower than the default, which the layout has not changed yet.
+    # Margins are narrower than the default, because the layout has not changed them yet.
     points = 1.2 * 72 * ax.get_position().width * figure.get_figure(root=True).get_size_inches()[0]
     for columns in (3, 2):
         rows = -(-len(names) // columns)
-        # A letter is about half as wide as high; a handle takes the room of six.
+        # A letter is about half as wide as high; a handle takes the room of six letters.
         letters = sum(6 + max(map(len, names[i : i + rows])) for i in range(0, len(names), rows))
         if 0.54 * NUMBERS * letters <= points:
             return min(columns, len(names))
@@ -288,7 +288,7 @@ def _columns(ax: Axes, names: Sequence[str]) -> int:
 
 
 def colour_bar(ax: Axes, drawn: Any, name: str) -> None:
-    """The scale of the colours of a picture, with what they mean."""
+    """The scale of the colours of a picture, with their meaning."""
     figure: Any = ax.figure
     # As tall as the picture, whatever its aspect.
     bar = figure.colorbar(drawn, cax=ax.inset_axes((1.03, 0, 0.05, 1)))

@@ -30,7 +30,7 @@ from gpzoo.processes.process import GaussianProcess
 #: Inputs along a line; joint draws factorise a covariance of as many rows.
 ALONG = 200
 
-#: Joint draws behind a band that has no formula.
+#: Joint draws behind a band without a formula.
 BAND_DRAWS = 400
 
 
@@ -38,9 +38,9 @@ class Draws(NamedTuple):
     """Draws through the whole program, joint over the inputs.
 
     Attributes:
-        functions: of each GP site, ``[S, N]`` or ``[S, N, D]``.
-        expected: of each data site the mean given the functions, ``[S, N, ...]``, or the probabilities of its classes,
-            ``[S, N, K]``; a site without a mean is left out.
+        functions: values of each GP site, ``[S, N]`` or ``[S, N, D]``.
+        expected: for each data site, the mean given the functions, ``[S, N, ...]``, or the probabilities of its
+            classes, ``[S, N, K]``; a site without a mean is left out.
     """
 
     # JAX arrays while they are computed.
@@ -52,14 +52,14 @@ class ModelAt(NamedTuple):
     """A model at some arguments.
 
     Attributes:
-        inputs: the positional arguments of predictions: those up to the first that has a default.
-        names: of the inputs, as the program's author wrote them.
+        inputs: the positional arguments of predictions: the arguments before the first that has a default.
+        names: names of the inputs, as the program's author wrote them.
         processes: names of the latent GP sites, in the order of the program.
         data: the data sites, in the order of the program.
         predict: ``(key, *inputs, quantiles=...)``, see :func:`~gpzoo.inference.predict`.
-        inner: those GP sites on which other GP sites depend.
-        subject: the model at all arguments, ``None`` for a program without a guide.
-        posteriors: of the GP sites at the arguments, given a key; ``None`` for a program without a guide.
+        inner: the GP sites on which other GP sites depend.
+        subject: the model at all arguments; ``None`` for a program without a guide.
+        posteriors: posteriors of the GP sites at the arguments, given a key; ``None`` for a program without a guide.
     """
 
     inputs: tuple
@@ -72,7 +72,7 @@ class ModelAt(NamedTuple):
     posteriors: Callable[[Array], dict[str, Any]] | None = None
 
     def site(self, name: str | None) -> str:
-        """A GP site: the named one, or the only one that is no inner layer.
+        """A GP site: the named one, or the only one that is not an inner layer.
 
         Raises:
             ValueError: if there is no such site, or the name is needed.
@@ -88,7 +88,7 @@ class ModelAt(NamedTuple):
         """A data site: the named one, or the first.
 
         Raises:
-            ValueError: if there is none, or none of this name.
+            ValueError: if there is no data site, or none of this name.
         """
         if not self.data:
             raise ValueError("The program has no data site.")
@@ -126,8 +126,8 @@ class Observed(NamedTuple):
     """A data site.
 
     Attributes:
-        name: of the site.
-        values: its data, ``[N, ...]``; ``None`` where they are not given, or computed by the program.
+        name: name of the site.
+        values: its data, ``[N, ...]``; ``None`` if they are not given, or computed by the program.
         binary: whether its values are 0 and 1.
     """
 
@@ -137,7 +137,7 @@ class Observed(NamedTuple):
 
 
 def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) -> ModelAt:
-    """What is at these arguments; the program is traced, and nothing is computed.
+    """The model at these arguments; the program is traced, and nothing is computed.
 
     Raises:
         TypeError: for anything but a trained model.
@@ -154,7 +154,7 @@ def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | No
         of = {"guide": subject.guide, "model": subject.model, "values": params, "mode": Marginals()}
         trace.update(run(random.key(0), subject.args, subject.kwargs, **of).model)
 
-    # As an argument: a network would write the state of this run into the model's own.
+    # As an argument, because a network would write the state of this run into the model's own state.
     jax.eval_shape(once, subject.params)
     if not sites.processes:
         raise ValueError("The program has no latent GP site to draw.")
@@ -176,12 +176,12 @@ def model_of_mcmc(
     samples: Mapping[str, Any],
     params: Mapping[str, Any],
 ) -> ModelAt:
-    """What is at the arguments of a program without a guide, on which predictions are conditioned.
+    """A program without a guide at its arguments, on which predictions are conditioned.
 
     Args:
         model: the program, whitened or not.
-        args: its positional arguments, data included.
-        model_kwargs: its keyword arguments.
+        args: the program's positional arguments, data included.
+        model_kwargs: the program's keyword arguments.
         samples: draws of latent sites, by name.
         params: values of parameters, by name.
     """
@@ -200,7 +200,7 @@ def model_of_mcmc(
     def predicted(key: Array, *inputs: Any, **asked: Any) -> dict[str, SitePrediction]:
         return predict(key, model, *inputs, model_kwargs=kwargs, **options, **asked)
 
-    # Of exact regression the site that is drawn is the observed one.
+    # In exact regression, the site that is drawn is the observed one.
     return ModelAt(*_inputs(model, args), tuple(latent or data)[: len(latent) or 1], data, predicted)
 
 
@@ -223,7 +223,7 @@ def posterior_at(
 
 
 def beyond(x: np.ndarray, share: float, count: int = ALONG) -> np.ndarray:
-    """Evenly spaced numbers from a little below to a little above the data."""
+    """Evenly spaced numbers from slightly below to slightly above the data."""
     low, high = float(np.min(x)), float(np.max(x))
     margin = share * (high - low) / 2 or 1.0
     return np.linspace(low - margin, high + margin, count)
@@ -235,7 +235,7 @@ def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
 
 
 def joint_draws(key: Array, subject: BoundModel) -> Draws:
-    """Draws of functions with any kernel, at up to a few hundred inputs: their covariances are formed."""
+    """Draws of functions with any kernel, at up to a few hundred inputs, because their covariances are formed."""
     sites = subject.guide.sites
 
     def of_run(runs: Runs) -> Draws:
@@ -251,13 +251,13 @@ def joint_draws(key: Array, subject: BoundModel) -> Draws:
 
 
 def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Draws of each GP site with the right law at each input alone, and prior means given the layers below.
+    """Draws of each GP site with the right law at each single input, and prior means given the layers below.
 
     The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. No covariance
-    between inputs is formed, which for a deep GP takes most of the time of :func:`joint_draws`.
+    between inputs is formed: for a deep GP, it would take most of the time of :func:`joint_draws`.
 
     Returns:
-        By site a pair of ``[S, N]`` or ``[S, N, D]``.
+        By site, a pair of ``[S, N]`` or ``[S, N, D]``.
     """
 
     def of_run(runs: Runs) -> dict[str, tuple[Array, Array]]:
@@ -274,7 +274,7 @@ def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, 
 
 
 class _OneRow(BatchRows):
-    """All inputs have the number of one row."""
+    """Rows for which all inputs have the number of one row."""
 
     def of(self, site: str, size: int) -> Array:
         """See :meth:`gpzoo.inference.programs.gp_sites.BatchRows.of`."""
@@ -294,12 +294,12 @@ def of_runs(
     """Numbers of each of several runs of the guide, as NumPy arrays ``[S, ...]``.
 
     Args:
-        name: of the question, under which the compiled program is kept for other calls.
-        key: of the runs.
+        name: name of the question, under which the compiled program is kept for other calls.
+        key: key of the runs.
         subject: the model at its arguments.
         num_draws: number of runs ``S``.
         of_run: takes the traces of a run and returns a pytree of arrays; the same in all calls of one name.
-        mode: makes what the values of GP sites are, of the key ``views``.
+        mode: makes the values of GP sites, from the key ``views``.
         program: whether the program runs after the guide.
     """
     guide, model = subject.guide, subject.model if program else None
@@ -314,7 +314,7 @@ def of_runs(
 
 
 def _mean(fn: Any) -> Array | None:
-    """Of ``y`` given ``f``; of class labels their probabilities; ``None`` for a distribution without either."""
+    """The mean of ``y`` given ``f``, or the probabilities of class labels; ``None`` if there is neither."""
     for name in ("probs", "mean"):
         try:
             return getattr(fn, name)

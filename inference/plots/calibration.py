@@ -1,4 +1,4 @@
-"""Pictures of calibration: confusion, reliability, and probability integral transforms; arrays are enough."""
+"""Pictures of calibration, from arrays: confusion, reliability, and probability integral transforms."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpzoo.inference.plots import _axes as draw
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Up to so many classes the numbers of a confusion matrix can be read.
+#: Most classes for which the numbers of a confusion matrix can be read.
 _NUMBERED = 12
 
 
 def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """How often data of each class were taken for each: numbers of data, in colours their share of the true class.
+    """Confusion matrix: how often data of each class were taken for each class, with colours for the share.
 
     Example:
         >>> import numpy as np
@@ -34,7 +34,7 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        ValueError: for shapes that do not agree, or labels that are no classes.
+        ValueError: for shapes that do not agree, or labels that are not classes.
     """
     probs, labels = checked_classes(np.asarray(probs), np.asarray(labels))
     K = probs.shape[1]
@@ -54,10 +54,10 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
 
 
 def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """How often the likeliest class is right, against the probability it was given.
+    """Reliability diagram: how often the likeliest class is right, against its predicted probability.
 
     The bars around the diagonal hold the accuracy of a calibrated prediction, each with probability 95 %. The area of a
-    dot goes with the number of data in its bin.
+    dot grows with the number of data in its bin.
 
     Example:
         >>> import numpy as np
@@ -74,7 +74,7 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        ValueError: for shapes that do not agree, or labels that are no classes.
+        ValueError: for shapes that do not agree, or labels that are not classes.
     """
     scores = scores_of(np.asarray(probs), np.asarray(labels))
     ax = draw.one(ax, height=3.9, width=4.2)
@@ -95,10 +95,10 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
 
 
 def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """A histogram of probability integral transforms, which are uniform where predictions are right.
+    """Histogram of probability integral transforms, which are uniform if predictions are right.
 
-    With probability 95 % all counts of right predictions lie in the band together. A hump says that intervals are too
-    wide, a bowl that they are too narrow, a slope that predictions are shifted.
+    With probability 95 %, all counts of right predictions lie in the band together. A hump says that intervals are too
+    wide, a bowl that they are too narrow, and a slope that predictions are shifted.
 
     Example:
         >>> import numpy as np

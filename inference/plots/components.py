@@ -1,4 +1,4 @@
-"""Pictures of the functions that a program, or a kernel, adds up."""
+"""Pictures of the functions that a program, or a kernel, adds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpzoo.inference.programs.calls import entry_point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Functions of which centred bands are quantiles; their random features, and rows at a time.
+#: Functions behind the quantiles of centred bands, their random features, and rows at a time.
 _FUNCTIONS, _FEATURES, _ROWS = 400, 2048, 1000
 
 
@@ -40,9 +40,9 @@ def components(
 ) -> list[Axes]:
     """A panel for each GP site, or each addend of one, with its mean and band over the inputs.
 
-    Sites that a program adds are drawn jointly, so that a band holds what the others may have in its place. Where two
-    of them have a level, or a trend, in common, the data do not say whose it is, and both bands are as wide as its
-    prior: ``centred`` takes the mean over the inputs out of each function.
+    Sites that a program adds are drawn jointly, so that the band of one site includes what the others may take from it.
+    If two of them have a level or a trend in common, the data do not say to which it belongs, and both bands are as
+    wide as the prior of the level or trend. ``centred`` takes the mean over the inputs out of each function.
 
     Example:
         >>> import jax, numpy as np
@@ -60,10 +60,10 @@ def components(
         rng_key: key of the draws.
         trained: the model.
         *args: the program's positional arguments at the inputs to show.
-        parts: names for the addends of GP sites with sums of kernels, see :meth:`gpzoo.inference.Trained.predict`; they
-            have panels, after that of the site.
+        parts: names for the addends of GP sites with sums of kernels, see :meth:`gpzoo.inference.Trained.predict`.
+            Their panels come after the panel of the site.
         centred: whether each function is shown without its mean over the inputs.
-        column: of the first argument, along which values are shown.
+        column: column of the first argument along which values are shown.
         model_kwargs: the program's keyword arguments, by name.
         ax: as many axes as there are panels; those of a new figure if ``None``.
 
@@ -71,9 +71,9 @@ def components(
         The axes, in the order of the program.
 
     Raises:
-        ValueError: for inputs that are no columns, a column that is not there, another number of axes, a program whose
-            GP sites have other rows; as :meth:`gpzoo.inference.Trained.predict`.
-        TypeError: if ``centred``, naming a kernel without a known spectral density.
+        ValueError: for inputs that are not columns, a column that does not exist, another number of axes, a program
+            whose GP sites have other rows; as :meth:`gpzoo.inference.Trained.predict`.
+        TypeError: with ``centred``, naming a kernel without a known spectral density.
     """
     model = trained._bind(args, model_kwargs)
     inputs = np.asarray(jax.tree.leaves(model.args)[0])
@@ -102,7 +102,7 @@ def components(
 
 
 def _of_rows(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
-    """The ends of the band of each function, and between them its mean, ``[3, N, ...]``, row by row."""
+    """The ends of the band of each function, with its mean between them, ``[3, N, ...]``, row by row."""
     found = predictions(model, rng_key, Predicting(quantiles=draw.ENDS, parts=parts))
     bands = {}
     for name, own in found.items():
@@ -113,7 +113,7 @@ def _of_rows(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str
 
 
 def _centred(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
-    """:func:`_of_rows` of functions without their means over the inputs, which rows together have."""
+    """:func:`_of_rows` for functions without their means over the inputs; a mean joins all rows."""
     counts: Any = {"num_draws": _FUNCTIONS, "num_features": _FEATURES, "batch_size": _ROWS}
     if isinstance(model.guide, DrawsGuide):
         counts["num_draws"] = min(_FUNCTIONS, math.prod(model.guide.shape(model.params)))

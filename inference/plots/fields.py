@@ -30,7 +30,7 @@ def field_2d(
 ) -> Axes:
     """A field over two inputs, with data and inducing points: the mean of ``y``, a probability, or the likeliest class.
 
-    Lines are the standard deviation of the GP; of classes they are the borders of the likeliest.
+    Lines show the standard deviation of the GP; for classes, they are the borders of the likeliest class.
 
     Example:
         >>> import jax, numpy as np
@@ -47,7 +47,7 @@ def field_2d(
     Args:
         rng_key: key of the draws.
         trained: the model, whose program has one input ``[N, 2]``.
-        *args: the program's positional arguments, data included, as far as they are to be shown.
+        *args: the program's positional arguments; data among them are shown.
         site: a GP site to show in place of ``y``; its first output, if there are several.
         data: the data site to show; the first one if ``None``.
         model_kwargs: the program's keyword arguments, by name.
@@ -89,7 +89,7 @@ def field_2d(
 
 
 def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]], name: str) -> None:
-    """Lines of one standard deviation each, if there are several."""
+    """Contour lines of the standard deviation, each at one value, if there are several values."""
     if np.ptp(deviation) <= 1e-3 * deviation.max():
         return
     lines = ax.contour(deviation, extent=(*sides[0], *sides[1]), colors="k", linewidths=0.6, levels=4)
@@ -114,7 +114,7 @@ def surface(
     limit: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A field of numbers over two inputs in colours around zero, and data in the same colours.
+    """A field of numbers over two inputs, in colours around zero, with data in the same colours.
 
     Example:
         >>> import numpy as np
@@ -126,9 +126,9 @@ def surface(
     Args:
         values: the field, ``[rows, columns]``, the lowest row first.
         extent: left, right, lower and upper end.
-        name: of the numbers, for their scale.
+        name: name of the numbers, for their scale.
         X: inputs ``[N, 2]`` of the data.
-        y: their values, ``[N]``.
+        y: values of the data, ``[N]``.
         limit: the largest number of the scale; the largest of field and data if ``None``.
         ax: axes to draw into; those of a new figure if ``None``.
     """
@@ -145,7 +145,7 @@ def surface(
 
 
 def _probability(ax: Axes, probs: np.ndarray, extent: tuple, name: str) -> None:
-    # Paler than the marks of the data, which have the colours of the ends.
+    # Paler than the marks of the data, which have the colours of the ends of the scale.
     drawn = draw.image(ax, probs, cmap=draw.DIVERGING, vmin=0, vmax=1, alpha=0.7, extent=extent, **draw.FIELD)
     _line(ax, probs - 0.5, extent, "probability 1/2" if probs.min() < 0.5 < probs.max() else None, 1)
     draw.colour_bar(ax, drawn, f"P({name} = 1)")
@@ -160,11 +160,11 @@ def _line(ax: Axes, values: np.ndarray, extent: tuple, name: str | None, width: 
 
 
 def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
-    """The likeliest class in its colour, paler the less sure."""
+    """The likeliest class in its colour; less sure classes are paler."""
     from matplotlib.colors import to_rgb
     from scipy.ndimage import uniform_filter
 
-    # Means of nine neighbours: likelihoods without a formula draw their probabilities for every input anew.
+    # Means of nine neighbours, because likelihoods without a formula draw their probabilities anew for every input.
     probs, K = uniform_filter(probs, 3, mode="nearest", axes=(0, 1)), probs.shape[-1]
     colours = np.array([to_rgb(draw.colour(k)) for k in range(K)])
     strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)

@@ -1,4 +1,4 @@
-"""Pictures of what a model of images learned: inducing patches, the weights of their places, augmentations."""
+"""Pictures of a trained model of images: inducing patches, weights of patches by place, and augmentations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Pictures side by side, each with its caption.
 _Row: TypeAlias = list[tuple[np.ndarray, str]]
 
-#: Room between pictures, in widths of a picture; that below one has its caption.
+#: Space between pictures, in widths of a picture; the space below a picture has its caption.
 _BESIDE, _BELOW = 0.12, 0.3
 
 
@@ -43,11 +43,11 @@ def inducing_images(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inducing patches, or images, by the posterior mean of their inducing output, which stands below each.
+    """Inducing patches, or images, sorted by the posterior mean of their inducing output, which stands below each.
 
-    Of more than ``count`` those are shown that are evenly spaced in this order, the least and the greatest among them.
-    With several outputs the number is the root of their mean square. Where ``u`` comes in blocks of several kernels,
-    each block has rows of its own.
+    If there are more than ``count``, it shows evenly spaced ones in this order, with the least and the greatest. With
+    several outputs, the number is the root of their mean square. If ``u`` comes in blocks of several kernels, each
+    block has its own rows.
 
     Example:
         >>> import jax, numpy as np
@@ -65,13 +65,13 @@ def inducing_images(
     Args:
         trained: the model.
         *args: the program's positional arguments; one row of each is enough.
-        site: the GP site; not needed where one is no inner layer.
+        site: the GP site; not needed if only one site is not an inner layer.
         count: the largest number of pictures, over all blocks.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        ValueError: if inducing variables are no patches or images, or for an unknown site.
+        ValueError: if inducing variables are not patches or images, or for an unknown site.
     """
     count = checks.positive_int("count", count)
     posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
@@ -99,7 +99,7 @@ def inducing_images(
 
 
 def _cut(rows: list[_Row], columns: int) -> list[_Row]:
-    """Rows of so many columns at most."""
+    """Rows of at most ``columns`` columns."""
     cut = []
     for row in rows:
         cut += [row[first : first + columns] for first in range(0, len(row), columns)]
@@ -110,7 +110,7 @@ def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
     """Inducing patches or images, ``[M, h, w]`` or ``[M, h, w, C]``.
 
     Raises:
-        ValueError: if they are none.
+        ValueError: if the inducing variables are neither.
     """
     if (points := inducing.points()) is not None and points.ndim == 4:
         return np.asarray(points)
@@ -132,7 +132,7 @@ def _as_pictures(view: Any, vectors: np.ndarray) -> np.ndarray | None:
         vectors = vectors[:, : view.num_pixels]
         if view.channels != "joint":
             return vectors.reshape(-1, *view.patch_shape)
-        # One channel after the other.
+        # One channel after another.
         return np.moveaxis(vectors.reshape(len(vectors), -1, *view.patch_shape), 1, -1)
     shape = view.sampled.input_shape if isinstance(view, FixedViews) else getattr(view, "input_shape", ())
     return vectors.reshape(-1, *shape) if len(shape) in (2, 3) else None
@@ -155,7 +155,7 @@ def patch_weights(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The weight of a patch by its place in the image: a map for each channel and each output that has its own.
+    """The weight of a patch by its place in the image: one map for each channel and each output with its own weights.
 
     Example:
         >>> import jax, numpy as np
@@ -173,7 +173,7 @@ def patch_weights(
     Args:
         trained: the model.
         *args: the program's positional arguments; one row of each is enough.
-        site: the GP site; not needed where one is no inner layer.
+        site: the GP site; not needed if only one site is not an inner layer.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
@@ -198,7 +198,7 @@ def patch_weights(
 
 
 def _maps(node: DoubleSum) -> _Row:
-    """Weights by place, with what each map is of."""
+    """Weights by place, with a label for each map."""
     view, outer = node.view, 1
     if isinstance(view, Composed):
         view, outer = view.inner, view.outer.num_views
@@ -250,7 +250,7 @@ def augmentations(
         rng_key: key of the views.
         trained: the model.
         *args: the program's positional arguments; the first six rows are shown.
-        site: the GP site; not needed where one is no inner layer.
+        site: the GP site; not needed if only one site is not an inner layer.
         count: the largest number of views of an input.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
@@ -267,7 +267,7 @@ def augmentations(
     if view is None or images.ndim != 4:
         raise ValueError(f"The kernel of site {posterior.site!r} has no views of whole images.")
     if isinstance(view, FixedViews):
-        # Prediction draws one set for all inputs; these are drawn for each, as in training.
+        # Prediction draws one set of views for all inputs; here each input has its own, as in training.
         each = int(min(view.sampled.orbit_size, count))
         drawn = list(np.asarray(_sampled(view.sampled, random.split(rng_key, len(images)), images, each)))
     else:
@@ -287,7 +287,7 @@ def augmentations(
 
 @partial(jax.jit, static_argnums=3)
 def _sampled(view: Any, keys: Array, images: Array, count: int) -> Array:
-    """Views of each image by a key of its own, ``[N, count, ...]``."""
+    """Views of each image by its own key, ``[N, count, ...]``."""
     return jax.vmap(lambda key, image: view.fixed(key, count).view(image[None])[0])(keys, images)
 
 
@@ -302,7 +302,7 @@ def _of_images(view: Any) -> View | None:
 
 
 def _limits(pictures: Iterable[np.ndarray]) -> dict[str, float]:
-    """The range of pixels that is black to white: [0, 1], or more where pixels are beyond."""
+    """The range of pixels from black to white: [0, 1], or more if pixels are beyond."""
     low, high = 0.0, 1.0
     for picture in pictures:
         low, high = min(low, float(picture.min())), max(high, float(picture.max()))
@@ -314,7 +314,7 @@ def _mosaic(ax: Axes | None, rows: Sequence[_Row], title: str, *, bar: str | Non
     captions = any(caption for row in rows for _, caption in row)
     top, below, width = 0.0, _BELOW if captions else _BESIDE, max(map(len, rows)) * (1 + _BESIDE) - _BESIDE
     each = rows[0][0][0].shape[0] / rows[0][0][0].shape[1] + below
-    # Inches of a mosaic as wide as a column, its title included and its colour bar left out.
+    # Inches of a mosaic as wide as a column, with its title and without its colour bar.
     ax = draw.one(ax, height=0.35 + (4.6 if bar is None else 3.95) * len(rows) * each / width)
     drawn = None
     for row in rows:

@@ -25,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Draws of lengthscales that have a posterior.
+#: Draws of lengthscales with a posterior.
 _DRAWS = 100
 
 
@@ -37,10 +37,10 @@ def lengthscales(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The lengthscale of every column of the inputs, for every kernel with lengthscales of every GP site.
+    """The lengthscale of every column of the inputs, for every GP site and every kernel that has lengthscales.
 
-    A column does not matter to a kernel whose lengthscale is far beyond the column's spread, which is marked.
-    Lengthscales with a posterior have its central 90 %; several of one column, of several outputs, share a row.
+    A column does not matter to a kernel if its lengthscale is far beyond the column's spread, which is marked.
+    Lengthscales with a posterior have its central 90 %. Lengthscales of several outputs share the row of their column.
 
     Example:
         >>> import jax, numpy as np
@@ -57,7 +57,7 @@ def lengthscales(
     Args:
         trained: the model.
         *args: the program's positional arguments; their rows give the spread of the columns.
-        names: of the columns; ``None`` for those of the frame or Dataset of the training, if it was one.
+        names: names of the columns; ``None`` for those of the training's frame or Dataset, if it was one.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
@@ -106,7 +106,7 @@ def _lengthscales_of(subject: BoundModel) -> tuple[list[_Lengthscales], Array | 
             prior = unmasked(site["fn"]).prior
             kernels = _lengthscaled(prior.kernel)
             series += [_Lengthscales.of(name, prior.X, kernel) for kernel in kernels]
-            # Other sites' inputs may be draws, and take a computation for which nobody asks.
+            # Other sites' inputs may be draws, and their computation is not needed.
             if spread is None and kernels and prior.X.ndim == 2:
                 spread = jnp.std(prior.X, axis=0)
         return series, spread
@@ -120,7 +120,7 @@ def _lengthscales_of(subject: BoundModel) -> tuple[list[_Lengthscales], Array | 
 
 
 def _plain_logarithm(ax: Axes) -> None:
-    """A logarithmic axis with numbers such as 0.5, at 1, 2 and 5 of every decade where there are few decades."""
+    """A logarithmic axis with numbers such as 0.5; at 1, 2 and 5 of every decade if there are few decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     ax.set_xscale("log")
@@ -141,8 +141,8 @@ class _Lengthscales:
 
     Attributes:
         values: the lengthscales.
-        name: of the kernel and its site.
-        columns: of the inputs, or that which stands for all.
+        name: name of the kernel and its site.
+        columns: columns of the inputs, or the row for all columns.
     """
 
     values: Any
@@ -170,7 +170,7 @@ def _lengthscaled(kernel: Any) -> list[Any]:
 
 
 def _dots(ax: Axes, series: _Lengthscales, rows: Mapping[int, tuple[str, float]], k: int) -> None:
-    """The lengthscales of each column in its row, with their intervals where there are several draws."""
+    """The lengthscales of each column in its row, with their intervals if there are several draws."""
     for i, (words, row) in enumerate(rows.values()):
         low, middle, high = np.quantile(series.values[:, :, i], (draw.ENDS[0], 0.5, draw.ENDS[1]), axis=0)
         at, alpha = np.full(len(middle), row), 1 if len(middle) == 1 else 0.5
@@ -193,7 +193,7 @@ def kernel_by_class(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The prior covariance of a GP site between rows that are sorted by their class: blocks, where it knows them.
+    """The prior covariance of a GP site between rows sorted by class: blocks appear if the prior separates classes.
 
     Example:
         >>> import jax, numpy as np
@@ -211,14 +211,14 @@ def kernel_by_class(
         trained: the model.
         *args: the program's positional arguments.
         labels: the class of every row, ``[N]``.
-        site: the GP site; not needed where one is no inner layer.
-        output: which output's kernel, where they differ.
+        site: the GP site; not needed if only one site is not an inner layer.
+        output: which output's kernel, if they differ.
         count: the largest number of rows, drawn at random from more.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        ValueError: for another number of labels than rows, an output that is not there, or an unknown site.
+        ValueError: for another number of labels than rows, an output that does not exist, or an unknown site.
     """
     labels = np.asarray(labels)
     rows = {len(x) for x in jax.tree.leaves(args)}

@@ -17,7 +17,7 @@ from gpzoo.inference.programs.calls import entry_point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Draws behind the bands.
+#: Number of draws behind the bands.
 _DRAWS = 200
 
 
@@ -31,8 +31,8 @@ def layers(
 ) -> list[Axes]:
     """Every GP site along one line through the inputs, from the first layer to the last: ``h_l(x)``, not ``h_l(h)``.
 
-    The line is the input itself where that is one column, else the first principal direction through the mean of the
-    data, in standard deviations along it. A layer that collapsed to its prior mean lies on the dashed lines.
+    If the input is one column, the line is the input itself. Else it is the first principal direction through the mean
+    of the data, in standard deviations along it. A layer that collapsed to its prior mean lies on the dashed lines.
 
     Example:
         >>> import jax, numpy as np
@@ -78,7 +78,7 @@ def layers(
                 0.25,
             )
             draw.curve(axes, at, values[..., k].mean(axis=0), of, color=draw.colour(i), linewidth=1.5)
-            # With several outputs each has the colour of its own.
+            # With several outputs, each has its own colour.
             style = {"color": "0.3" if len(order) == 1 else draw.colour(i), "linewidth": 0.9}
             draw.curve(axes, at, prior[..., k].mean(axis=0), "prior mean" if i == 0 else None, "--", **style)
         more = f"\n({len(order)} of {values.shape[-1]} outputs)" if values.shape[-1] > len(order) else ""

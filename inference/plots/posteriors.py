@@ -12,17 +12,17 @@ from gpzoo.inference.plots import _axes as draw
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Variables with more entries are functions, which have pictures of their own.
+#: Variables with more entries are functions, which have their own pictures.
 _ENTRIES = 12
 
-#: Entries of a variable, evenly spaced, where it has more.
+#: Number of entries of a variable to show, evenly spaced, if it has more.
 _SHOWN = 8
 
 
 def prior_posterior(
     container: Any, *, names: Sequence[str] | None = None, ax: Sequence[Axes] | None = None
 ) -> list[Axes]:
-    """Densities of hyperparameters before and after the data, a panel for every number.
+    """Densities of hyperparameters before and after the data, with a panel for every number.
 
     Example:
         >>> import numpy as np, xarray
@@ -49,7 +49,7 @@ def prior_posterior(
         raise ValueError(f"prior and posterior share no variable of at most {_ENTRIES} entries: pass names=.")
     axes = draw.several(ax, len(panels), height=1.8, columns=2)
     for i, (own, (name, before, after)) in enumerate(zip(axes, panels, strict=True)):
-        # Tails of a prior would leave a line of the posterior.
+        # The tails of a wide prior would make the posterior a thin line.
         low, high = np.quantile(before, (0.005, 0.95))
         low, high = min(low, after.min()), max(high, after.max())
         high = high if high > low else low + 1
@@ -70,10 +70,10 @@ def prior_posterior(
 
 
 def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-    """Central 90 % intervals by SVI and by NUTS of one program, in units of the posterior that NUTS found.
+    """Central 90 % intervals by SVI and by NUTS for one program, in units of the posterior that NUTS found.
 
-    Every row is one number less its mean under NUTS, divided by its standard deviation there: 0 +- 1.64 or so is right.
-    A dot away from 0 is a bias, a short bar a posterior that is too narrow.
+    Every row is one number minus its mean under NUTS, divided by its standard deviation under NUTS: about 0 +- 1.64 is
+    right. A dot away from 0 is a bias; a short bar is a posterior that is too narrow.
 
     Example:
         >>> import numpy as np, xarray
@@ -87,13 +87,13 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
 
     Args:
         svi: the export of an SVI training, of either series of ArviZ.
-        nuts: that of NUTS.
-        names: variables to show; by default those that both have, numbers before functions, without inducing variables,
-            which may be at other inputs. Of more than 8 entries, 8 are shown.
+        nuts: the export of NUTS.
+        names: variables to show. By default, the variables that both have: numbers before functions, and without
+            inducing variables, which may be at other inputs. If there are more than 8 entries, 8 are shown.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        ValueError: if a variable is missing in either, or has other entries, or there is none.
+        ValueError: if a variable is missing in either export, or has other entries, or there is no variable.
     """
     first, second, rows = _group(svi, "posterior"), _group(nuts, "posterior"), []
     for variable in _names(first, second, names, "the two posteriors", limit=None):
@@ -120,7 +120,7 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
 
 
 def _group(container: Any, name: str) -> Any:
-    """The variables of a group; ArviZ 0.x has datasets, ArviZ 1.x nodes of a tree."""
+    """The variables of a group; ArviZ 0.x has datasets, ArviZ 1.x has nodes of a tree."""
     try:
         return container[name]
     except KeyError:
@@ -130,7 +130,7 @@ def _group(container: Any, name: str) -> Any:
 
 
 def _names(first: Any, second: Any, names: Sequence[str] | None, where: str, limit: int | None = _ENTRIES) -> list[str]:
-    """The variables that are shown: those that are named, or those that both groups have, as far as they are small."""
+    """The variables to show: the named ones, or the small ones that both groups have."""
     common = [str(name) for name in first.data_vars if name in second.data_vars]
     for name in names or ():
         if name not in common:
@@ -148,7 +148,7 @@ def _per_draw(variable: Any) -> int:
 
 
 def _entries(name: str, first: Any, second: Any, limit: int | None) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Every number of a variable, with its draws in either group; evenly spaced ones where there are more.
+    """Every number of a variable, with its draws in either group; evenly spaced numbers if there are more.
 
     Raises:
         ValueError: if the groups have other shapes.

@@ -36,7 +36,7 @@ def forecast(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The data, and what is predicted of new rows beyond them: the mean, with half and nine tenths of the probability.
+    """The data, and the prediction of new rows beyond them: the mean, with half and nine tenths of the probability.
 
     Example:
         >>> import jax, numpy as np
@@ -54,16 +54,16 @@ def forecast(
         rng_key: key of the draws.
         trained: the model.
         *args: the program's positional arguments at the rows of the past, data included.
-        new: those at the rows to forecast; where data are among them, they are shown too.
-        column: of the first argument, along which values are shown.
+        new: the arguments at the rows to forecast; data among them are shown too.
+        column: column of the first argument along which values are shown.
         data: the data site to show; the first one if ``None``.
         last: how many rows of the past to show; ``None`` for all.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
-        TypeError: for ``new`` that is no tuple of arguments.
-        ValueError: for inputs that are no columns, a column or a site that is not there, or data without quantiles.
+        TypeError: for ``new`` that is not a tuple of arguments.
+        ValueError: for inputs that are not columns, a column or a site that does not exist, or data without quantiles.
     """
     if not isinstance(new, tuple):
         raise TypeError(f"new must be a tuple of the program's arguments at new rows, (X_new,), got {type(new)}.")
@@ -114,8 +114,8 @@ def groups(
         by: the group of each row, ``[N]``, numbers or names; panels are in sorted order.
         at: arguments at other rows, where predictions are shown, such as a grid for each group; the rows of the data
             if ``None``.
-        at_by: the groups of these.
-        column: of the first argument, along which values are shown.
+        at_by: the groups of the rows of ``at``.
+        column: column of the first argument along which values are shown.
         data: the data site to show; the first one if ``None``.
         model_kwargs: the program's keyword arguments, by name.
         ax: as many axes as there are groups; those of a new figure if ``None``.
@@ -152,7 +152,7 @@ def beside(
     ax: Sequence[Axes] | None = None,
     **options: Any,
 ) -> list[Axes]:
-    """A panel for each of several models, such as those of several kernels, all on the same scale.
+    """A panel for each of several models, such as models with different kernels, all on the same scale.
 
     Example:
         >>> import jax, numpy as np
@@ -174,14 +174,14 @@ def beside(
         picture: called as ``picture(rng_key, trained, *args, ax=..., **options)``, such as :func:`fit_1d`,
             :func:`forecast` or :func:`field_2d`.
         ax: as many axes as there are models; those of a new figure if ``None``.
-        **options: of the picture.
+        **options: options of the picture.
 
     Returns:
         The axes, in the order of the models.
 
     Raises:
-        TypeError: for models that have no names.
-        ValueError: for none, or another number of axes; as the picture.
+        TypeError: for models without names.
+        ValueError: for no models, or another number of axes; as the picture.
     """
     if not isinstance(models, Mapping):
         raise TypeError(f"models must be trained models by name, {{'RBF': trained}}, got {type(models)}.")
@@ -217,10 +217,10 @@ class _Series(NamedTuple):
     """Predictions of a data site along a column, from its least value.
 
     Attributes:
-        name: of the data site.
+        name: name of the data site.
         along: name of the first argument.
         x: the column, ``[N]``.
-        order: of the rows, as they were given, ``[N]``.
+        order: order of the rows as they were given, ``[N]``.
         mean: ``[N, K]``.
         quantiles: ``[4, N, K]``.
         values: the data, ``[N, K]``, or ``None``.
@@ -239,7 +239,7 @@ class _Series(NamedTuple):
         """The predictions of a model at arguments.
 
         Raises:
-            ValueError: for inputs that are no columns, a column or a site that is not there, or no quantiles.
+            ValueError: for inputs that are not columns, a column or a site that does not exist, or no quantiles.
         """
         model = model_at(trained, args, kwargs)
         inputs = np.asarray(jax.tree.leaves(model.inputs)[0])
@@ -259,7 +259,7 @@ class _Series(NamedTuple):
         return cls(observed.name, model.names[0], x[order], order, mean, quantiles, values)
 
     def rows(self, which: Any) -> _Series:
-        """Those rows."""
+        """The given rows."""
         values = None if self.values is None else self.values[which]
         own = {"x": self.x[which], "order": self.order[which], "mean": self.mean[which], "values": values}
         return self._replace(quantiles=self.quantiles[:, which], **own)
@@ -280,7 +280,7 @@ class _Series(NamedTuple):
             draw.curve(ax, self.x, self.mean[:, k], named, color=draw.colour(k), linewidth=1.4)
 
     def draw_data(self, ax: Axes, name: str, **style: Any) -> None:
-        """The data, where they are known."""
+        """The data, if they are known."""
         if self.values is None:
             return
         for k in range(min(self.values.shape[1], draw.OUTPUTS)):

@@ -1,1 +1,1 @@
-"""Programs: what happens in a run of one, and how its sites follow rows of data."""
+"""Programs: what happens in a run, and how sites follow rows of data."""

@@ -1,4 +1,4 @@
-"""Arguments of a program: what the gate lets through, and NaN only as data that a program leaves out."""
+"""Arguments of a program and their checks; NaN is allowed only as data that a program leaves out."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def arguments(
 ) -> tuple[tuple, dict[str, Any]]:
     """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data that it leaves out may be NaN.
 
-    A Dataset in place of all positional arguments becomes arrays by row, and columns go by the names that are
-    ``described``, see :func:`unlabelled`.
+    A Dataset in place of all positional arguments becomes arrays by row, with columns in the order of the ``described``
+    names, see :func:`unlabelled`.
 
     Raises:
-        TypeError, ValueError: see there.
+        TypeError, ValueError: see :func:`gpzoo._checks.arguments`.
     """
     absent: checks.Absent = []
     args, kwargs = checks.arguments(program, unlabelled(program, args, described), kwargs, new=new, absent=absent)
@@ -46,7 +46,7 @@ def arguments(
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Refuse names of nothing; ``kind`` is a word for the things that have names.
+    """Refuse unknown names; ``kind`` is a word for the things that have names.
 
     Raises:
         ValueError: naming the argument, these names and the known ones.
@@ -69,7 +69,7 @@ def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: 
     """Checked test data, :func:`gpzoo._checks.named`; only those of sites with ``missing="mask"`` may hold NaN.
 
     Raises:
-        TypeError, ValueError: see there.
+        TypeError, ValueError: see :func:`gpzoo._checks.named`.
     """
     absent: checks.Absent = []
     values = checks.named("test_data", values, absent=absent)
@@ -92,18 +92,18 @@ def refuse_absent(
 ) -> None:
     """Refuse arguments with NaN, unless the program leaves these entries out of its data.
 
-    It does so by ``missing="mask"`` or by a mask of its own. Only if there are any is the program traced, and what it
-    leaves out computed.
+    It leaves them out by ``missing="mask"`` or by a mask of its own. Only if there are any, the program is traced, and
+    the entries that it leaves out are computed.
 
     Args:
         program: a program.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        absent: arrays among them that hold NaN, each with its refusal.
-        example: ``(args, kwargs)`` to trace the program with, where they are those of several trainings.
+        absent: arrays among them that hold NaN, each with the error to raise.
+        example: ``(args, kwargs)`` to trace the program with, if the arguments are those of several trainings.
 
     Raises:
-        ValueError: the refusal of an array that is no data, or something else too, or NaN where its site counts it.
+        ValueError: the error of an array that is not only data, or has NaN where its site counts it.
     """
     if not absent:
         return
@@ -122,7 +122,7 @@ def refuse_absent(
                 inputs |= {(name, part): x for part, x in parts_of(fn).items()}
             if site["is_observed"]:
                 data[name] = jnp.asarray(site["value"])
-                # That of a marginal program has the distribution of its data inside.
+                # The site of a marginal program holds the distribution of its data inside.
                 law = getattr(fn, "fn", None) if hasattr(fn, "likelihood") else site["fn"]
                 wrong[name] = _counts_nan(law, data[name])
         return data, inputs, wrong
@@ -130,7 +130,7 @@ def refuse_absent(
     held = [given[i] for i in errors]
     try:
         traced, (data, inputs, wrong) = jax.make_jaxpr(once, return_shape=True)(held)
-    except jax.errors.JAXTypeError as error:  # the program looks at numbers, which only concrete ones have
+    except jax.errors.JAXTypeError as error:  # the program looks at numbers, and only concrete arrays have them
         raise next(iter(errors.values())) from error
     ends = traced.jaxpr.outvars
     found = iter(reached(traced.jaxpr, ends, zip(traced.jaxpr.invars, map(str, errors), strict=True)))

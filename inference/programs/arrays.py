@@ -1,4 +1,4 @@
-"""Arguments that are arrays, passed to what is compiled of a program; the others are part of it."""
+"""Arguments that are arrays, which are passed to a compiled program; the other arguments are part of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door of every function that users call: it refuses calls that make no sense, and prepares JAX for the others."""
+"""Entry points, the functions that users call: they refuse calls that make no sense, and prepare JAX for the others."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gpzoo._platform import is_traced, refuse_fork
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: NumPyro has one stack of handlers for all threads: programs are run by one thread at a time.
+#: NumPyro has one stack of handlers for all threads, so one thread at a time runs programs.
 RUNNING = RLock()
 
-#: At the end of the docstring of each entry point.
+#: Text at the end of the docstring of each entry point.
 _NOTE = """Note:
     The first such call of a process has JAX keep compiled programs in the user's cache: it sets
     ``jax_compilation_cache_dir`` and JAX's least time and size of an entry, for the whole process. It leaves them alone
@@ -32,12 +32,12 @@ _NOTE = """Note:
 
 @contextmanager
 def others_may_run() -> Iterator[None]:
-    """Let other threads run programs during the steps of a training, whose own program has been traced by then."""
+    """Let other threads run programs during the steps of a training, because its own program is traced by then."""
     try:
         RUNNING.release()
         held = True
     except RuntimeError:
-        held = False  # no entry point called
+        held = False  # no entry point made this call
     try:
         yield
     finally:
@@ -48,8 +48,8 @@ def others_may_run() -> Iterator[None]:
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     """A function of the library as users call it.
 
-    Calls of several threads take turns. In a call vectors broadcast against matrices, whatever
-    ``jax_numpy_rank_promotion`` is outside. The first call of a process sets JAX's cache of compiled programs up, for
+    Calls from several threads take turns. In a call, vectors broadcast against matrices, whatever
+    ``jax_numpy_rank_promotion`` is outside. The first call of a process sets up JAX's cache of compiled programs for
     the whole process; every entry point's docstring says so at its end.
 
     Args:
@@ -57,14 +57,14 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
 
     Raises:
         TypeError: if the function is called with unknown keywords, or with the key in another place than the first;
-            under ``jax.jit`` and other transformations, where it looks at numbers.
+            also under ``jax.jit`` and other transformations, because it looks at numbers.
         RuntimeError: in a process that was forked after JAX had run.
     """
     return _called(function)
 
 
 def traceable_entry_point(function: Callable[P, R]) -> Callable[P, R]:
-    """An :func:`entry_point` that runs under ``jax.jit`` and other transformations too; all others look at numbers."""
+    """An :func:`entry_point` that also runs under ``jax.jit`` and other transformations; all others look at numbers."""
     return _called(function, traceable=True)
 
 

@@ -1,9 +1,9 @@
 """The check that terms of a program depend on single rows of each drawn GP site: numbers at the rows that are used.
 
-In training and prediction a drawn site is independent between rows, so that what depends on two of them sees a wrong
-law. The check replaces the drawn values at some rows, and at all others. A term that changes both times depends on
+In training and prediction, a drawn site is independent between rows, so a term that depends on two rows sees a wrong
+law. The check replaces the drawn values at some rows, and then at all others. A term that changes both times depends on
 several rows. Rows are numbered in a random order; for each bit of the numbers, the rows whose bit is one are replaced.
-Two rows differ in at least one bit, so that some run replaces one of them and not the other: ``3 log2(N)`` runs of one
+Two rows differ in at least one bit, so some run replaces one of them and not the other: ``3 log2(N)`` runs of one
 compiled program miss no pair.
 """
 
@@ -26,10 +26,10 @@ from gpzoo.inference.programs.sites import Sites
 from gpzoo.inference.programs.standins import concrete, run_with, unit_value
 from gpzoo.processes.process import GaussianProcess, to_event_shape
 
-#: Rows are replaced at least so often: what depends on a branch may need several values to show.
+#: Least number of times that rows are replaced: a dependence through a branch may need several values to show.
 _LEAST = 6
 
-#: Changes of less are rounding, in units of the precision: relative to a term and to its change with its own row.
+#: Changes below this are rounding, in units of the precision: relative to a term and to its change with its own row.
 _ROUNDING = 256
 
 
@@ -37,9 +37,9 @@ class Drawn(NamedTuple):
     """A drawn GP site.
 
     Attributes:
-        shape: of its value, ``[M, ...]``.
-        dtype: of its value.
-        apart: whether its rows are drawn independently; else all together.
+        shape: shape of its value, ``[M, ...]``.
+        dtype: dtype of its value.
+        apart: whether its rows are drawn independently; else all are drawn together.
     """
 
     shape: tuple[int, ...]
@@ -51,8 +51,8 @@ class RowDependence(NamedTuple):
     """How the terms of a program depend on the rows of its drawn GP sites.
 
     Attributes:
-        within: which inputs are those of one row of the data, by the name of a site whose inputs some term needs
-            together, though not those of several rows.
+        within: by name, for sites whose inputs some term needs together, but not those of several rows: which inputs
+            belong to one row of the data.
         across: the term that depends on several rows of a site, in words, by the site's name.
     """
 
@@ -60,7 +60,7 @@ class RowDependence(NamedTuple):
     across: dict[str, str]
 
 
-#: Numbers by name, each of which is one term, as a function of the drawn values by site.
+#: Numbers by name, each a term, as a function of the drawn values by site.
 Terms = Callable[[dict[str, Any]], Mapping[str, Array]]
 
 
@@ -140,7 +140,7 @@ def row_dependence(
     Args:
         terms_of: gives the compiled terms of a program, given which inputs of a site are drawn together.
         sites: all sites that the program draws.
-        num_rows: of the data; 0 if its arguments share none.
+        num_rows: number of rows of the data; 0 if its arguments share none.
     """
     within: dict[str, Layout] = {}
     across: dict[str, str] = {}
@@ -164,7 +164,7 @@ def _layout(
     name: str,
     num_rows: int,
 ) -> Layout | None:
-    """Which inputs of a site are those of a row, if no term needs the inputs of several rows."""
+    """Which inputs of a site belong to a row, if no term needs the inputs of several rows."""
     size = sites[name].shape[0]
     if not num_rows or size % num_rows or size == num_rows:
         return None
@@ -176,10 +176,10 @@ def _layout(
 
 
 def _mixed(terms: Terms, sites: Mapping[str, Drawn], within: Mapping[str, Layout], num_rows: int) -> dict[str, str]:
-    """A term that depends on several rows, by the site whose rows these are.
+    """Terms that depend on several rows, by the site whose rows these are.
 
-    Rows of all sites are replaced together, and of one site alone only if that finds something: a term may depend on
-    one row of each of two sites that lie at different places.
+    Rows of all sites are replaced together, and of one site alone only if that finds something, because a term may
+    depend on one row of each of two sites, at different places.
     """
     rows = {name: _rows(site, within.get(name), num_rows) for name, site in sites.items() if site.apart}
     if not rows or _first_mixed(terms, sites, rows) is None:
@@ -204,7 +204,7 @@ def _first_mixed(terms: Terms, sites: Mapping[str, Drawn], rows: Mapping[str, np
     if not bits:
         return None
     for turn in range(-(-_LEAST // bits) * bits):
-        # Sites with as many rows are replaced at the same ones.
+        # Sites with the same number of rows are replaced at the same rows.
         places = {count: np.random.default_rng(turn // bits).permutation(count) for count in set(counts.values())}
         replaced = {name: places[counts[name]][of] >> turn % bits & 1 == 1 for name, of in rows.items()}
         base, other = ({name: _values(site, turn, rng) for name, site in sites.items()} for _ in range(2))
@@ -217,7 +217,7 @@ def _first_mixed(terms: Terms, sites: Mapping[str, Drawn], rows: Mapping[str, np
                 moved[name] = np.where((of == side).reshape(-1, *axes), other[name], base[name])
             after = terms(moved)
             changes.append({name: _change(np.asarray(x), np.asarray(after[name])) for name, x in before.items()})
-        # What a user wrote is named before what follows from it.
+        # Terms that the user wrote are named before terms that follow from them.
         for name in sorted(before, key=lambda name: name.startswith(("the log", "the prior"))):
             x = np.asarray(before[name])
             less, more = np.sort([change[name] for change in changes], axis=0)
@@ -238,7 +238,7 @@ def _values(site: Drawn, turn: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _change(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The size of a change, infinite where one of the two is not finite."""
+    """The size of a change; infinite if one of the two is not finite."""
     with np.errstate(invalid="ignore"):
         return np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
 
@@ -257,7 +257,7 @@ def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
 
 
 def law_by_row(fn: Any) -> Array:
-    """Numbers that change with a distribution, of its batch shape."""
+    """Numbers that change with a distribution, in its batch shape."""
     shape = tuple(fn.batch_shape)
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(fn)]
     by_row = [_number(x, len(shape) if x.shape[: len(shape)] == shape else 0, float) for x in leaves if _is_real(x)]
@@ -267,16 +267,16 @@ def law_by_row(fn: Any) -> Array:
 def response(
     parts: Mapping[str, Array], in_row: int | None, drawn: Drawn, layout: Layout | None, num_rows: int
 ) -> Array:
-    """Numbers of a site's shape that change with all that its draw there depends on.
+    """Numbers of a site's shape that change with everything on which its draw depends.
 
-    A value that follows them hands on what an earlier site did to a later one.
+    A value that follows them hands on the effect of an earlier site on a later one.
 
     Args:
-        parts: of :func:`parts_by_row`.
-        in_row: how many inputs a row of the site has, if these are an axis of their own.
+        parts: parts from :func:`parts_by_row`.
+        in_row: how many inputs a row of the site has, if these have their own axis.
         drawn: how the site is drawn.
         layout: which of its inputs are drawn together, if not each alone.
-        num_rows: of the data.
+        num_rows: number of rows of the data.
     """
     shape, dtype = drawn.shape, drawn.dtype
     value = jnp.broadcast_to(sum(parts.values()), shape)
@@ -288,17 +288,17 @@ def response(
             rows = jnp.asarray(_rows(drawn, layout, num_rows))
             together = jax.ops.segment_sum(together, rows, num_rows)[rows]
         value = jnp.broadcast_to(together.reshape(-1, *(1,) * (len(shape) - 1)), shape)
-    # Beside draws of about one it is small: far from zero a function may be flat, such as a clipped one.
+    # Small beside draws of about one, because far from zero a function may be flat, such as a clipped one.
     return jnp.sin(value) / 2
 
 
 def _number(x: Any, axes: int, dtype: Any) -> Array:
-    """One number for the entries of an array behind its first ``axes``, which changes with each of them."""
+    """One number for the entries of an array after its first ``axes``, which changes with each entry."""
     x = jnp.asarray(x)
     if not _is_real(x):
         return jnp.zeros(x.shape[:axes], dtype)
     flat = x.reshape(*x.shape[:axes], -1).astype(dtype)
-    # A mean: beside the sum of many entries, the rounding of float32 would be as large as what a row changes.
+    # A mean, because beside the sum of many entries float32 would round as much as one row changes.
     return jnp.sin(flat) @ (jnp.linspace(1.0, 2.0, flat.shape[-1], dtype=dtype) / max(flat.shape[-1], 1))
 
 

@@ -1,4 +1,4 @@
-"""The domain of data: rows to which a data site's distribution gives no density, whatever the latent functions are."""
+"""Domain of data: rows to which a data site's distribution gives no density, whatever the latent functions are."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from gpzoo.likelihoods.base import MaskedLikelihood
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
-#: Values of every latent function, one after the other: data that have no density at any of them have none at all.
+#: Values of every latent function, one after another: data without a density at any of them have none at all.
 SHIFTS = (0.0, 1.0, -1.0, 3.0, -3.0, 30.0, -30.0)
 
-#: Most numbers of a question to the data: more, such as a network on all images, are left to the first step.
+#: Most numbers in a check of the data; a larger check, such as a network on all images, is left to the first step.
 MOST = 2**26
 
 
 def impossible_rows(trace: Trace) -> dict[str, Bool[Array, "..."]]:
-    """For the data sites of a run, which of their terms are no density at these values of the latent sites."""
+    """Which terms of a run's data sites have no density at these values of the latent sites, by site."""
     sites = {name: site for name, site in data_of(trace).items() if np.size(site["value"])}
     return {name: _impossible(site["fn"], site["value"]) for name, site in sites.items() if _asked(site["fn"])}
 
 
 def _asked(fn: Any) -> bool:
-    """Whether a distribution is one of NumPyro's; gpzoo's likelihoods know by themselves which data they take."""
+    """Whether a distribution is NumPyro's; gpzoo's likelihoods check their data themselves."""
     law = unmasked(fn)
     return isinstance(law, Expected) or not isinstance(law, Likelihood | GaussianProcess | Unit)
 
@@ -46,7 +46,7 @@ def _asked(fn: Any) -> bool:
 def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
     law, value = _law(fn), jnp.asarray(value)
     if isinstance(unmasked(fn), Expected):
-        value, _ = _of_entries(fn).typed(_of_rows(fn, value, law))  # without what is missing
+        value, _ = _of_entries(fn).typed(_of_rows(fn, value, law))  # without missing entries
     with relaxed_promotion():
         terms, inside = law.log_prob(value), law.support(value)
         possible = jnp.isfinite(terms)
@@ -60,7 +60,7 @@ def _impossible(fn: Any, value: Any) -> Bool[Array, "..."]:
 
 
 def _of_rows(fn: Any, value: Array, law: Any) -> Array:
-    """Data, with a possible value in place of those that a mask of rows leaves out."""
+    """Data, with a possible value in place of rows that a mask leaves out."""
     while isinstance(fn, MaskedDistribution):
         mask = mask_of(fn)
         if getattr(fn, "entries", None) is None and not isinstance(mask, bool):
@@ -81,11 +81,11 @@ def _of_entries(fn: Any) -> Any:
 
 
 def _law(fn: Any) -> Any:
-    """NumPyro's distribution of a data site, at the means where latent functions are marginals."""
+    """NumPyro's distribution of a data site, at the means if latent functions are marginals."""
     law = unmasked(fn)
     if not isinstance(law, Expected):
         return law
-    # Parameters out of range are told here with their rows, and not by the likelihood.
+    # Parameters out of range are reported here with their rows, and not by the likelihood.
     return law.fn(law.f.loc if isinstance(law.f, GaussianMarginals) else law.f, *law.params)
 
 
@@ -96,14 +96,14 @@ def _plain(law: Any) -> Any:
 
 
 def _moves(law: Any) -> bool:
-    """Whether a law's support depends on its parameters, which training may move until the data are inside."""
+    """Whether a law's support depends on its parameters; training may then move it until the data are inside."""
     fixed = getattr_static(_plain(law), "support")
     known = isinstance(fixed, constraints.Constraint) and not constraints.is_dependent(fixed)
     return not known and not law.support.is_discrete
 
 
 def _good_parameters(law: Any) -> Iterable[Bool[Array, "..."]]:
-    """Which parameters are within their constraints; of zero, the limit of positive numbers, the density judges."""
+    """Which parameters are within their constraints; at zero, the limit of positive numbers, the density decides."""
     plain = _plain(law)
     for name, constraint in plain.arg_constraints.items():
         value = vars(plain).get(name)
@@ -114,7 +114,7 @@ def _good_parameters(law: Any) -> Iterable[Bool[Array, "..."]]:
 
 
 def _by_term(good: Array, shape: tuple[int, ...]) -> Array:
-    """Of each term, whether all of its entries are good."""
+    """Whether all entries of each term are good."""
     if good.shape[: len(shape)] == shape:
         return good.reshape(*shape, -1).all(-1)
     return jnp.broadcast_to(good, shape) if checks.fits_into(good.shape, shape) else jnp.asarray(True)
@@ -123,11 +123,11 @@ def _by_term(good: Array, shape: tuple[int, ...]) -> Array:
 def refuse_impossible(
     traced: Any, names: list[str], trace: Trace, named_args: Mapping[str, Any], laws: Mapping[str, str]
 ) -> None:
-    """Refuse data that have no density at any of :data:`SHIFTS`, where their numbers are known.
+    """Refuse data that have no density at any of :data:`SHIFTS`, if their numbers are known.
 
     Args:
         traced: the program of :func:`impossible_rows`, traced with the shift of the latent functions as its argument.
-        names: of the data sites, one for each of its results.
+        names: names of the data sites, one for each of its results.
         trace: the sites by name.
         named_args: the program's arguments by name.
         laws: the names of the data sites' distributions.

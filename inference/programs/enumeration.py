@@ -1,4 +1,4 @@
-"""Sums over discrete latent variables: in a program they leave factors of the data that depend on them.
+"""Sums over discrete latent variables: in a program, they leave factors of the data that depend on them.
 
 A site with ``infer={"enumerate": "parallel"}`` is enumerated by NumPyro's handlers: the program runs once with all
 values of the site along an axis left of all plates. Funsor then sums the values out. The factor of data ``y`` is
@@ -35,15 +35,15 @@ def is_enumerated(site: Mapping[str, Any]) -> bool:
 
 
 def scored(model: Callable, sites: Sites | None) -> Callable:
-    """The program whose log density is that of its data: :func:`summed_out` where there are discrete latent sites."""
+    """The program whose log density is that of its data: :func:`summed_out` if it has discrete latent sites."""
     return summed_out(model, sites.plate_depth) if sites is not None and sites.enumerated else model
 
 
 def check_mark(site: Mapping[str, Any], where: str) -> None:
-    """Refuse an unobserved discrete site that is not to be summed out, or not in parallel, or not in plates.
+    """Refuse an unobserved discrete site that is not to be summed out, not in parallel, or not in plates.
 
     Raises:
-        ValueError: naming the site; ``where`` its data could have been given.
+        ValueError: naming the site; ``where`` says where its data could have been given.
     """
     if is_enumerated(site):
         if not in_chain(site):
@@ -63,7 +63,7 @@ def check_mark(site: Mapping[str, Any], where: str) -> None:
 
 
 def plate_depth(trace: Trace) -> int:
-    """The number of axes that plates take, on the right of those of enumerated values."""
+    """The number of axes that plates take, to the right of the axes of enumerated values."""
     depth = 0
     for site in trace.values():
         for frame in site.get("cond_indep_stack") or ():
@@ -96,7 +96,7 @@ def summed_out(model: Callable, depth: int) -> Callable:
                 raise
         for group in _connected(held.sites):
             data = sorted({_plain(site.name) for site in group if not site.summed})
-            if data:  # the values of a variable on which nothing depends have the sum one
+            if data:  # the values of a variable on which nothing depends sum to one
                 _sample("+".join(data), group)
         return value
 
@@ -104,20 +104,20 @@ def summed_out(model: Callable, depth: int) -> Callable:
 
 
 class _Refused(ValueError):
-    """A refusal that says all there is to say."""
+    """A refusal whose message is complete."""
 
 
 class _Site(NamedTuple):
     """A site that is held back.
 
     Attributes:
-        name: of the site.
+        name: name of the site.
         fn: its distribution.
-        value: its value, all values of it where it is enumerated.
+        value: its value; all its values if it is enumerated.
         summed: whether it is enumerated.
         names: names of the axes, from the right: of plates, enumerated sites, and steps of a chain.
         frames: the plates around it.
-        scale: of its log density.
+        scale: scale of its log density.
     """
 
     name: str
@@ -134,7 +134,7 @@ class _Site(NamedTuple):
 
     @property
     def others(self) -> set[str]:
-        """The names of axes that are no plates."""
+        """The names of axes that are not plates."""
         return set(self.names.values()) - set(self.plates)
 
 
@@ -193,9 +193,9 @@ class DrawnByRow(Handler):
     """Draws discrete latent sites from their prior, each row's value by its own key, so that batches change nothing.
 
     Args:
-        names: of the sites.
-        rows: those of the whole data that the run has.
-        key: of the draws.
+        names: names of the sites.
+        rows: the rows of the whole data that the run has.
+        key: key of the draws.
     """
 
     def __init__(self, names: frozenset[str], rows: BatchRows, key: PRNGKeyArray) -> None:
@@ -206,7 +206,7 @@ class DrawnByRow(Handler):
         """Give a site its value, inside its plates.
 
         Raises:
-            ValueError: if it has none for each row.
+            ValueError: if it does not have a value for each row.
         """
         if msg["type"] != "sample" or msg["name"] not in self.names or msg["value"] is not None:
             return  # a chain was drawn where it ran
@@ -228,7 +228,7 @@ class DrawnByRow(Handler):
 
 
 def _refuse_bare(name: str, shape: tuple[int, ...], frames: Iterable[Any]) -> None:
-    """Refuse a site with an axis that is no plate."""
+    """Refuse a site with an axis that is not a plate."""
     known = {frame.dim for frame in frames}
     if any(size > 1 and i - len(shape) not in known for i, size in enumerate(shape)):
         raise _Refused(
@@ -285,7 +285,7 @@ def _sample(name: str, group: list[_Site]) -> None:
 
 
 def _scaled_alike(a: Any, b: Any) -> bool:
-    """Whether two scales are equal; an annealed one is like no known one."""
+    """Whether two scales are equal; an annealed scale differs from every known scale."""
     if isinstance(a, Tracer) or isinstance(b, Tracer):
         return isinstance(a, Tracer) and isinstance(b, Tracer)  # annealed: values cannot be looked at here
     return bool(a == b)
@@ -307,7 +307,7 @@ def _factor(group: list[_Site], around: dict[str, int]) -> Float[Array, "*batch"
 
     summed = {site.name for site in group if site.summed}
     plates = set().union(*(site.plates for site in group))
-    # A chain's steps depend on the one before; without that they are a plate.
+    # A chain's steps depend on the step before; without that, they are a plate.
     previous = {axis for site in group for axis in site.others if axis.startswith(PREVIOUS)}
     plates |= set() if previous else {axis for site in group for axis in site.others if axis.startswith(TIME)}
     factors, steps = [], {}

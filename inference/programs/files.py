@@ -1,4 +1,4 @@
-"""Files that are written in one step, and named arrays in one, every byte under a hash.
+"""Files that are written in one step, with named arrays in one file and every byte under a hash.
 
 The first line is the sha256 of the second. The second line is the description in JSON, with type, shape and sha256 of
 each array; the bytes of the arrays follow. Nothing in a file is interpreted before its hash is checked, and no more is
@@ -30,7 +30,7 @@ _MOST_DESCRIBED = 2**26
 #: Largest number of arrays that a message names.
 _MOST_NAMED = 4
 
-#: What names of temporary files begin with.
+#: First letters of the names of temporary files.
 TEMPORARY = ".gpzoo-"
 
 _KINDS = {
@@ -42,10 +42,10 @@ _KINDS = {
 
 
 def target(path: Path) -> Path:
-    """The file that is written for ``path``: itself, or where a symbolic link leads.
+    """The file that is written for ``path``: itself, or the target of a symbolic link.
 
     Raises:
-        OSError: if there is something other than a regular file, which would be replaced by one.
+        OSError: if it is something other than a regular file, which the new file would replace.
     """
     found = Path(os.path.realpath(path))
     with suppress(FileNotFoundError):
@@ -58,14 +58,14 @@ def target(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
-    """A temporary path, whose file replaces that of ``path`` if the block succeeds and is removed otherwise.
+    """A temporary path whose file replaces the file of ``path`` if the block succeeds, and is removed otherwise.
 
-    The temporary file is new, lies in the same folder, and has a short name that nobody else uses, so that any number
-    of threads and processes may replace one file: the last one that ends is there, whole.
+    The temporary file is new, lies in the same folder, and has a short name that nobody else uses. So any number of
+    threads and processes may replace one file: the last one that ends leaves its whole file.
 
     Args:
-        path: path of a regular file, of a symbolic link to one, or of none.
-        suffix: of the temporary file's name.
+        path: path of a regular file, of a symbolic link to one, or of no file.
+        suffix: suffix of the temporary file's name.
 
     Raises:
         OSError: as :func:`target`, or if the folder cannot be written.
@@ -73,7 +73,7 @@ def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
     file = target(path)
     temporary = file.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{suffix}")
     try:
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # less what the umask takes away
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))  # minus the permissions of the umask
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
     try:
@@ -93,10 +93,10 @@ def write(path: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]
         path: path of the file.
         description: plain values by name, without ``"arrays"``.
         arrays: arrays by name.
-        suffix: of the name of a temporary file in the same folder.
+        suffix: suffix of the name of a temporary file in the same folder.
 
     Raises:
-        OSError: if it cannot be written, or is no regular file.
+        OSError: if it cannot be written, or is not a regular file.
     """
     described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
     line = json.dumps(description | {"arrays": described}).encode() + b"\n"
@@ -109,14 +109,14 @@ def write(path: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]
 
 @contextmanager
 def alone_in(folder: Path, busy: Callable[[], object] | None = None) -> Iterator[None]:
-    """Hold a folder as long as the block runs, and at most as long as this process lives.
+    """Hold a folder while the block runs, and at most while this process lives.
 
     Args:
         folder: the folder.
-        busy: called if another process, or another thread, holds it; then it is waited for.
+        busy: called if another process, or another thread, holds the folder; then the call waits for it.
 
     Raises:
-        BlockingIOError: if another one holds it, without ``busy``.
+        BlockingIOError: if another one holds the folder, without ``busy``.
         OSError: if the folder cannot be opened.
     """
     try:
@@ -196,7 +196,7 @@ def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str
     """The path of a file or folder.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         path: the value that was given.
         kind: ``"a file"`` or ``"a folder"``.
         none: words about other values that are allowed, for a value of another type.
@@ -204,7 +204,7 @@ def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str
 
     Raises:
         TypeError: if it is not a path.
-        ValueError: if it is empty, or has characters that no path has.
+        ValueError: if it is empty, or has characters that a path cannot have.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"{name} must be the path of {kind}{none} got {path!r:.80}.")
@@ -220,12 +220,12 @@ def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str
 
 
 def numbers(leaf: Any) -> np.ndarray:
-    """An array on the host, the words of a random key in place of it."""
+    """An array on the host; for a random key, its words."""
     return np.asarray(random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def on_device(value: np.ndarray, key: Any = None) -> Array:
-    """A copy of :func:`numbers` on the device; ``key`` is the implementation of a random key."""
+    """A copy on the device of what :func:`numbers` gave; ``key`` is the implementation of a random key."""
     copied = jnp.array(value)
     return copied if key is None else random.wrap_key_data(copied, impl=key)
 
@@ -236,7 +236,7 @@ def is_key(x: Any) -> bool:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    # Types unknown to NumPy, such as bfloat16, do not export a buffer.
+    # Types that NumPy does not know, such as bfloat16, do not export a buffer.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 

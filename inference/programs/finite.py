@@ -1,4 +1,4 @@
-"""The check that results are finite: entry points return no others."""
+"""The check that results are finite: entry points return only finite numbers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpyro.distributions.distribution import validation_enabled
 from gpzoo._checks import OutOfRange, is_concrete
 from gpzoo.errors import FactorisationError, NonFiniteError
 
-#: Words for numbers that are log densities: of impossible data they are minus infinity.
+#: Words for numbers that are log densities; for impossible data they are minus infinity.
 LOG_DENSITIES = "log densities"
 
 
 def is_finite(values: Any) -> bool:
-    """Whether numbers on the host are all finite; integers are."""
+    """Whether numbers on the host are all finite; integers always are."""
     values = np.asarray(values)
-    # A sum is not finite if an entry is not, and it needs no array of booleans. It may also overflow by itself.
+    # A sum is not finite if an entry is not, and needs no array of booleans. But it may also overflow by itself.
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.issubdtype(values.dtype, np.floating) or bool(
             np.isfinite(values.sum()) or np.isfinite(values).all()
@@ -46,9 +46,9 @@ def refuse_not_finite(
         run: runs the guide or program outside ``jit``, where a failed factorisation raises its own error.
 
     Raises:
-        FactorisationError: naming the site, if it or any other GP site's covariance is at fault.
-        ValueError: naming the site, if its distribution refuses data whose density was asked for, or a parameter of it
-            or of a kernel is out of range.
+        FactorisationError: naming the site, if its covariance or that of any other GP site is at fault.
+        ValueError: naming the site, if its distribution refuses data whose density was asked for, or a parameter of the
+            distribution or of a kernel is out of range.
         NonFiniteError: naming the site, otherwise.
     """
     if what == LOG_DENSITIES:

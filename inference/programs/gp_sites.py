@@ -12,17 +12,17 @@ mode                     used for             value of a GP site                
 :class:`Pathwise`        functions (+)        a function of the posterior and a key    drawn once for all rows
 =======================  ===================  =======================================  =======================
 
-:func:`~gpzoo.inference.programs.runs.run` takes the mode as an argument. In training an objective of NumPyro's kind
-calls the guide, by itself or in functions and handlers of the user's, so that its loss sets it by :func:`in_mode`. The
-guide's handler samples the site from ``mode.posterior(q, use)``, whose ``value(q, key)`` is the site's value. Two
-more modes stand beside their only use: ``Weighted`` (``bounds/importance.py``) and that of k-hat
-(``diagnosis/khat.py``). A site that no guide has, such as one whose draws MCMC
-gave, has ``p(f | u)`` in place of ``q``: ``fitted/given.py``.
+:func:`~gpzoo.inference.programs.runs.run` takes the mode as an argument. In training, an objective of NumPyro's kind
+calls the guide, by itself or in functions and handlers of the user, so its loss sets the mode by :func:`in_mode`. The
+guide's handler samples the site from ``mode.posterior(q, use)``, whose ``value(q, key)`` is the site's value. Two more
+modes are defined beside their only use: ``Weighted`` (``bounds/importance.py``) and the mode of k-hat
+(``diagnosis/khat.py``). A site that no guide has, such as one whose draws come from MCMC, has ``p(f | u)`` in place of
+``q``: ``fitted/given.py``.
 
-(+) And wherever else such a value is wanted, such as in ``add_inducing`` and ``OnlineELBO``.
+(+) Also wherever else such a value is needed, such as in ``add_inducing`` and ``OnlineELBO``.
 
-(*) A draw where the program draws the site anywhere, which the guide found out when it was set up, or where
-``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data where
+(*) A draw if the program draws the site anywhere, which the guide found out at set-up, or if
+``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data if
 something needs several of them, and over the ``K`` inputs of a row with importance weights,
 :mod:`gpzoo.inference.bounds.importance`.
 """
@@ -51,14 +51,14 @@ from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import DrawLog, EstimatedMarginals, GaussianMarginals, VarianceParts
 from gpzoo.processes.process import GaussianProcess
 
-#: A factor of the residual variances of a site, one for each output, where the guide has one.
+#: A factor of the residual variances of a site, one for each output, if the guide has one.
 Residual: TypeAlias = Float[Array, "*D"] | None
 
 # -- values, each a function of the posterior and a key ----------------------------------------------------------------
 
 
 def _refusing_draws(posterior: InducingPosterior, *of: Any, **more: Any) -> GaussianMarginals:
-    """Marginals that refuse to be drawn: at set-up the program did not draw them."""
+    """Marginals that refuse to be drawn, because the program did not draw them at set-up."""
     return GaussianMarginals(*of, sites=frozenset({posterior.site}), log=DrawLog(refuse=True), **more)
 
 
@@ -82,7 +82,7 @@ def predicted_marginals(
 def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
-    """:func:`marginals` whose mean shares no work with the variance, which a program of means then leaves out."""
+    """:func:`marginals` whose mean and variance share no work, so that a program of means leaves the variance out."""
     if not posterior.shares:
         return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
     return marginals(posterior, key, rows)._with_fields(loc=posterior.mean)
@@ -94,18 +94,19 @@ def marginals_in_parts(
     rows: Integer[Array, " N"] | None = None,
     residual: Residual = None,
 ) -> GaussianMarginals:
-    """:func:`marginals` whose variance is in two parts: one is due to ``q(u)``, one is the residual given ``u``.
+    """:func:`marginals` whose variance is in two parts: one from ``q(u)``, and the residual given ``u``.
 
     Args:
-        posterior: of the site.
+        posterior: posterior of the site.
         key: see :func:`marginals`.
         rows: see :func:`marginals`.
         residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. ``None`` leaves it
             to a likelihood that chooses it, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
 
-    With ``q(f | u)`` of covariance ``v R`` in place of the prior's ``R`` the marginal variances are ``a^T S a + v d``,
-    and ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` whatever ``u`` is (Bui, Ashman and Turner 2025, *Tighter
-    sparse variational Gaussian processes*, arXiv 2502.04750). At ``v = 1`` that is the bound with ``p(f | u)``.
+    With a ``q(f | u)`` of covariance ``v R`` in place of the prior's ``R``, the marginal variances are
+    ``a^T S a + v d``, and ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` whatever ``u`` is (Bui, Ashman and
+    Turner 2025, *Tighter sparse variational Gaussian processes*, arXiv 2502.04750). At ``v = 1``, this is the bound
+    with ``p(f | u)``.
     """
     mean, inducing, left = posterior.marginal_parts()
     variance = inducing + (left if residual is None else residual * left)
@@ -121,18 +122,18 @@ def marginals_in_parts(
 def draw_per_input(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> Float[Array, "*event"]:
-    """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]`` a row's is the same in any batch."""
+    """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]``, the same for a row in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
 
 class DrawnWithin(NamedTuple):
-    """A draw of the event's shape, joint over the inputs of each row of the data and independent between these rows.
+    """A draw of the event's shape, joint over the inputs of each row of the data, and independent between rows.
 
-    Its cost grows with the square of the inputs of a row.
+    Its cost grows with the square of the number of inputs of a row.
 
     Attributes:
-        layout: which inputs are those of a row.
+        layout: which inputs belong to a row.
     """
 
     layout: Layout
@@ -169,10 +170,10 @@ def draws_in_groups(
     """A draw of the zero-mean part of ``f``, joint over groups of ``size`` inputs that follow each other.
 
     Args:
-        posterior: of the site.
-        key: of the draw.
+        posterior: posterior of the site.
+        key: key of the draw.
         X: inputs ``[G size, ...]``, or ``[D, G size, ...]``.
-        size: of a group.
+        size: number of inputs in a group.
         rows: numbers of the groups, by which they are drawn.
     """
     prior, m, form = posterior.prior, *posterior._q()
@@ -190,7 +191,7 @@ def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMargi
 def marginals_around(
     posterior: InducingPosterior, key: PRNGKeyArray, shift: Float[Array, "N *D"], variance: Float[Array, "N *D"]
 ) -> GaussianMarginals:
-    """Marginals that refuse to be drawn, their means ``shift`` away from the prior's."""
+    """Marginals that refuse to be drawn, with means ``shift`` away from the prior's means."""
     return _refusing_draws(posterior, posterior.prior.mean + shift, variance, key)
 
 
@@ -203,12 +204,12 @@ def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, 
 
 
 class BatchRows(NamedTuple):
-    """Which rows of the whole data a run has.
+    """The rows of the whole data that a run has.
 
     Attributes:
-        numbers: of the rows of the data.
-        count: of all rows.
-        layouts: of the sites that follow them, by name; others have all of their rows.
+        numbers: numbers of these rows of the data.
+        count: number of all rows.
+        layouts: layouts of the sites that follow the rows, by name; other sites have all of their rows.
     """
 
     numbers: Integer[Array | np.ndarray, " N"]
@@ -225,7 +226,7 @@ class Use(NamedTuple):
     """How a program and its guide use a GP site.
 
     Attributes:
-        drawn: where the program draws the site anywhere, which inputs are drawn together, else ``None``.
+        drawn: if the program draws the site anywhere, which inputs are drawn together; else ``None``.
         joint: whether the guide is told to draw it jointly in any case.
         residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
     """
@@ -237,20 +238,20 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class SiteMode:
-    """The values of GP sites in a run: here draws over all inputs together. Each subclass is another answer.
+    """The values of GP sites in a run: here draws over all inputs together. Subclasses give other values.
 
     Attributes:
-        rows: those of the whole data that a run has; by their numbers draws are the same in any batch.
-        views: the key by which sampled views are drawn, once and for all inputs; the run's own if ``None``.
+        rows: the rows of the whole data that a run has; their numbers make draws the same in any batch.
+        views: the key by which sampled views are drawn, once for all inputs; the run's own key if ``None``.
     """
 
     rows: BatchRows | None = None
     views: PRNGKeyArray | None = None
-    #: Whether parameters without a value start here, so that initialisers see inputs.
+    #: Whether parameters without a value start in this run, so that initialisers see inputs.
     starts: ClassVar[bool] = False
     #: Whether sampled views are drawn before anything else, once for all inputs.
     fixes_views: ClassVar[bool] = True
-    #: Whether values follow from draws of ``u``, which sites with one ``q`` draw together.
+    #: Whether values follow from draws of ``u``, which sites that share one ``q`` draw together.
     draws: ClassVar[bool] = True
     #: See :class:`Marginals`.
     given_data = False
@@ -260,13 +261,13 @@ class SiteMode:
         return None if self.rows is None else self.rows.of(posterior.site, posterior.event_shape[0])
 
     def prior(self, site: str, prior: GaussianProcess) -> GaussianProcess:
-        """The site's prior, its sampled views drawn."""
+        """The site's prior, with its sampled views drawn."""
         if not (self.fixes_views and prior.samples_views):
             return prior
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """Keys of latent sites of rows where they have keys of their own: those of a batch differ between batches."""
+        """Keys of latent sites of rows if they have their own keys: those of a batch differ between batches."""
         if self.rows is None:
             return {}
         key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
@@ -276,7 +277,7 @@ class SiteMode:
         """The distribution from which the site is sampled.
 
         Args:
-            posterior: of the site, with joint draws.
+            posterior: posterior of the site, with joint draws.
             use: how the program and the guide use the site.
         """
         return posterior
@@ -299,14 +300,14 @@ class Pathwise(SiteMode):
 
 @dataclass(eq=False)
 class Marginals(SiteMode):
-    """Marginals where the program allows, else a draw per input, or one joint over the inputs of a row of the data.
+    """Marginals if the program allows them, else a draw per input, or one joint over the inputs of a row of the data.
 
-    That suffices for the moments at each input, and for each datum.
+    That is enough for the moments at each input, and for each datum.
 
     Attributes:
-        value: makes the marginals of a site; :func:`means` where a run asks for their means alone.
-        given_data: whether sites whose law given data is known, at draws of hyperparameters, have it and no draw of
-            ``u``.
+        value: makes the marginals of a site; :func:`means` if a run asks only for means.
+        given_data: whether sites whose law given data is known, at draws of hyperparameters, use this law and not a
+            draw of ``u``.
     """
 
     value: Callable[..., GaussianMarginals] = predicted_marginals
@@ -323,15 +324,15 @@ class Marginals(SiteMode):
 
 @dataclass(eq=False)
 class Bound(Marginals):
-    """:class:`Marginals`, and where a kernel samples views, unbiased estimates of the moments: for training.
+    """:class:`Marginals`; if a kernel samples views, unbiased estimates of the moments: for training.
 
     Attributes:
         tight: whether variances are in their parts, for the tighter bounds. Draws have their full variance.
-        earlier: the factors of data that came before and are gone, by site: the divergences of GP sites include them.
+        earlier: the factors of earlier data that are gone, by site; the divergences of GP sites include them.
 
     Raises:
-        TypeError: if ``tight``, for a kernel that samples views, whose moments are estimates.
-        ValueError: if ``tight``, for a site on a grid, which has no residual, and for sites with one ``q``.
+        TypeError: if ``tight``, for a kernel that samples views, because its moments are estimates.
+        ValueError: if ``tight``, for a site on a grid, which has no residual, and for sites that share one ``q``.
     """
 
     value: Callable[..., GaussianMarginals] = marginals
@@ -367,11 +368,11 @@ class Bound(Marginals):
 
 @dataclass(eq=False)
 class GivenMoments(SiteMode):
-    """Given marginals in place of those of ``q``: a program's terms become functions of a site's mean and variance.
+    """Given marginals in place of those of ``q``: the terms of a program become functions of a site's moments.
 
     Attributes:
-        shift: the mean less the prior's, ``[N]`` or ``[N, D]``, by site.
-        variance: of every entry, of the same shape, by site.
+        shift: the mean minus the prior's mean, ``[N]`` or ``[N, D]``, by site.
+        variance: variance of every entry, of the same shape, by site.
     """
 
     shift: Mapping[str, Float[Array, "N *D"]] = field(kw_only=True)
@@ -390,17 +391,17 @@ class AtPriorMean(SiteMode):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
     Attributes:
-        made: values of ``<site>_inducing``, by site, that initialisers gave before; initialisers of others run on the
-            way.
-        looks_at: a site that has no posterior in this run, which only looks at what its initialiser is to see.
-        seen: a random key, the inputs and the kernel of that site, and values of sites before it, once it has run.
+        made: values of ``<site>_inducing``, by site, from initialisers that ran before; the initialisers of other sites
+            run during this run.
+        looks_at: a site without a posterior in this run, which only looks at the input of its initialiser.
+        seen: a random key, the inputs and the kernel of that site, and values of sites before it, after its run.
     """
 
     made: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     looks_at: str | None = field(default=None, kw_only=True)
     seen: tuple[Any, ...] = ()
     starts = True
-    fixes_views = False  # a mean needs none
+    fixes_views = False  # a mean needs no views
     draws = False
 
     def posterior(self, posterior: InducingPosterior, use: Use) -> InducingPosterior:
@@ -413,8 +414,8 @@ class JointDraw(SiteMode):
     """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export.
 
     Attributes:
-        batch: number of the batch of rows. The draw of ``u`` does not depend on it, that of ``f`` given ``u`` does.
-        of_rows: names of the sites whose rows are those of the batch; others are the same in all batches.
+        batch: number of the batch of rows. The draw of ``f`` given ``u`` depends on it; the draw of ``u`` does not.
+        of_rows: names of the sites whose rows are those of the batch; other sites are the same in all batches.
         parts: names of the addends of GP sites, by site, that are drawn too.
         q: the posteriors of the sites that were drawn, by name.
         addends: the draws of addends, by name.

@@ -11,5 +11,5 @@ from jaxtyping import PRNGKeyArray
 
 def named_key(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
     """The key for one purpose, such as ``"rows"`` or a site's name; equal names give equal keys on every machine."""
-    # A Python number would be converted by a program of its own.
+    # A Python number would need a program of its own to convert it.
     return random.fold_in(key, np.uint32(zlib.crc32(name.encode())))

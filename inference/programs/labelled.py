@@ -15,10 +15,10 @@ from gpzoo._labels import aligned, first_index, places
 
 @dataclass(frozen=True)
 class Labels:
-    """Where the rows of arguments come from: the dimensions of a Dataset, in C order.
+    """Origin of the rows of arguments: the dimensions of a Dataset, in C order.
 
     Attributes:
-        dims: their names and lengths.
+        dims: names and lengths of the dimensions.
         coords: coordinates by name, as xarray takes them.
         columns: coordinates of every row, by name, ``[N]``.
     """
@@ -42,10 +42,10 @@ class Labels:
         return xarray.DataArray(values, self.coords, (*before, *self.dims, *more, *after))
 
     def by_rows(self, name: str, x: Any) -> Any:
-        """A DataArray, or a Series, with these dimensions by row, ``[N, ...]``, by its labels; others as they are.
+        """A DataArray or Series with these dimensions, ordered by row, ``[N, ...]``; others as they are.
 
         Raises:
-            ValueError: for labels that are not those of the rows, by the argument's name.
+            ValueError: for labels that are not those of the rows, naming the argument.
         """
         if hasattr(x, "iloc") and set(x.index.names) == set(self.dims):
             x = x.to_xarray()
@@ -60,7 +60,7 @@ class Labels:
 
 
 def labels_of(program: Callable, args: tuple) -> Labels | None:
-    """The labels of arguments that are one Dataset, or one DataArray of data; ``None`` for any others."""
+    """The labels of arguments that are one Dataset, or one DataArray of data; ``None`` for other arguments."""
     if (data := _dataset(program, args)) is None:
         return None
     import xarray
@@ -74,9 +74,9 @@ def labels_of(program: Callable, args: tuple) -> Labels | None:
 
 
 def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]:
-    """What names every row, ``[N]``: the coordinates of a Dataset, or the labels that put arguments in one order.
+    """Names of every row, ``[N]``: the coordinates of a Dataset, or the labels that put arguments in one order.
 
-    An index that only counts names nothing.
+    An index that only counts rows names nothing.
     """
     if (labels := labels_of(program, args)) is not None:
         return dict(labels.columns)
@@ -91,7 +91,7 @@ def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]
 
 
 def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Mapping[str, Any]) -> Any:
-    """Test data by site, put in the order of the rows of new arguments, and of the columns of an argument of that name.
+    """Test data by site, in the row order of the new arguments, and the column order of an argument of that name.
 
     Raises:
         ValueError: for labels that are not the same.
@@ -109,21 +109,21 @@ def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Map
 def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:
     """Arrays by row in place of one Dataset or DataArray; other arguments as they are.
 
-    An argument of the program takes the variable of its name. The first argument, where there is none, takes the
-    coordinates of all dimensions, ``[N, d]`` in the order of these; else arguments may take coordinates too. Rows are
-    those of all dimensions of the variables that are taken, in C order as the one with most has them, but for a second
-    dimension of the first argument that no other variable has: that of its columns, where there are others or its
-    labels are words. A DataArray is meant so if its name is that of a later argument: else it is an array like any
-    other.
+    An argument of the program takes the variable of its name. If there is no variable for the first argument, it takes
+    the coordinates of all dimensions, ``[N, d]``, in the order of the dimensions; otherwise arguments may take
+    coordinates too. Rows are those of all dimensions of the variables that are taken, in C order as in the variable
+    with the most dimensions. One dimension does not count as rows: a second dimension of the first argument that no
+    other variable has, if there are other variables or its labels are words. It is the dimension of the columns. A
+    DataArray is treated as a Dataset if its name is that of a later argument; else it is an array like any other.
 
     Args:
-        program: for the names of its arguments.
+        program: gives the names of the arguments.
         args: positional arguments.
-        described: the data of a training, whose columns are put in that order.
+        described: the data of a training; columns are put in their order.
 
     Raises:
-        ValueError: for a dimension without a coordinate, coordinates that are no numbers, data that lack a dimension,
-            other arguments beside a Dataset, and columns that are not those of the training, by their names.
+        ValueError: for a dimension without a coordinate, coordinates that are not numbers, data that lack a dimension,
+            other arguments beside a Dataset, and columns whose names are not those of the training.
     """
     orders = _orders(described or {})
     if (labels := labels_of(program, args)) is None:
@@ -159,7 +159,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
 
 def columns_of(program: Callable, args: tuple) -> dict[str, str]:
-    """Names of the columns of a program's arguments, where they have any, as a trained model describes its data."""
+    """Names of the columns of a program's arguments, if they have any, as a trained model describes its data."""
     if (labels := labels_of(program, args)) is not None:
         data, (first, *_) = _dataset(program, args), _names(program)
         own = _dimension_of_columns(data, _names(program))
@@ -170,12 +170,12 @@ def columns_of(program: Callable, args: tuple) -> dict[str, str]:
 
 
 def described_columns(described: Mapping[str, Any]) -> dict[str, str]:
-    """What :func:`columns_of` said, among all that describes data."""
+    """The part of a description of data that comes from :func:`columns_of`."""
     return {name: x for name, x in described.items() if name.startswith("argument ") and name.endswith(" columns")}
 
 
 def columns_of_inputs(program: Callable, described: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The name of a program's first argument, and those of its columns, if they have any."""
+    """The name of a program's first argument, and the names of its columns, if they have any."""
     name = next(iter(_names(program)), "")
     return name, _orders(described).get(name, [])
 
@@ -201,7 +201,7 @@ _SAME = "Pass the same ones."
 
 
 def _in_order(x: Any, order: list[str], name: str) -> Any:
-    """An array with names of columns in the order of the training's; anything else as it is."""
+    """An array with names of columns, in the order of the training; anything else as it is."""
     labels = _columns(x)
     own = list(map(str, labels))
     if not order or not labels or own == order:
@@ -216,7 +216,7 @@ def _names(program: Callable) -> list[str]:
 
 
 def _dataset(program: Callable, args: tuple) -> Any:
-    """A Dataset of the only argument, where it is meant as one, without variables that the program does not take."""
+    """A Dataset from the only argument, if it is meant as one, without variables that the program does not take."""
     of_xarray = [x for x in args if type(x).__module__.partition(".")[0] == "xarray"]
     several = any(hasattr(x, "data_vars") for x in of_xarray) and len(args) > 1
     message = "A Dataset stands for all positional arguments of the program: pass it alone, or data.to_dataframe()."
@@ -226,13 +226,13 @@ def _dataset(program: Callable, args: tuple) -> Any:
     (x,), names = args, _names(program)
     if not hasattr(x, "data_vars"):
         return x.to_dataset() if x.name in names[1:] else None
-    # The variable with all dimensions first, whose order of them is that of the rows.
+    # The variable with the most dimensions first, because the order of its dimensions is that of the rows.
     used = sorted((name for name in names if name in x.data_vars), key=lambda name: -x[name].ndim)
     return x[used] if used else x
 
 
 def _dimension_of_columns(data: Any, names: list[str]) -> Any:
-    """That of the columns of the first argument, ``[row, column]``; ``None`` where rows are of all dimensions."""
+    """The dimension of the first argument's columns, ``[row, column]``; ``None`` if all dimensions are of rows."""
     if names[0] not in data.data_vars or len(data.sizes) != 2 or len(dims := data[names[0]].dims) != 2:
         return None
     others = [data[at].dims for at in data.data_vars if at != names[0]]
@@ -247,7 +247,7 @@ def _labels_of_columns(data: Any, dim: Any) -> list[str]:
 
 
 def _coordinates(data: Any, columns: Any) -> list[Any]:
-    """The names of the coordinates of all dimensions of rows: of the levels where several share one."""
+    """The names of the coordinates of all dimensions of rows; of the levels, if several share one dimension."""
     checks.refuse(not data.sizes, "The Dataset has no dimensions, so that there are no rows.")
     found: list[Any] = []
     for dim in data.sizes:

@@ -1,4 +1,4 @@
-"""Warnings of covariance matrices whose noise, or an addend, a training loses in rounding errors."""
+"""Warnings of covariance matrices whose noise, or an addend, is lost in rounding errors of a training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpzoo.processes.process import GaussianProcess
 def warn_of_rounding(
     model: Callable, guide: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any], seen: Look
 ) -> None:
-    """Warn of float32 at the values that a training starts from: compiled steps cannot.
+    """Warn of float32 at the starting values of a training, because compiled steps cannot warn.
 
     It looks at sums of kernels, and at exact GPs with the default jitter.
 
@@ -29,7 +29,7 @@ def warn_of_rounding(
         guide: its guide, which gives the values of latent sites.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        values: of its parameters, and of the guide's, by name.
+        values: values of its parameters, and of the guide's parameters, by name.
         seen: a look at the program.
     """
     asked = [name for name, site in sampled(seen.trace).items() if _can_be_lost(unmasked(site["fn"]), site)]

@@ -50,7 +50,7 @@ class Look:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the values of sample and deterministic sites, by name."""
+        """Shapes of the values of sample and deterministic sites, by name."""
         return {name: np.shape(value) for name, value in arrays_of(self.trace).items()}
 
 
@@ -70,7 +70,7 @@ def look(
         args: its positional arguments, data included.
         kwargs: its keyword arguments.
         values: known values of parameters and of latent sites that are not GPs, by name.
-        arrays: whether GP sites are arrays, as under MCMC and guides that are no InducingGuide.
+        arrays: whether GP sites are arrays, as under MCMC and guides that are not an InducingGuide.
         refuse_data: whether to refuse data that have no density, as before a training.
 
     Raises:
@@ -123,7 +123,7 @@ def reached(
     """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
 
     Dependence through another named variable does not count. ``added`` takes the names in every sum and difference of
-    two numbers that depend on different ones.
+    two numbers that depend on different variables.
     """
     added = set() if added is None else added
     known: dict[Any, frozenset[str]] = {}
@@ -150,7 +150,7 @@ def reached(
 
 
 def summed(program: Any, named: Iterable[tuple[Any, str]]) -> frozenset[str]:
-    """The names of the variables of a traced program that enter its results in sums of different ones."""
+    """The names of the variables of a traced program that enter its results in sums of different variables."""
     added: set[frozenset[str]] = set()
     program = needed_part(program)
     reached(program, program.outvars, named, added)
@@ -180,9 +180,9 @@ def find_sites(
 ) -> Sites:
     """Find a program's latent sites, and the GP sites that it uses as arrays.
 
-    If a site is drawn for one use, it is an array for all. Draws are independent over inputs in training, but for the
-    inputs of one row of the data where a term of the program, or a row of a later GP site's inputs, depends on several
-    of them. What depends on more is refused.
+    If a site is drawn for one use, it is an array for all uses. Draws are independent over inputs in training. The
+    exception is the inputs of one row of the data, if a term of the program, or a row of a later GP site's inputs,
+    depends on several of them. Dependence on more inputs is refused.
 
     Args:
         seen: a look at the program, on these arguments or on more rows.
@@ -226,7 +226,7 @@ def sites_of(
     if enumerated:
         refuse_enumerated_priors(seen, enumerated)
         if not shapes:
-            parameters_of(summed_out(model, depth), args, kwargs)  # for its refusals
+            parameters_of(summed_out(model, depth), args, kwargs)  # raises if the program is refused
     limits = {name: unmasked(found[name]["fn"]).support for name in latents - processes}
     limits |= {n: s["kwargs"].get("constraint") for n, s in found.items() if s["type"] == "param"}
     limits = {
@@ -240,7 +240,7 @@ def sites_of(
 def refuse_enumerated_priors(seen: Look, enumerated: Collection[str]) -> None:
     """Refuse GP sites, latent or observed, whose prior depends on discrete sites that are summed out.
 
-    All values of these at once would be columns or outputs of one kernel.
+    Such a prior would take all values of these sites at once as columns or outputs of one kernel.
 
     Args:
         seen: a look at the program.
@@ -264,7 +264,7 @@ def names_of(trace: Trace) -> frozenset[str]:
 
 
 def descriptions_of(trace: Trace) -> dict[str, str]:
-    """What sample sites are, in words: their class; of GPs the kernel, its options and its numbers' axes."""
+    """Descriptions of sample sites in words: their class; for GPs, the kernel, its options and its numbers' axes."""
 
     def words(x: Any) -> str:
         if isinstance(x, Fields):
@@ -275,7 +275,7 @@ def descriptions_of(trace: Trace) -> dict[str, str]:
             return words([f"{name}={words(value)}" for name, value in x.items()])
         if isinstance(x, list | tuple):
             return f"[{', '.join(map(words, x))}]"
-        if isinstance(x, Array | np.ndarray):  # how many rows there are may differ between calls
+        if isinstance(x, Array | np.ndarray):  # the number of rows may differ between calls
             return f"array[{', '.join(':' * x.ndim)}]" if x.ndim else "number"
         return str(x) if isinstance(x, int | float | str) else getattr(x, "__name__", type(x).__name__)
 
@@ -297,10 +297,10 @@ def named(program: Callable) -> str:
 
 
 def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], set[str]]:
-    """Names of a program's latent sites, and of its discrete ones that are to be summed out.
+    """Names of a program's latent sites, and of its discrete sites that are to be summed out.
 
     Raises:
-        ValueError: for a program without sites, and a site that can be no latent variable.
+        ValueError: for a program without sites, and a site that cannot be a latent variable.
     """
     message = (
         f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
@@ -363,7 +363,7 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
 def _check_observed(name: str, fn: Any, value: Any) -> None:
     """Refuse data that would broadcast their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``.
 
-    And distributions of NumPyro around marginals.
+    It also refuses NumPyro's distributions around marginals.
     """
     if isinstance(unmasked(fn), Likelihood | GaussianProcess):
         return  # these check their own data

@@ -1,17 +1,17 @@
-"""The order of rows in batches: layouts by shapes, and the check that no row goes by its place or by their number.
+"""Order of rows in batches: layouts by shapes, and the check that no row depends on its place or on their number.
 
-Of rows there are these names. A :class:`Layout` (``rows.py``) is how one site follows the rows of the data, and
-:class:`SiteRows` is that of all sites, which :func:`rows_of_sites` finds here. ``BatchRows`` (``gp_sites.py``) are the
+Rows have these names. A :class:`Layout` (``rows.py``) says how one site follows the rows of the data, and
+:class:`SiteRows`, which :func:`rows_of_sites` finds here, says it of all sites. ``BatchRows`` (``gp_sites.py``) are the
 rows of the data that one run has. ``Look`` (``program.py``) is one abstract run, and ``Sites`` (``sites.py``) is what
-it tells of a program's sites: neither knows of batches.
+it says about a program's sites; neither knows of batches.
 
-Shapes at two numbers of rows tell which sites have rows. They do not tell ``X - X.mean(0)``, ``jnp.arange(len(X))``, a
-sorted column or a draw of the shape of ``X`` by a key of the program's own, which in batches are others than for all
-rows at once. So the program runs on all rows, or on many of them, and on as many of these as a batch has in another
-order. The value of a GP site is a function of its inputs and its mean there, so that it follows the rows. A number that
-differs between the two runs depends on the place of its row, unless another random key changes it too. Rounding is
-measured: a third run changes each number by the smallest amount, and a difference of no more than a few times what that
-makes is rounding.
+Shapes at two numbers of rows tell which sites have rows. They do not reveal ``X - X.mean(0)``, ``jnp.arange(len(X))``,
+a sorted column, or a draw of the shape of ``X`` by a key of the program's own: in batches, these differ from their
+values for all rows at once. So the program runs on all rows, or on many of them, and on as many of these as a batch
+has, in another order. The value of a GP site is a function of its inputs and its mean there, so that it follows the
+rows. A number that differs between the two runs depends on the place of its row, unless another random key changes it
+too. Rounding is measured: a third run changes each number by the smallest amount. A difference of no more than a few
+times the effect of this change counts as rounding.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from gpzoo.processes.process import GaussianProcess
 #: Most numbers in the arguments of the larger run, unless a batch has more.
 _MOST = 2**17
 
-#: Changes are rounding up to so many times what the smallest change in the run's numbers makes: products over many
-#: columns round each of their sums.
+#: Changes count as rounding up to this many times the effect of the smallest change in the run's numbers, because
+#: products over many columns round each of their sums.
 _ROUNDING = 16
 
 
@@ -54,10 +54,10 @@ def rows_of_sites(
 
     Args:
         model: the program.
-        args: positional arguments at all rows; with as many rows, they have one for each datum.
+        args: positional arguments at all rows; if they have the same number of rows, they have one for each datum.
         kwargs: keyword arguments.
-        values: of sites and parameters, where some are given.
-        batch_size: rows of a batch; with all rows (``None``) their order alone changes.
+        values: values of sites and parameters, if some are given.
+        batch_size: rows of a batch; with all rows (``None``), only their order changes.
     """
     with jax.ensure_compile_time_eval():
         given = concrete((args, dict(kwargs), dict(values or {})))
@@ -71,14 +71,14 @@ def rows_of_sites(
 def refuse_in_minibatches(
     model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any], *, order_alone: bool
 ) -> None:
-    """Refuse a program in which a row of a minibatch goes by its place among the others, or by their number.
+    """Refuse a program in which a row of a minibatch depends on its place among the others, or on their number.
 
     Args:
         model: the program.
-        args: positional arguments, those of a minibatch.
+        args: positional arguments of a minibatch.
         kwargs: keyword arguments.
-        values: of parameters and mutable state.
-        order_alone: whether the number of rows may matter, and what the others are, as in batch norm.
+        values: values of parameters and mutable state.
+        order_alone: whether the number of rows, and the other rows, may matter, as in batch norm.
 
     Raises:
         ValueError: naming the site.
@@ -89,7 +89,7 @@ def refuse_in_minibatches(
         with jax.ensure_compile_time_eval():
             given = concrete((args, dict(kwargs), dict(values)))
             reasons = _compared(model, given[0], given[1], given[2], count - (not order_alone)).reasons()
-    except (TypeError, ValueError):  # a program of one number of rows, such as a plate of a fixed size
+    except (TypeError, ValueError):  # a program for one number of rows, such as a plate of a fixed size
         return
     for name, reason in reasons.items():
         raise ValueError(
@@ -102,8 +102,8 @@ class _Numbers(NamedTuple):
     """The numbers of a run.
 
     Attributes:
-        laws: those that the law of a site is made of, or its value, by name of the site and by what they are.
-        values: of sites, by name.
+        laws: numbers that make up the law of a site, or its value, by name of the site and of the number.
+        values: values of sites, by name.
     """
 
     laws: dict[str, dict[str, Array]]
@@ -112,19 +112,19 @@ class _Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class _Compared:
-    """Runs on rows of the data, and on some of these in another order.
+    """Runs on rows of the data, and on some of these rows in another order.
 
     Attributes:
         whole: numbers of the first run.
-        part: of the second one.
-        again: of the second one with other random keys.
-        nearly: of the second one with the smallest change in all that it is given.
+        part: numbers of the second run.
+        again: numbers of the second run with other random keys.
+        nearly: numbers of the second run with the smallest change in everything that it is given.
         size: the number of rows of the first run.
-        few: the places in the first run of the rows of the second one.
+        few: the places in the first run of the rows of the second run.
         count: number of all rows.
         at_other: shapes at another number of rows.
-        other: that number; 0 if the program runs on no other.
-        why: it does not.
+        other: that number; 0 if the program runs on no other number.
+        why: the reason if it does not.
     """
 
     whole: _Numbers
@@ -139,7 +139,7 @@ class _Compared:
     why: str
 
     def reasons(self) -> dict[str, str]:
-        """Why sites change with the place or the number of the rows, and those after them, by name."""
+        """Why sites change with the place or the number of the rows, and the sites after them, by name."""
         found: dict[str, str] = {}
         for site, laws in self.part.laws.items():
             for what in laws:
@@ -170,12 +170,12 @@ class _Compared:
         return SiteRows(layouts, untold, sizes, self.count, one_per_row)
 
     def _stays(self, site: str, what: str) -> bool:
-        """Whether numbers are the same for another random key."""
+        """Whether numbers stay the same with another random key."""
         part, again, nearly = (x.laws[site][what] for x in (self.part, self.again, self.nearly))
         return _same(again, part, nearly)
 
     def _follows(self, site: str, what: str, ways: tuple[bool, ...] = (False, True)) -> bool:
-        """Whether numbers go with the rows: next to each other (``False``), or as far apart as there are rows."""
+        """Whether numbers follow the rows: next to each other (``False``), or as far apart as there are rows."""
         whole, part, nearly, other = (x.laws[site][what] for x in (self.whole, self.part, self.nearly, self.at_other))
         taken = (_at_rows(whole, other.shape, self.other, self.few, self.size, way) for way in ways)
         return any(_same(x, part, nearly) for x in taken)
@@ -188,7 +188,7 @@ def _compared(
     if batch_size < count:
         try:
             return _compare(model, args, kwargs, given, batch_size)
-        except Exception as error:  # a program of one number of rows, such as a plate of a fixed size
+        except Exception as error:  # a program for one number of rows, such as a plate of a fixed size
             if (in_order := _compare(model, args, kwargs, given, count)).why:
                 return in_order
             raise error
@@ -203,19 +203,19 @@ def _compare(model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[s
     step = 1 if ordered else batch_size
     size = min(count, max(most // step, 1) * step)
     some = np.arange(size)
-    # From everywhere: what goes by place may be the same at all of the first rows, such as an array of sorted groups.
+    # Rows from everywhere, because numbers that depend on the place may agree at all first rows, as in sorted groups.
     few = np.linspace(size - 1, 0, batch_size if batch_size < size else min(size, 3)).astype(int)
     if ordered:
         few = np.random.default_rng(0).permutation(size)
     at = lambda of: jax.tree.map(lambda x: np.asarray(x)[of], args)  # noqa: E731
-    # Of one type in all runs, each of which would be traced anew.
+    # One type in all runs, because each would otherwise be traced anew.
     given = jax.tree.map(lambda x: np.asarray(x) if jnp.issubdtype(jnp.result_type(x), jnp.number) else x, given)
     whole = numbers(at(some), given, some, random.key(0))
     part = numbers(at(few), given, few, random.key(0))
     again = numbers(at(few), jax.tree.map(_another_key, given), few, random.key(1))
     nearly = numbers(*jax.tree.map(_nearly, (at(few), given)), few, random.key(0))
     at_other, other, why = part, len(few), ""
-    if ordered:  # which axes are rows, another number of them tells
+    if ordered:  # another number of rows tells which axes are rows
         other = size - 1 or 2
         try:
             at_other = _shapes(numbers, at(np.arange(other) % size), given, np.arange(other))
@@ -228,10 +228,10 @@ def _compare(model: Callable, args: tuple, kwargs: dict[str, Any], given: dict[s
 def _numbers(
     model: Callable, kwargs: dict[str, Any], args: tuple, given: dict[str, Any], rows: Array, key: Array
 ) -> _Numbers:
-    # A copy: networks write their state into the dictionary that they are handed.
+    # A copy, because networks write their state into the dictionary that they get.
     given = jax.tree.map(lambda x: x, given)
     trace = run(key, args, kwargs, model=model, values=lambda site: _value(given, rows, site), complete=False).model
-    # Ordered, since JAX would sort the names of a dict.
+    # Ordered, because JAX would sort the names of a dict.
     laws = OrderedDict((name, OrderedDict(_laws_of(site))) for name, site in trace.items())
     return _Numbers(cast(Any, laws), cast(Any, arrays_of(trace)))
 
@@ -246,9 +246,9 @@ def _shapes(numbers: Callable, args: tuple, given: dict[str, Any], rows: np.ndar
 
 
 def _value(given: Mapping[str, Any], rows: Array, site: dict[str, Any]) -> Any:
-    """A value that follows the rows: of a GP site a function of its inputs, of others one number for all rows.
+    """A value that follows the rows: for a GP site, a function of its inputs; for others, one number for all rows.
 
-    Given values have the ``rows`` of the run where they have all of them.
+    Given values with all rows are cut to the ``rows`` of the run.
     """
     if site["type"] != "sample":
         return given_value(given, site)
@@ -272,7 +272,7 @@ def _value(given: Mapping[str, Any], rows: Array, site: dict[str, Any]) -> Any:
 
 
 def _laws_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
-    """The numbers that a site's law is made of, or its value, and what they are, numbered."""
+    """The numbers that make up a site's law, or its value, each with a numbered name."""
     if site["type"] == "deterministic":
         found = [("the value", site["value"])]
     elif site["type"] != "sample" or site["infer"].get("is_auxiliary"):
@@ -291,14 +291,14 @@ def _laws_of(site: dict[str, Any]) -> Iterator[tuple[str, Array]]:
 def _at_rows(
     x: Array, other: tuple[int, ...], fewer: int, few: np.ndarray, size: int, strided: bool
 ) -> np.ndarray | None:
-    """The rows ``few`` of ``size`` along every axis that differs from ``other``; ``None`` if none are there.
+    """The rows ``few`` of ``size`` along every axis that differs from ``other``; ``None`` if there are no such rows.
 
     Args:
-        x: at all rows.
+        x: array at all rows.
         other: its shape at ``fewer`` rows.
         fewer: see ``other``.
         few: numbers of rows.
-        size: of all rows.
+        size: number of all rows.
         strided: see :class:`Layout`.
     """
     found = np.asarray(x)
@@ -314,14 +314,14 @@ def _at_rows(
 
 
 def _another_key(x: Any) -> Any:
-    """Other random keys, such as those that a network has for its dropout; anything else as it is."""
+    """Other random keys, such as a network's key for dropout; anything else as it is."""
     if not jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
         return x
     return jax.vmap(lambda key: random.fold_in(key, 1))(x.reshape(-1)).reshape(x.shape)
 
 
 def _nearly(x: Any) -> Any:
-    """Numbers changed by a few times their precision, up and down: less may round away."""
+    """Numbers changed by a few times their precision, up and down, because less may round away."""
     if not isinstance(x, np.ndarray) or not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     signs = np.random.default_rng(0).choice([-1, 1], np.shape(x))
@@ -337,6 +337,6 @@ def _same(x: Any, y: Any, nearly: Any) -> bool:
         return np.array_equal(x, y)
     finite = np.isfinite(y) & np.isfinite(nearly)
     rounding = np.where(finite, np.abs(nearly - y) + np.finfo(x.dtype).eps * np.abs(y), 0)
-    # A large column does not hide what goes by place in a small one.
+    # A large column must not hide numbers of a small column that depend on the place.
     column = rounding.max(axis=tuple(range(max(x.ndim - 1, 1)))[: x.ndim], initial=0)
     return np.allclose(x, y, rtol=0, atol=_ROUNDING * column, equal_nan=True)

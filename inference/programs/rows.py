@@ -17,7 +17,7 @@ class Layout(NamedTuple):
     """The rows of a site for each row of the data.
 
     Attributes:
-        count: how many.
+        count: how many rows of the site.
         strided: whether they are as far apart as there are rows of data, as after ``concatenate``; else they follow
             each other.
     """
@@ -26,7 +26,7 @@ class Layout(NamedTuple):
     strided: bool = False
 
     def rows(self, of: Integer[Array | np.ndarray, " N"], num_rows: Any) -> Any:
-        """Numbers of the site's rows, in their order, of some of ``num_rows`` rows of data."""
+        """Numbers of the site's rows, in their order, for some of ``num_rows`` rows of data."""
         each = np.arange(self.count, dtype=of.dtype)
         if self.strided:
             return (each[:, None] * num_rows + of).reshape(-1)
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
         return other is not None and other.count == self.count and (num_rows == 1 or other.strided == self.strided)
 
     def by_row(self, x: Array, axis: int = 0, back: bool = False) -> Array:
-        """``x`` with the site's rows along ``axis``, those of one row of the data after the other; or ``back``."""
+        """``x`` with the site's rows along ``axis`` ordered by row of the data; the inverse with ``back``."""
         if not self.strided:
             return x
         size = x.shape[axis]
@@ -51,10 +51,10 @@ class SiteRows:
     """How the sites of a program follow the rows of its data.
 
     Attributes:
-        layouts: of the sites whose rows are those of the data, by name.
+        layouts: layouts of the sites whose rows follow those of the data, by name.
         untold: why the rows of a site cannot be told from those of the data, by name.
         sizes: lengths of the first axes of sites at all rows of the data, by name.
-        count: number of rows of the data; 0 where arguments have different ones.
+        count: number of rows of the data; 0 if arguments have different ones.
         one_per_row: names of the sites with one row for each row of the data, in its order, in batches or not.
     """
 
@@ -68,7 +68,7 @@ class SiteRows:
         """Refuse batches of sites whose rows cannot be told from those of the data.
 
         Raises:
-            ValueError: naming the first of the program.
+            ValueError: naming the first such site of the program.
         """
         names = frozenset(names)
         for name, reason in self.untold.items():
@@ -83,7 +83,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def rows_by_shape(at_all: Shapes, count: int, at_other: Shapes, other: int) -> SiteRows:
-    """How sites follow the rows, as the shapes of their values at two numbers of rows tell.
+    """How sites follow the rows, from the shapes of their values at two numbers of rows.
 
     Args:
         at_all: shapes by site, at ``count`` rows.
@@ -108,6 +108,6 @@ def rows_by_shape(at_all: Shapes, count: int, at_other: Shapes, other: int) -> S
 
 
 def number_of_rows(args: tuple) -> int:
-    """What all arrays have in common as their first axis; 0 if nothing."""
+    """The length of the first axis that all arrays share; 0 if they share none."""
     rows = {np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(args)}
     return rows.pop() if len(rows) == 1 else 0

@@ -61,8 +61,8 @@ def run(
 ) -> Runs:
     """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
 
-    Values are handed over in new containers, and mutable state is recorded as it is before the run, because networks
-    write their new state into the dictionary that they are given.
+    Values are passed in new containers, and mutable state is recorded as it is before the run, because networks write
+    their new state into the dictionary that they get.
 
     Args:
         key: random key, split between guide and program as in NumPyro's objectives.
@@ -70,9 +70,9 @@ def run(
         kwargs: keyword arguments of both.
         guide: an :class:`~gpzoo.inference.InducingGuide`, or any NumPyro guide.
         model: the program.
-        values: values of parameters, mutable state and latent sites by name, in which unknown names are ignored; or a
+        values: values of parameters, mutable state and latent sites by name, of which unknown names are ignored; or a
             function from a site's message to its value or ``None``.
-        mode: the values that the guide's GP sites have; joint draws if ``None``.
+        mode: the values of the guide's GP sites; joint draws if ``None``.
         complete: whether every parameter must have a value.
 
     Raises:
@@ -102,16 +102,16 @@ def run(
 
 @contextmanager
 def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
-    """Errors of JAX and NumPyro that a program in their ways can end in, with the way out.
+    """Raise typical errors of JAX and NumPyro in a program again, with the way out.
 
     Args:
-        sites: those so far, plates among them.
+        sites: the sites so far, plates among them.
         args: positional arguments of the program.
     """
     try:
         yield
     except ValueError as error:
-        # JAX's primitives refuse marginals before they ask these for an array, and speak of the protocol.
+        # JAX's primitives refuse marginals before they ask these for an array, and their message is about the protocol.
         if "Triggering __jax_array__()" in str(error):
             raise TypeError(
                 "The program gives marginals of a GP site to a function of jax.lax, or takes them as an index. To "
@@ -133,7 +133,8 @@ def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
 def compiled_once(function: Callable[[], Any]) -> Any:
     """``function()`` as one compiled program, whose arguments are the arrays that the function closes over.
 
-    Otherwise each operation would be compiled separately. Every call compiles anew: use it for functions called once.
+    Otherwise each operation would be compiled separately. Every call compiles anew, so use it for functions that are
+    called once.
     """
     traced, shapes = jax.make_jaxpr(function, return_shape=True)()
     leaves = jax.jit(partial(eval_jaxpr, traced.jaxpr))(traced.consts)
@@ -208,11 +209,11 @@ def data_of(trace: Trace) -> Trace:
 
 
 def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Trace:
-    """The sites with data of their own: no factor and no GP, whose densities have no terms for each datum.
+    """The sites with their own data, without factors and GPs, whose densities have no term for each datum.
 
     Args:
-        trace: of a program.
-        latents: names of its latent sites; all others then count, whether they are given their data or not.
+        trace: trace of a program.
+        latents: names of its latent sites; all other sites then count, with or without data.
     """
     found: Trace = {}
     for name, site in sampled(trace).items():
@@ -224,7 +225,7 @@ def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Tra
 
 
 def parts_of_plates(trace: Trace) -> dict[str, tuple[int, int]]:
-    """The sizes of subsampled plates, of all rows and of those that the run has, by name."""
+    """The sizes of subsampled plates, for all rows and for the rows of the run, by name."""
     found = {}
     for name, site in of_types(trace, "plate").items():
         size, taken = site["args"]
@@ -288,7 +289,7 @@ def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:
 
 
 def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
-    """Which data of a site count, neither masked nor missing, of the shape of its log density."""
+    """Which data of a site count (neither masked nor missing), in the shape of its log density."""
     found = jnp.ones(jax.eval_shape(fn.log_prob, value).shape, bool)
     while isinstance(fn, MaskedDistribution):
         found, fn = found & mask_of(fn), fn.base_dist
@@ -297,14 +298,14 @@ def observed(fn: Any, value: Any) -> Bool[Array, "..."]:
 
 
 def refuse_mapped(site: Mapping[str, Any]) -> None:
-    """Refuse a site whose distribution ``jax.vmap`` made, see :class:`gpzoo._pytree.KnowsRanks`."""
+    """Refuse a site whose distribution ``jax.vmap`` made; see :class:`gpzoo._pytree.KnowsRanks`."""
     fn = unmasked(site["fn"]) if site["type"] == "sample" else None
     if isinstance(fn, KnowsRanks):
         fn.refuse_mapped(site["name"])
 
 
 def entries_of(fn: Any, value: Any) -> Any:
-    """A site's data, with NaN for the entries that :meth:`Likelihood.mask` leaves out of a row by themselves."""
+    """A site's data, with NaN for single entries of a row that :meth:`Likelihood.mask` leaves out."""
     while isinstance(fn, MaskedDistribution):
         entries: Any = getattr(fn, "entries", None)
         if entries is not None and jnp.issubdtype(jnp.result_type(value), jnp.floating):

@@ -27,10 +27,11 @@ class Sites:
             not depend on other values.
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
-        within: which inputs are those of a row, for drawn GP sites that are needed at several of these together.
-        coupled: groups of GP sites whose inducing variables have one ``q``, each in the order of the program.
-        together: names of those among them of which all outputs have one ``q``, and not each its own.
-        descriptions: of sample sites, by name, see :func:`~gpzoo.inference.programs.program.descriptions_of`.
+        within: which inputs belong to one row, for drawn GP sites that are needed at several of these together.
+        coupled: groups of GP sites whose inducing variables share one ``q``, each in the order of the program.
+        together: names of the coupled sites all of whose outputs share one ``q``, and do not have one each.
+        descriptions: descriptions of sample sites, by name, see
+            :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """
 
     latents: frozenset[str]
@@ -48,9 +49,9 @@ class Sites:
     together: frozenset[str] = frozenset()
 
     def group_of(self, site: str) -> tuple[str, ...]:
-        """The GP sites that share one ``q`` with this one, itself among them; none where it has its own."""
+        """The GP sites that share one ``q`` with this one, itself among them; none if it has its own ``q``."""
         return next((group for group in self.coupled if site in group), ())
 
     def drawn_as(self, site: str) -> Layout | None:
-        """Which inputs of a GP site are drawn together where it is drawn; ``None`` where it has marginals."""
+        """Which inputs of a GP site are drawn together if it is drawn; ``None`` if it has marginals."""
         return self.within.get(site, Layout()) if site in self.drawn else None

@@ -25,14 +25,14 @@ def unit_value(
     estimated: bool = True,
     mean: Array | float = 0.0,
 ) -> Any:
-    """Marginals of variance one, or numbers where the site is always drawn.
+    """Marginals of variance one, or numbers if the site is always drawn.
 
     Args:
-        name: of the GP site.
+        name: name of the GP site.
         fn: its prior.
-        log: takes the sites that are drawn.
-        estimated: whether moments are estimated where the kernel samples views.
-        mean: of all rows.
+        log: records the sites that are drawn.
+        estimated: whether moments are estimated if the kernel samples views.
+        mean: mean at all rows.
     """
     means = jnp.full(fn.event_shape, mean, fn.X.dtype)
     ones, sites = jnp.ones_like(means), frozenset({name})
@@ -64,12 +64,12 @@ def run_with(
 
 
 def run_of_marginals(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Trace:
-    """The sites of a program with unit marginals at latent GP sites, and parameters as they start."""
+    """The sites of a program with unit marginals at latent GP sites, and parameters at their start."""
     return run_with(unit_value, model, args, dict(kwargs)).model
 
 
 def arrays_of(trace: Trace) -> dict[str, Array | np.ndarray]:
-    """The arrays that sites have for values, by name; of marginals their means."""
+    """The arrays that are values of sites, by name; for marginals, their means."""
     found = {}
     for name, site in trace.items():
         value = site["value"].loc if isinstance(site["value"], GaussianMarginals) else site["value"]
@@ -79,14 +79,14 @@ def arrays_of(trace: Trace) -> dict[str, Array | np.ndarray]:
 
 
 def parts_of(fn: GaussianProcess) -> dict[str, Any]:
-    """The arrays that a GP site's prior is made of, by name."""
+    """The arrays that make up a GP site's prior, by name."""
     parts = {"inputs": fn.rows_of_inputs, "mean": fn.loc}
     parts |= {f"kernel {i}": leaf for i, leaf in enumerate(jax.tree.leaves(fn.kernel))}
     return {part: value for part, value in parts.items() if value is not None}
 
 
 def concrete(arguments: Any) -> Any:
-    """Arguments with numbers in place of tracers: no two arrays alike, and masks that leave nothing out."""
+    """Arguments with numbers in place of tracers: no two arrays are alike, and masks leave nothing out."""
     rng = np.random.default_rng(0)
 
     def known(x: Any) -> Any:
@@ -96,7 +96,7 @@ def concrete(arguments: Any) -> Any:
             return np.ones(x.shape, bool)
         if jnp.issubdtype(x.dtype, jnp.floating):
             return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
-        # Labels, and places in tables, of which there are two at least.
+        # Labels and places in tables, of which there are at least two.
         return rng.integers(0, 2, x.shape).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x
 
     return jax.tree.map(known, arguments)

@@ -19,9 +19,9 @@ class Picture:
 
     Attributes:
         title: heading of the picture.
-        words: what it shows, a sentence.
+        words: a sentence that says what it shows.
         data: address of the picture, ``data:...``.
-        alt: what someone reads who does not see it.
+        alt: text for readers who do not see it.
         tables: the numbers in it.
     """
 
@@ -47,23 +47,23 @@ class Folded:
     tables: tuple[Section, ...]
 
 
-#: What a part consists of; a text is a paragraph.
+#: Contents of a part; a text is a paragraph.
 Block = str | Section | Picture | Code | Folded | tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a report under a heading of its own."""
+    """A part of a report under its own heading."""
 
     title: str
     blocks: Sequence[Block]
 
 
 def page(title: str, subtitle: str, parts: Iterable[Part]) -> str:
-    """A report as HTML, with a list of its parts; texts may hold any characters, which are shown and never obeyed.
+    """A report as HTML, with a list of its parts; texts may hold any characters, which are shown and never executed.
 
     Args:
-        title: of the report.
+        title: title of the report.
         subtitle: a line below the title.
         parts: its parts, in order.
 

@@ -1,4 +1,4 @@
-"""Pictures for a report, with what they show in numbers and in words."""
+"""Pictures for a report, with their contents in numbers and in words."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.plots._axes import Image, Series, drawn_in
 from gpzoo.inference.reports.document import Picture
 
-#: Points of a series that its table has, evenly spaced along it, and those of an image in each direction.
+#: Number of points of a series in its table, evenly spaced along it, and of an image in each direction.
 _POINTS, _PLACES = 9, 3
 
-#: Images up to so many rows and columns have all their numbers in a table.
+#: Images up to this many rows and columns have all their numbers in a table.
 _WHOLE = 16
 
-#: Points beyond which a series is drawn in pixels: as curves it would fill megabytes.
+#: Points beyond which a series is drawn in pixels, because as curves it would fill megabytes.
 _DENSE = 3000
 
-#: Pixels per inch where there are pixels.
+#: Pixels per inch, for drawings in pixels.
 _DPI = 150
 
 
@@ -32,7 +32,7 @@ def picture(title: str, words: str, axes: Any) -> Picture:
 
     Args:
         title: heading of the picture.
-        words: what it shows, a sentence.
+        words: a sentence that says what it shows.
         axes: what a function of :mod:`gpzoo.inference.plots` returns, one axes or several of one figure.
     """
     panels: list[Any] = list(np.ravel(np.asarray(axes, object)))
@@ -66,14 +66,14 @@ def address(content: bytes, kind: str) -> str:
     """The content itself as an address that a page can show, ``data:...``.
 
     Args:
-        content: of a file.
+        content: content of a file.
         kind: its media type, such as ``"image/png"``.
     """
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _described(ax: Any) -> str:
-    """The axes and what lies between them."""
+    """A description of the axes and of what is drawn in them."""
     names, images = ax.get_legend_handles_labels()[1], len(ax.images)
     parts = [" against ".join(filter(None, _labels(ax)[::-1]))]
     parts += [f"shown: {', '.join(names)}"] if names else []
@@ -86,7 +86,7 @@ def _labels(ax: Any) -> tuple[str, str]:
 
 
 def _table(title: str, ax: Any) -> Section:
-    """The numbers in axes: an image of few pixels whole, several images a row each, else points of every series."""
+    """The numbers in axes: a small image whole, several images with one row each, else points of every series."""
     x, y = _labels(ax)
     x, y = x or "x", y or "y"
     name = title if y in (title, "y") else ax.get_title() or y
@@ -113,7 +113,7 @@ def _table(title: str, ax: Any) -> Section:
 
 
 def _of_series(series: Series) -> Iterator[tuple[Any, ...]]:
-    """Its points: of positions on an axis few, of names all."""
+    """Points of a series: a few of the positions on an axis, but all names."""
     named = len(series.x) and isinstance(series.x[0], str)
     for i in range(len(series.x)) if named else _some(len(series.x), _POINTS):
         if series.y is None or np.ndim(series.y) == 1:
@@ -128,12 +128,12 @@ def _plain(entry: Any) -> str | float:
 
 
 def _some(n: int, most: int) -> list[int]:
-    """Evenly spaced indices, the first and the last among them."""
+    """Evenly spaced indices, with the first and the last."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int)).tolist()
 
 
 def _of_field(image: Image) -> Iterator[tuple[Any, ...]]:
-    """Numbers of an image at nine places; colours of classes are none."""
+    """Numbers of an image at nine places; colours of classes have no numbers."""
     if image.values.ndim != 2:
         return
     (H, W), (left, right, *ends) = image.values.shape, image.extent

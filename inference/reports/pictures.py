@@ -1,4 +1,4 @@
-"""Pictures that fit a model: each function of ``plots`` is called, and says why where its picture does not fit."""
+"""Pictures that fit a model: each function of ``plots`` is called, and a picture that does not fit says why."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpzoo.inference.reports.drawn import picture
 #: What the picture of the bound shows.
 BOUND = "The evidence lower bound at every step of the training."
 
-#: Rows between which the covariance by class is drawn: of vectors, and of images, which take longer.
+#: Numbers of rows for the covariance by class: of vectors, and of images, which take longer.
 _ROWS, _ROWS_OF_IMAGES = 120, 30
 
 #: What each picture shows.
@@ -49,14 +49,14 @@ _WORDS = {
 def pictures_of(
     key: Array, trained: Trained, subject: BoundModel, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> tuple[list[Picture], tuple[Section, ...]]:
-    """The pictures that fit, and for each other one why it does not.
+    """The pictures that fit, and for each other picture the reason why it does not.
 
     Args:
-        key: of draws.
+        key: key of draws.
         trained: the model.
         subject: the model at its arguments.
         seen: a look at the program there.
-        arrays: of a diagnosis.
+        arrays: arrays of a diagnosis.
     """
     drawn, left_out = [], []
     for kind, of, draw in _candidates(key, trained, subject, seen, arrays):
@@ -64,7 +64,7 @@ def pictures_of(
         try:
             drawn.append(picture(title, _WORDS[kind], draw()))
         except ValueError as error:
-            # A computation that failed is no picture that does not fit.
+            # A failed computation is not a picture that does not fit.
             if type(error) is not ValueError:
                 raise
             left_out.append((title, str(error)))
@@ -74,7 +74,7 @@ def pictures_of(
 def _candidates(
     key: Array, trained: Trained, subject: BoundModel, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """The kind of each picture, the site it is of where there are several, and how it is drawn."""
+    """The kind of each picture, its site if there are several, and the function that draws it."""
     args, options, sites = subject.args, {"model_kwargs": subject.kwargs}, subject.guide.sites
     outer = [name for name in seen.trace if name in sites.processes - sites.inner]
     images = max(map(np.ndim, jax.tree.leaves(args))) > 2
@@ -102,7 +102,7 @@ def _candidates(
 
 
 def _of_outcomes(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Pictures of the data among their predictions."""
+    """Pictures of the data together with their predictions."""
     for name, values in arrays.items():
         site, _, what = name.rpartition("_")
         if what == "probs" and f"{site}_labels" in arrays:

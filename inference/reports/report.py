@@ -1,4 +1,4 @@
-"""Report on a trained model: what it is and whether to believe it, in one file, for oneself and for others."""
+"""Report on a trained model: what it is and whether to believe it, in one file for yourself and for others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpzoo.inference.reports.document import Block, Code, Folded, Part, page
 from gpzoo.inference.reports.pictures import pictures_of, rows_in
 from gpzoo.inference.reports.program import parameters_of, sites_of
 
-#: Libraries whose versions are told.
+#: Libraries whose versions the report states.
 _LIBRARIES = ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")
 
 
@@ -42,9 +42,9 @@ def report(
     train_args: tuple[Argument, ...] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write what a trained model is, and what it says of data, best held out, as one HTML file.
+    """Write one HTML file about a trained model, and what it says of data, best held-out data.
 
-    The file needs no network, no server and no script: findings in words, the program with its sites and priors, its
+    The file needs no network, server or script. It has findings in words, the program with its sites and priors, its
     parameters, the bound by site, pictures that fit the model with their numbers, versions, and how to make it again.
 
     Example:
@@ -63,7 +63,7 @@ def report(
         rng_key: key of the draws.
         trained: the model.
         *args: the program's positional arguments, data included.
-        path: of the file.
+        path: path of the file.
         train_args: see :func:`~gpzoo.inference.diagnosis.diagnose.diagnose`.
         model_kwargs: the program's keyword arguments, by name.
 
@@ -72,10 +72,10 @@ def report(
 
     Raises:
         MissingExtraError: without matplotlib or jinja2.
-        TypeError: for data that are no real numbers, or an ``rng_key`` that is no key.
+        TypeError: for data that are not real numbers, or an ``rng_key`` that is not a key.
         ValueError: for no data, data that are not finite, or parameters that are missing or of another shape.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
-        OSError: if the file cannot be written, or ``path`` is no regular file or link to one.
+        OSError: if the file cannot be written, or ``path`` is not a regular file or a link to one.
     """
     files.target(path := files.checked_path("path", path, "a file"))
     if not args:
@@ -89,7 +89,7 @@ def report(
 
 
 def subtitle(args: tuple) -> str:
-    """What numbers of a report are of."""
+    """A description of the data that the numbers of a report are about."""
     return f"{rows_in(args):,} rows of data were looked at. Every number is of these rows unless it says otherwise."
 
 
@@ -108,8 +108,8 @@ def parts(
         rng_key: key of the draws.
         trained: the model.
         args: the program's positional arguments, data included.
-        model_kwargs: its keyword arguments, by name.
-        train_args: the positional arguments of training, where ``args`` are others.
+        model_kwargs: the program's keyword arguments, by name.
+        train_args: the positional arguments of training, if ``args`` are others.
         again: a command that makes the same model; lines of Python if ``None``.
     """
     rng_key = checks.rng_key(rng_key)
@@ -159,7 +159,7 @@ def environment(trained: Trained) -> Section:
 
 
 def data_of_training(trained: Trained) -> list[Block]:
-    """What is recorded of the data of the training."""
+    """What is recorded about the training data."""
     rows = tuple((str(name), str(value)) for name, value in trained.data.items())
     if not rows:
         return ["What the model was trained on was not recorded."]

@@ -1,4 +1,4 @@
-"""Placement of a training's arrays: on JAX's own device, or over a mesh, rows of minibatches split, all else whole."""
+"""Placement of a training's arrays: on JAX's own device, or over a mesh that splits minibatches."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpzoo.inference.programs import files
 class Placement:
     """Puts arrays where a training wants them; without a mesh, where JAX puts any array.
 
-    Under a mesh XLA splits the compiled step by its rows: every device evaluates the program on its part of the
+    Under a mesh, XLA splits the compiled step by its rows. Every device evaluates the program on its part of the
     minibatch, and gradients are summed over devices where rows meet parameters.
 
     Args:
         mesh: devices, on one axis of any name; ``None`` for JAX's own device.
 
     Attributes:
-        number: of devices.
+        number: number of devices.
         first: whether this process is the one that writes and prints.
 
     Raises:
         TypeError: for anything but a mesh.
-        ValueError: for several axes, or devices of other processes only.
+        ValueError: for several axes, or only devices of other processes.
     """
 
     def __init__(self, mesh: Mesh | None) -> None:
@@ -64,7 +64,7 @@ class Placement:
         return nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def put_whole(self, tree: Any) -> Any:
-        """Arrays, the same in every process, whole on every device."""
+        """Arrays that are the same in every process, whole on every device."""
         return tree if self.mesh is None else jax.tree.map(self._whole, tree)
 
     def _whole(self, x: Any) -> Array:
@@ -110,7 +110,7 @@ class Placement:
         return tuple(np.max(process_allgather(np.array(numbers, np.float32)), axis=0).tolist())
 
     def same(self, *said: Any) -> bool:
-        """Whether every process says the same, in words and numbers."""
+        """Whether every process has the same words and numbers."""
         digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).digest()[:16]
         words = np.frombuffer(digest, np.uint16).tolist()
         both = *words, *(-x for x in words)

@@ -25,7 +25,7 @@ def progress_bar(wanted: bool | str, total: int, done: int) -> Iterator[Callable
     """A line with the training's name, and a bar with the mean ELBO of the last hundred steps and steps per second.
 
     Args:
-        wanted: whether to show them; a string is the training's name.
+        wanted: whether to show the bar; a string is the training's name.
         total: total number of steps.
         done: number of earlier steps.
 
@@ -41,7 +41,7 @@ def progress_bar(wanted: bool | str, total: int, done: int) -> Iterator[Callable
         return
     resumed = f", resumed at step {done:,}" if done else ""
     print(f"Training{name} on {on_device()}{resumed}; its evidence lower bound (ELBO) should rise.")
-    # A file of a long training is not filled with bars.
+    # A log file of a long training is not filled with bars.
     seconds = 0.1 if sys.stdout.isatty() or "ipykernel" in sys.modules else 10
     with tqdm(total=total, initial=done, unit=" steps", file=sys.stdout, mininterval=seconds) as shown:
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM stop a training after the current chunk."""
+"""Signals SIGINT and SIGTERM, which stop a training after the current chunk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Signals:
     """Turns SIGINT and SIGTERM into a request to stop, such as after the current chunk of steps.
 
     Args:
-        wanted: whether it does so; in another thread than the main one it does not.
+        wanted: whether it does so; only in the main thread.
 
     Attributes:
         received: number of the last signal.
@@ -36,7 +36,7 @@ class Signals:
         self.received = number
 
     def propagate(self, kept: Path | None) -> None:
-        """Raise the signal's exception, which says in which folder the state is ``kept`` in a checkpoint.
+        """Raise the signal's exception, which names the folder in which a checkpoint keeps the state.
 
         Raises:
             KeyboardInterrupt: after SIGINT.

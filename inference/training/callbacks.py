@@ -1,4 +1,4 @@
-"""Callbacks of ``fit``: what it passes to them, an early end of the training, and a log in lines."""
+"""Callbacks of ``fit``: the arguments they get, early stopping, and a log in lines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 from gpzoo import _checks as checks
 
-#: Called as ``callback(step, seconds, params)``, or ``callback(step, seconds, params, loss=loss)`` where it has a
-#: parameter of this name.
+#: Called as ``callback(step, seconds, params)``, or ``callback(step, seconds, params, loss=loss)`` if it has a
+#: parameter ``loss``.
 Callback = Callable[..., Any]
 
-#: Function of the parameters so far to numbers by name, such as an error on validation data.
+#: Function from the parameters so far to numbers by name, such as an error on validation data.
 Metrics = Callable[[Mapping[str, Any]], Mapping[str, float]]
 
 
 class StopTraining(Exception):
-    """Raised by a callback, it ends the training: ``fit`` returns the model so far.
+    """Raised by a callback to end the training: ``fit`` then returns the model so far.
 
     Example:
         >>> from gpzoo.inference import StopTraining
@@ -32,10 +32,10 @@ class StopTraining(Exception):
 
 
 def joined(callback: Callback | Sequence[Callback] | None) -> Callable[..., None] | None:
-    """One function of ``(step, seconds, params, loss)`` for all callbacks, each called as it can be.
+    """One function of ``(step, seconds, params, loss)`` that calls every callback with the arguments it takes.
 
     Raises:
-        TypeError: for what cannot be called.
+        TypeError: for a callback that cannot be called.
     """
     if callback is None:
         return None
@@ -50,7 +50,7 @@ def joined(callback: Callback | Sequence[Callback] | None) -> Callable[..., None
         for one, takes in zip(each, with_loss, strict=True):
             try:
                 one(step, seconds, params, **({"loss": loss} if takes else {}))
-            except StopTraining as asked:  # those after it look at this step too
+            except StopTraining as asked:  # the callbacks after it see this step too
                 stop = asked
         if stop is not None:
             raise stop
@@ -66,10 +66,10 @@ def _takes_loss(callback: Callback) -> bool:
 
 
 class EarlyStopping:
-    """Ends a training when a number has not fallen at several looks in a row, and keeps the parameters of its least.
+    """Ends a training when a number has not fallen for several calls in a row, and keeps the best parameters.
 
     ``stopping = EarlyStopping(nlpp_of_params); trained = fit(..., callback=stopping)``, then
-    ``trained.with_params(stopping.params)``. A resumed training begins to count anew.
+    ``trained.with_params(stopping.params)``. In a resumed training, the count begins anew.
 
     Example:
         >>> from gpzoo.inference import EarlyStopping, StopTraining
@@ -82,16 +82,16 @@ class EarlyStopping:
         stopped at 400, best at 200
 
     Args:
-        metric: function of the parameters to the number, such as the nlpp of held-out rows; ``None`` for the loss,
-            which says nothing of overfitting.
-        patience: looks in a row that may not gain before the training ends. A look is every ``callback_steps`` of
-            ``fit``.
-        min_gain: the least fall that counts as one.
+        metric: function from the parameters to the number, such as the nlpp of held-out rows; ``None`` for the loss,
+            which says nothing about overfitting.
+        patience: how many calls in a row may pass without a gain before the training ends. ``fit`` calls every
+            ``callback_steps`` steps.
+        min_gain: the smallest fall that counts as a gain.
 
     Attributes:
-        best: the least number.
-        step: after how many steps it was.
-        params: the parameters then.
+        best: the smallest number.
+        step: the step of the smallest number.
+        params: the parameters at that step.
 
     Raises:
         ValueError: for a patience below one, or a negative gain.
@@ -109,13 +109,13 @@ class EarlyStopping:
         self._mark, self._without_gain = np.inf, 0
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any], loss: Any = None) -> None:
-        """Look at the training after ``step`` steps.
+        """Evaluate the training after ``step`` steps.
 
         Raises:
-            StopTraining: where it is to end.
-            ValueError: for several trainings at once, or a number that is none.
+            StopTraining: when the training should end.
+            ValueError: for several trainings at once, or a metric that is not a number.
         """
-        if step <= self._last:  # of another training
+        if step <= self._last:  # another training has begun
             self._restart()
         value = loss if self.metric is None else self.metric(params)
         if np.ndim(value) or not np.isfinite(value):
@@ -130,7 +130,7 @@ class EarlyStopping:
 
 
 class Log:
-    """Prints a line at every look at a training, and keeps its numbers.
+    """Prints a line at every call during a training, and keeps its numbers.
 
     Example:
         >>> from gpzoo.inference import Log
@@ -141,11 +141,11 @@ class Log:
         [{'step': 1000, 'seconds': 12.5, 'loss': 103.2, 'noise': 0.25}]
 
     Args:
-        metrics: function of the parameters to numbers by name.
+        metrics: function from the parameters to numbers by name.
         show: whether to print the lines.
 
     Attributes:
-        rows: the numbers of each look, such as for ``pandas.DataFrame(log.rows)``.
+        rows: the numbers of each call, such as for ``pandas.DataFrame(log.rows)``.
     """
 
     def __init__(self, metrics: Metrics | None = None, show: bool = True) -> None:
@@ -153,7 +153,7 @@ class Log:
         self.rows: list[dict[str, Any]] = []
 
     def __call__(self, step: int, seconds: float, params: Mapping[str, Any], loss: Any = None) -> None:
-        """Print and keep what the training has come to after ``step`` steps."""
+        """Print and keep the state of the training after ``step`` steps."""
         numbers = {"loss": loss} | dict({} if self.metrics is None else self.metrics(params))
         numbers = {name: np.asarray(x).tolist() for name, x in numbers.items()}
         self.rows.append({"step": int(step), "seconds": float(seconds)} | numbers)

@@ -1,9 +1,9 @@
 """Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
 
-A checkpoint knows the names and shapes of its parameters, the data, and the settings of ``fit``; a training with others
-is refused. The state after a step is one file (see :mod:`gpzoo.inference.programs.files`). Orbax is not used, because
-it spreads a step over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as numbers),
-and leaves a folder behind whenever it is killed.
+A checkpoint holds the names and shapes of its parameters, the data, and the settings of ``fit``; a training with other
+ones is refused. The state after a step is one file (see :mod:`gpzoo.inference.programs.files`). Orbax is not used,
+because it spreads a step over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as
+numbers), and leaves a folder behind whenever it is killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Checkpoints:
     Args:
         directory: their folder; made if absent.
         settings: settings that a continued training must share, as a flat dictionary of plain values.
-        placement: of the training; of several processes that share the folder the first one writes.
+        placement: placement of the training; if several processes share the folder, the first one writes.
 
     Raises:
         CheckpointError: if the directory cannot be made.
@@ -85,8 +85,8 @@ class Checkpoints:
     def save(self, state: TrainState) -> bool:
         """Write the state of a training; the two before it stay until this one is complete.
 
-        Later ones are removed, since a failed training goes back to an earlier step. If the disk is full or gone, a
-        warning is given and training continues.
+        Files of later steps are removed, because a failed training goes back to an earlier step. If the disk is full or
+        gone, ``save`` warns and the training continues.
 
         Returns:
             Whether this state is on disk.
@@ -121,7 +121,7 @@ class Checkpoints:
         Raises:
             CheckpointError: if all are damaged, with the damage; or if the newest undamaged one belongs to a training
                 with other settings or shapes.
-            ValueError: if it is not the same in all processes.
+            ValueError: if the checkpoint differs between processes.
         """
         found, damaged = self._newest()
         step = -1 if found is None else found[0]["step"]
@@ -141,7 +141,7 @@ class Checkpoints:
                 stacklevel=2,
             )
         self._good = [step]
-        # Copies: the arrays that were read share the file's bytes.
+        # Copies, because the arrays that were read share the file's bytes.
         numpyro_state = jax.tree_util.tree_map_with_path(
             lambda path, x: files.on_device(arrays[_name(path)], random.key_impl(x) if files.is_key(x) else None),
             template,
@@ -149,7 +149,7 @@ class Checkpoints:
         return restored(numpyro_state, step, arrays["losses"], description["seconds"])
 
     def _newest(self) -> tuple[tuple[dict[str, Any], dict[str, np.ndarray]] | None, list[str]]:
-        """Description and arrays of the newest undamaged file, and what is damaged before it."""
+        """Description and arrays of the newest undamaged file, and the damage of the newer files."""
         damaged: list[str] = []
         for path in self._paths():
             try:
@@ -164,7 +164,7 @@ class Checkpoints:
         return None, damaged
 
     def _compare(self, description: dict[str, Any], template: SVIState) -> None:
-        """Raise CheckpointError unless the description is of this training."""
+        """Raise CheckpointError unless the description belongs to this training."""
         here, there = dict(self.settings), dict(description["settings"])
         here |= {name: f"{x.dtype}{list(x.shape)}" for name, x in _named(template).items()}
         there |= {name: f"{dtype}{shape}" for name, dtype, shape, _ in description["arrays"] if name != "losses"}
@@ -185,7 +185,7 @@ class Checkpoints:
         return self.directory / f"{step}{_SUFFIX}"
 
     def _paths(self) -> list[Path]:
-        """Files of checkpoints, the newest first; files that are not named after a step come last."""
+        """Checkpoint files, the newest first; files that are not named after a step come last."""
         of_step = {path: int(path.stem) if path.stem.isdecimal() else -1 for path in self.directory.glob(f"*{_SUFFIX}")}
         return sorted(of_step, key=of_step.__getitem__, reverse=True)
 

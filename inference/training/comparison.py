@@ -1,4 +1,4 @@
-"""Comparison of models: candidates are trained in the same way, and their bounds and test errors stand in a table."""
+"""Comparison of models: a table of the bounds and test errors of candidates that are trained in the same way."""
 
 from __future__ import annotations
 
@@ -51,11 +51,13 @@ class Candidate:
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
         score: value of ``score`` for the test rows, or ``None``.
         trained: the trained model.
-        elpd: log predictive density of every training row given others, in nats, ``[N]``; ``None`` if not asked for.
-        elpd_by: how that was found, ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` or ``"10 folds"``.
+        elpd: log predictive density of every training row given the others, in nats, ``[N]``; ``None`` if not asked
+            for.
+        elpd_by: how the elpd was found: ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` or
+            ``"10 folds"``.
         unfinished: why the training is not finished, ``"rising"`` or ``"stopped"`` (see
-            :func:`~gpzoo.inference.diagnose`, whose finding has the same reasons); empty for one that is, or that is
-            too short or too large to tell.
+            :func:`~gpzoo.inference.diagnose`, whose finding has the same reasons). Empty for a finished training, and
+            for one that is too short or too large to tell.
     """
 
     bound: float
@@ -68,9 +70,9 @@ class Candidate:
 
 
 class Comparison(Mapping[str, Candidate]):
-    """Trained candidates by name, the highest bound (or elpd, where asked for) first; it prints as a table.
+    """Trained candidates by name, sorted by the highest bound (or elpd, if asked for); it prints as a table.
 
-    Candidates whose training is not finished come after all others, and are marked: they are not ranked.
+    Candidates with an unfinished training come last, are marked, and are not ranked.
 
     Example:
         >>> from gpzoo.inference import Candidate, Comparison
@@ -127,8 +129,8 @@ def _error(terms: np.ndarray) -> float:
 def error_rate(test: SitePrediction, y: np.ndarray) -> float:
     """The fraction of misclassified rows, as a ``score`` of :func:`compare`.
 
-    The predicted class is the most probable one; for two classes, 1 if the predicted mean of ``y`` is above one half;
-    for one-hot ``y [N, K]``, the class with the largest predicted mean.
+    The predicted class is the most probable one. For two classes, it is 1 if the predicted mean of ``y`` is above one
+    half; for one-hot ``y [N, K]``, it is the class with the largest predicted mean.
 
     Example:
         >>> import numpy as np
@@ -180,9 +182,9 @@ def compare(
 ) -> Comparison:
     """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
 
-    All see the same rows in the same order. Bounds compare models only as far as they are tight: give all candidates
-    enough inducing variables and steps. A candidate whose bound was still rising, or which a hundred more steps raise,
-    is marked as not finished and not ranked.
+    All candidates see the same rows in the same order. Bounds compare models only as far as they are tight: give all
+    candidates enough inducing variables and steps. A candidate is marked as not finished, and not ranked, if its bound
+    was still rising or if a hundred more steps raise it.
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
@@ -200,9 +202,9 @@ def compare(
 
     Args:
         rng_key: key of every training, and of the predictions.
-        candidates: by name, a program of ``(X, y)`` and the initialiser of its inducing variables, which Adam trains on
-            the plain bound; or an :class:`~numpyro.infer.SVI` with another guide, optimiser or objective, whose guide
-            is an :class:`InducingGuide`.
+        candidates: by name, a pair or an :class:`~numpyro.infer.SVI`. The pair is a program of ``(X, y)`` and the
+            initialiser of its inducing variables; Adam trains it on the plain bound. An ``SVI`` can have another guide,
+            optimiser or objective, and its guide is an :class:`InducingGuide`.
         X: training inputs ``[N, ...]``.
         y: training targets ``[N, ...]``.
         X_test: test inputs, for the test columns.
@@ -210,15 +212,16 @@ def compare(
         num_steps: number of steps of each training.
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
-        elpd: ``"loo"`` for the expected log predictive density by leaving rows out: in closed form for Gaussian noise
-            and hyperparameters that are points, :meth:`gpzoo.inference.Trained.left_out`; else with weights (PSIS-LOO),
-            as ``az.loo`` does. Up to 20 rows whose k-hat says that weights do not tell are left out by a training
-            without them; where there are more, or draws of the posterior cannot be weighed, there are ten folds
-            instead. A number is that of folds: so many trainings more in one compiled program. The table then has the
-            sum over rows, how far it is below the best, and standard errors of both; a difference of less than two
-            decides nothing. Exposures and offsets of rows have to be columns of ``X``.
+        elpd: ``"loo"`` for the expected log predictive density by leaving rows out. For Gaussian noise and
+            hyperparameters that are points, it is in closed form, :meth:`gpzoo.inference.Trained.left_out`; else it has
+            weights (PSIS-LOO), as in ``az.loo``. If k-hat says that the weights of a row cannot be trusted, a training
+            without the row replaces them, for up to 20 rows. If there are more such rows, or draws of the posterior
+            cannot be weighed, ten folds are used instead. A number is the number of folds: that many more trainings in
+            one compiled program. The table then has the sum over rows, how far it is below the best, and standard
+            errors of both; a difference of less than two standard errors decides nothing. Exposures and offsets of rows
+            must be columns of ``X``.
         site: the data site whose predictions are scored.
-        learning_rate: learning rate of Adam, for candidates that are no ``SVI``.
+        learning_rate: learning rate of Adam, for candidates that are not an ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
         checkpoint: folder for checkpoints, with a subfolder for each candidate; the same call then resumes.
         progress: whether to show progress bars.
@@ -227,14 +230,14 @@ def compare(
     Raises:
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
         ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
-            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite,
-            ``site`` is not a data site, test rows are of another shape, or a candidate cannot begin on these data or be
-            asked about the test data; for ``elpd``, there are fewer than two folds or fewer rows than folds, data are
-            missing, ``model_kwargs`` belong to all rows, or a candidate cannot begin without the rows of a fold (ten of
-            them for ``"loo"``).
+            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, ``site``
+            is not a data site, test rows are of another shape, or a candidate cannot begin on these data or be asked
+            about the test data; for ``elpd``, if there are fewer than two folds or fewer rows than folds, data are
+            missing, ``model_kwargs`` belong to all rows, or a candidate cannot begin without the rows of a fold (of one
+            of ten folds for ``"loo"``).
 
-    The error of a failed candidate carries the candidates before it as ``.finished``, by name, and itself if its
-    training had ended.
+    The error of a failed candidate carries the candidates before it as ``.finished``, by name. If the training of the
+    failed candidate had ended, that candidate is there too.
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
@@ -270,7 +273,7 @@ def compare(
     for name, svi in trainings.items():
         with keeping_finished(found, f"Candidate {name!r} failed."), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)  # already given above, once for all candidates
-            warnings.filterwarnings("default", "A covariance matrix", PrecisionWarning)  # of this candidate
+            warnings.filterwarnings("default", "A covariance matrix", PrecisionWarning)  # about this candidate
             trained = task.trained(rng_key, svi, data, checkpoint=folders.get(name), progress=progress and str(name))
             columns = columns_of(svi.model, (X, y))
             trained = replace(trained, _compiled=begun[name]._compiled, data={**trained.data, **columns})
@@ -285,13 +288,13 @@ def compare(
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
 
 
-#: Folds where weights cannot be trusted, rows that are left out by themselves, and draws that are weighed.
+#: Folds if weights cannot be trusted, the most rows that are left out one by one, and draws that are weighed.
 _FOLDS, _MOST_ALONE, _DRAWS = 10, 20, 1000
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What every candidate is trained on and asked."""
+    """The training and test data of every candidate, and what to compute."""
 
     rng_key: Array
     data: tuple
@@ -309,7 +312,7 @@ class _Task:
         return fit(key, svi, self.num_steps, *data, batch_size=self.batch_size, model_kwargs=self.kwargs, **options)
 
     def begun(self, name: str, svi: SVI) -> Trained:
-        """A candidate before its first step: what training, test or folds refuse is refused before any is trained.
+        """A candidate before its first step: training, test and folds refuse bad input before anything is trained.
 
         Raises:
             ValueError: naming the candidate.
@@ -319,7 +322,7 @@ class _Task:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the training gives them
                 begun = untrained.trained(self.rng_key, svi, self.data, progress=False)
-                with suppress(NonFiniteError, FactorisationError):  # of initial parameters only
+                with suppress(NonFiniteError, FactorisationError):  # these concern initial parameters only
                     self.tested(begun)
                 if self.folds:
                     untrained.trained_without(svi, self.folds)
@@ -335,7 +338,7 @@ class _Task:
         return end_of(trained.losses, len(data[0]), more).unfinished
 
     def tested(self, trained: Trained) -> tuple[float | None, float | None]:
-        """The nlpp and the score of the test rows, or ``None`` for what is not asked for."""
+        """The nlpp and the score of the test rows; ``None`` for one that is not asked for."""
         if self.tests is None:
             return None, None
         X, y = self.tests[0], np.asarray(self.tests[1])
@@ -376,7 +379,7 @@ class _Task:
         return np.concatenate(found)
 
     def trained_without(self, svi: SVI, folds: Sequence[np.ndarray]) -> Trained:
-        """A training without each fold, all of as many rows."""
+        """A training without each fold; all folds have as many rows."""
         X, y = (np.asarray(x) for x in self.data)
         size = len(X) - max(map(len, folds))
         kept = np.stack([np.setdiff1d(np.arange(len(X)), fold)[:size] for fold in folds])
@@ -385,7 +388,7 @@ class _Task:
 
 
 def _integrates_out(trained: Trained, data: tuple, kwargs: Mapping[str, Any]) -> bool:
-    """Whether GP sites have a closed form given all data but one, at hyperparameters that are points."""
+    """Whether GP sites have a closed form given all data but one row, at hyperparameters that are points."""
     guide, sites = trained.guide, trained.guide.sites
     grids = any(getattr(for_site(guide.inducing, name), "num_axes", 0) for name in sites.processes)
     if type(guide) is not InducingGuide or guide.hyperparameters != "point" or guide.joint or grids:
@@ -401,7 +404,7 @@ def _training_of(name: str, candidate: Any, learning_rate: float | optax.Schedul
     """NumPyro's object of a candidate.
 
     Raises:
-        ValueError: for anything that cannot be trained.
+        ValueError: for a candidate that cannot be trained.
     """
     if isinstance(candidate, SVI):
         if not isinstance(candidate.guide, InducingGuide):
@@ -416,7 +419,7 @@ def _folds(key: Array, data: tuple, kwargs: dict[str, Any], elpd: Any, by_weight
     """The rows of each fold.
 
     Raises:
-        ValueError: for other numbers of folds than there can be, and data that cannot be split.
+        ValueError: for an impossible number of folds, and data that cannot be split.
     """
     rows = len(data[0])
     count = _FOLDS if by_weights else checks.whole("elpd, where it is not 'loo',", elpd, 2, rows)
@@ -432,8 +435,8 @@ def _folders(checkpoint: str | Path, names: Iterable[Any]) -> dict[Any, Path]:
     """The folder of each candidate's checkpoints.
 
     Raises:
-        TypeError: if ``checkpoint`` is no path.
-        ValueError: if one cannot be, or two are the same.
+        TypeError: if ``checkpoint`` is not a path.
+        ValueError: if a folder is impossible, or two are the same.
     """
     folder = checked_path("checkpoint", checkpoint, "a folder")
     found = {name: checked_path(f"checkpoint of candidate {name!r}", folder / str(name), "a folder") for name in names}

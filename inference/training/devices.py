@@ -1,4 +1,4 @@
-"""Devices of a script: all there are, of this machine or of every process of a cluster's job."""
+"""Devices of a script: all devices of this machine, or of every process of a cluster's job."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh
 
-#: Number of a process and of all processes, ``"0/2"``, as :mod:`gpzoo.inference.launch` sets it.
+#: Number of this process and of all processes, ``"0/2"``, as :mod:`gpzoo.inference.launch` sets it.
 PROCESS = "GPZOO_PROCESS"
 
-#: Seconds without a word of another process after which a process ends; and seconds that the processes wait for each
-#: other at the end, for the first one may evaluate the model that they have trained.
+#: Seconds without a word from another process after which a process ends; and seconds that the processes wait for each
+#: other at the end, because the first one may still evaluate the trained model.
 _SILENCE, _WAIT = 30, 7 * 24 * 3600
 
 
 def all_devices() -> Mesh:
     """A mesh of all devices for :func:`~gpzoo.inference.fit`, the same on one device, on several, and in a cluster.
 
-    Where several processes were started, by :mod:`gpzoo.inference.launch`, or by Slurm, Open MPI or Kubernetes as
-    ``jax.distributed`` detects them, they are joined first: call it before anything else of JAX, random keys included.
-    A process that ends by an error then ends at once, without waiting for the others.
+    If there are several processes, it joins them first: processes from :mod:`gpzoo.inference.launch`, or from Slurm,
+    Open MPI or Kubernetes as ``jax.distributed`` detects them. So call it before anything else of JAX, random keys
+    included. A process that ends by an error then ends at once, without waiting for the others.
 
     Example:
         >>> from gpzoo.inference import all_devices
@@ -66,7 +66,7 @@ def _join() -> None:
 
 
 def _is_alone() -> bool:
-    """Whether no variable that launchers set speaks of several processes."""
+    """Whether no launcher has set a variable that speaks of several processes."""
     named = os.environ.get
     sizes = (named(name, "1") for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     others = (PROCESS, "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
@@ -74,7 +74,7 @@ def _is_alone() -> bool:
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error and end: JAX would wait for the other processes, which wait for this one's next step."""
+    """Show an error and end: JAX would wait for the other processes, and they wait for this one's next step."""
     traceback.print_exception(kind, error, trace)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Replicates of a training that fail: they go back to their last good state, and an error says what failed."""
+"""Failures in a training: failed replicates go back to their last good state, and an error says what failed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gpzoo.inference.training.step import Steps, finite_numbers
 
 
 def keep_finite(steps: Steps, state: TrainState, count: int, taken: tuple) -> TrainState:
-    """The state after steps of which every replicate keeps those up to its last good state.
+    """The state after some steps: every replicate keeps its steps up to its last good state.
 
     Args:
-        steps: of the training.
-        state: before them.
-        count: how many each replicate was to take.
+        steps: steps of the training.
+        state: the state before the steps.
+        count: how many steps each replicate was to take.
         taken: what :meth:`Steps.take` gave.
     """
     numpyro_state, losses, begun = taken
@@ -51,9 +51,9 @@ def _last_good(
 ) -> tuple[SVIState, Integer[np.ndarray, " K"]]:
     """The last good states of failed replicates, and how many steps after ``state`` they are.
 
-    A state is good if it is finite, and the bound there is. So an update that leads to a bound that is not finite is
-    taken back too, which may be the last one before ``state``: the steps are taken again, one at a time, from one visit
-    of the host earlier. They give the same numbers.
+    A state is good if it is finite, and the bound at it is finite. So an update that leads to a bound that is not
+    finite is taken back too, and that may be the last update before ``state``. Therefore the steps are taken again, one
+    at a time, from one visit of the host earlier. They give the same numbers.
     """
     good, first = state.before or (state.numpyro_state, state.step)
     now, going = good, bad
@@ -108,10 +108,10 @@ def _first(losses: Any, k: int) -> float:
 
 
 def refuse_coinciding(steps: Steps, state: TrainState) -> None:
-    """Refuse sites that are not whitened and have more inducing variables that coincide than others.
+    """Refuse sites without whitening if more than half of their inducing variables coincide with others.
 
     Raises:
-        FactorisationError: naming the first, with the initial parameters.
+        FactorisationError: naming the first such site, with the initial parameters.
     """
     setup, replicates = steps.setup, steps.replicates
     guide = setup.svi.guide
@@ -122,8 +122,8 @@ def refuse_coinciding(steps: Steps, state: TrainState) -> None:
         batch = setup.source.batch(k, 0)
         found = guide.coinciding(key, replicates.of(k, params), batch, setup.kwargs_of(k))
         for site, (count, size) in found.items():
-            # A few do little harm: of 300 in 4 dimensions, when 100 coincide, 150 steps take the loss from 4263 to
-            # 1320 (distinct ones to 355), when 297 do, to 4963 by way of 3e6.
+            # A few do little harm. With 300 in 4 dimensions, of which 100 coincide, 150 steps take the loss from 4263
+            # to 1320 (to 355 if all are distinct); if 297 coincide, the loss goes to 4963 by way of 3e6.
             if 2 * count > size:
                 raise FactorisationError(
                     f"Training{f' {k} of {replicates.count}' if replicates.several else ''} cannot begin: {count} of "
@@ -139,11 +139,11 @@ def _of_all(steps: Steps) -> str:
 
 
 def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None:
-    """Warn of a collapsed bound that ended a nat a row below its best: rounding errors or long steps misled the search.
+    """Warn of a collapsed bound that ended a nat per row below its best: rounding or long steps misled the search.
 
     Args:
         losses: negative bounds of each step.
-        num_rows: of the data.
+        num_rows: number of rows of the data.
     """
     fallen = np.max(losses[..., -1:] - np.min(losses, axis=-1, keepdims=True, initial=np.inf), initial=0.0)
     if fallen > num_rows:
@@ -156,7 +156,7 @@ def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None
         )
 
 
-#: If a training with data beyond this number fails, the data are blamed, and not the learning rate.
+#: If a training fails and its data exceed this number, the message blames the data, not the learning rate.
 EXTREME = 1e6
 
 
@@ -165,7 +165,7 @@ class FailedStep(NamedTuple):
 
     Attributes:
         svi: NumPyro's object.
-        number: of the step.
+        number: number of the step.
         before: NumPyro's state before the step.
         loss: its loss.
         batch: its minibatch.
@@ -199,7 +199,7 @@ class FailedStep(NamedTuple):
         return loss.loss(self.key, self.values(params), svi.model, svi.guide, *self.batch, **options)
 
     def run(self) -> None:
-        """Run guide and model as in the objective, with numbers; no density is asked for, which would check them."""
+        """Run guide and model as in the objective, with numbers, without densities, which would check the numbers."""
         svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
         mode = of_objective(svi.loss).mode
@@ -227,7 +227,7 @@ def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str)
 
 
 def _of_bound(step: FailedStep) -> str:
-    """Which sites' terms of the bound are not finite.
+    """Names of the sites whose terms of the bound are not finite.
 
     Raises as the program does outside ``jit``.
     """
@@ -244,7 +244,7 @@ def _of_bound(step: FailedStep) -> str:
 
 
 def _of_update(step: FailedStep) -> str:
-    """Which gradients are not finite, or else that the update is not."""
+    """Names of the gradients that are not finite, or else a text that the update is not."""
     bound = f"the ELBO is {-step.loss:.6g}"
     gradients = jax.jit(jax.grad(partial(step.objective, step.svi.loss)))(step.params)
     bad = [name for name, gradient in gradients.items() if not bool(finite_numbers(gradient, 0))]
@@ -257,7 +257,7 @@ def _of_update(step: FailedStep) -> str:
 
 
 def way_out(step: FailedStep) -> str:
-    """Advice: about the data if they are extreme, else the initial values, else the steps."""
+    """Advice: about the data if they are extreme, else about the initial values, else about the steps."""
     names = checks.positional(step.svi.model, len(step.batch))[0]
     large = [name for name, x in [*zip(names, step.batch, strict=True), *step.kwargs.items()] if _largest(x) > EXTREME]
     if large:

@@ -1,4 +1,4 @@
-"""The end of a training: whether the bound was still rising, or would rise if its learning rate had not fallen."""
+"""The end of a training: whether the bound was still rising, or would rise with a higher learning rate at the end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GAINED = 0.01
 #: Standard errors of a gain below which it is noise.
 _ERRORS = 3
 
-#: Steps of Adam beyond the end, and the rates from which they fall to zero. The first moves parameters by half of the
-#: scale of a softplus or a logarithm; where the bound falls by it, it is too high to say anything.
+#: Steps of Adam beyond the end, and the rates from which they fall to zero. The first rate moves parameters by half of
+#: the scale of a softplus or a logarithm; if the bound falls at this rate, the rate is too high to say anything.
 MORE_STEPS, RATES = 100, (0.01, 0.001)
 
 #: Steps at which the bound is measured before and after, with the same minibatches and draws.
 _LOOKS = 20
 
-#: Fewer steps are no training that could be done, and of more rows a step no more are taken.
+#: Fewer steps do not count as a training that could be finished; with more rows per step, no more steps are taken.
 _FEWEST, _MOST_ROWS = 20, 10_000
 
 
@@ -41,22 +41,22 @@ class Gain(NamedTuple):
     error: float
 
     def is_more_than_noise(self, rows: int) -> bool:
-        """Whether a training that gains as much is not finished.
+        """Whether a training that gains this much is not finished.
 
         Args:
-            rows: number of rows of training.
+            rows: number of training rows.
         """
         return self.nats > max(GAINED * rows, _ERRORS * self.error)
 
 
 class End(NamedTuple):
-    """How a training ended.
+    """The end of a training.
 
     Attributes:
-        last: gain of the last tenth of the steps over the tenth before; ``None`` of trainings too short to be judged.
-        more: gain of :data:`MORE_STEPS` more steps; ``None`` where none were taken.
-        unfinished: ``"rising"`` where the last tenth gained more than noise, ``"stopped"`` where more steps did; empty
-            for a training that is finished, or of which nothing is known.
+        last: gain of the last tenth of the steps over the tenth before; ``None`` if the training is too short to judge.
+        more: gain of :data:`MORE_STEPS` more steps; ``None`` if none were taken.
+        unfinished: ``"rising"`` if the last tenth gained more than noise, ``"stopped"`` if more steps did; empty for a
+            finished training, or if nothing is known.
     """
 
     last: Gain | None
@@ -65,16 +65,16 @@ class End(NamedTuple):
 
     @property
     def gain(self) -> Gain:
-        """The gain that says it is not finished."""
+        """The gain that shows that the training is not finished."""
         return (self.last if self.unfinished == "rising" else self.more) or Gain(0.0, 0.0)
 
 
 def end_of(losses: np.ndarray, rows: int, more: Callable[[], Gain | None] = lambda: None) -> End:
-    """How a training ended, by its losses, and where these say nothing by more steps.
+    """How a training ended, by its losses, or by more steps if the losses say nothing.
 
     Args:
         losses: negative bounds, ``[num_steps]``.
-        rows: number of rows of training.
+        rows: number of training rows.
         more: see :func:`gain_of_more_steps`.
     """
     if len(losses) < _FEWEST:
@@ -91,7 +91,7 @@ def end_of(losses: np.ndarray, rows: int, more: Callable[[], Gain | None] = lamb
 
 
 def _scatter(values: np.ndarray) -> float:
-    """Standard deviation around a straight line, whose slope is no noise."""
+    """Standard deviation around a straight line, because a slope is not noise."""
     steps = np.arange(len(values))
     return float(np.std(values - np.polyval(np.polyfit(steps, values, 1), steps)))
 
@@ -104,18 +104,18 @@ def gain_of_more_steps(
     batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Gain | None:
-    """What more steps of Adam gain, measured before and after with the same minibatches and draws.
+    """The gain of more steps of Adam, measured before and after with the same minibatches and draws.
 
     Args:
-        rng_key: of minibatches and draws.
-        svi: the training; with an objective that finds parameters by itself, the bound is that of all of them.
-        params: where it ended.
+        rng_key: key of minibatches and draws.
+        svi: the training; if its objective finds parameters by itself, the bound is that of all parameters.
+        params: parameters at its end.
         data: the program's positional arguments.
         batch_size: rows of a step, ``None`` for all.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        The gain; ``None`` if such steps fail, or are of more rows than would be quick.
+        The gain; ``None`` if such steps fail, or have more rows than would be quick.
     """
     rows = number_of_rows(data)
     batch_size = None if batch_size is None or batch_size >= rows else batch_size
@@ -129,7 +129,7 @@ def gain_of_more_steps(
         try:
             moved = fit(rng_key, probe, MORE_STEPS + _LOOKS, *data, init_params=params, **options)
             after = fit(rng_key, probe, _LOOKS, *data, init_params=moved.params, **options)
-        except GPZooError:  # steps that are too long say nothing of the parameters that they began at
+        except GPZooError:  # steps that are too long say nothing about the parameters at which they began
             continue
         gained = np.asarray(moved.losses[:_LOOKS] - after.losses, np.float64)
         gain = Gain(float(gained.mean()), float(gained.std() / np.sqrt(_LOOKS)))
@@ -139,7 +139,7 @@ def gain_of_more_steps(
 
 
 def _schedule(rate: float) -> Callable[[Any], Array]:
-    """A rate of zero, in which Adam learns the scales of the gradients, and then a falling one."""
+    """A rate of zero, while Adam learns the scales of the gradients, and then a falling rate."""
 
     def at(step: Any) -> Array:
         part = jnp.clip((step - _LOOKS) / MORE_STEPS, 0.0, 1.0)

@@ -1,12 +1,13 @@
-"""``fit``: a program is trained by NumPyro's SVI, whose update is compiled once and looped over minibatches.
+"""Training of a program: :func:`fit` compiles one update of NumPyro's SVI, and loops over minibatches with it.
 
-In order: the call is checked and its rows get a source (``sources.py``); ``start.py`` gives every replicate an initial
-state and traces the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``), and the step compiled;
-the loop takes chunks of steps, keeps those that are finite (``failures.py``), saves and calls back.
+The order of a call: it is checked, and its rows get a source (``sources.py``); ``start.py`` gives every replicate an
+initial state and traces the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``); the step is
+compiled. The loop then takes chunks of steps, keeps the finite ones (``failures.py``), saves and calls back.
 
-What stays the same is a :class:`Setup` (``setup.py``), what changes a :class:`TrainState` (``state.py``). Of a batch:
-``source.make_feed`` says which rows the next steps take, ``Steps.take`` hands that to the compiled loop, where
-``source.minibatch`` cuts the batch of a step, and the step of ``make_step`` updates NumPyro's state with it.
+A :class:`Setup` (``setup.py``) holds what stays the same, a :class:`TrainState` (``state.py``) what changes. A batch
+passes four places: ``source.make_feed`` says which rows the next steps take, ``Steps.take`` hands the feed to the
+compiled loop, ``source.minibatch`` cuts the batch of a step there, and the step of ``make_step`` updates NumPyro's
+state.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ from gpzoo.inference.training.state import TrainState
 if TYPE_CHECKING:
     from gpzoo.tables import Table
 
-#: Intended seconds between two visits of the host.
+#: Intended seconds between two times at which the loop comes back from the device to Python.
 _CHUNK_SECONDS = 1.0
 
-#: Seconds after which the first checkpoint is due. It is written within 30: the chunk at that moment ends first.
+#: Seconds after which the first checkpoint is due. It is written within 30 seconds, because the current chunk ends
+#: first.
 _FIRST_SECONDS = 20.0
 
 
@@ -78,17 +80,17 @@ def fit(
 ) -> Trained:
     """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
 
-    One update is compiled and looped over on the device; data are arguments of the compiled program, never constants.
-    (On CPU a program with convolutions is stepped from the host: in a loop XLA takes many times as long for them.)
-    Every epoch visits the rows in a new random order (rows that do not fill a minibatch are left out of it).
+    One update is compiled and looped over on the device. Data are arguments of the compiled program, never constants.
+    (On CPU, the host steps a program with convolutions, because XLA takes many times as long for them in a loop.) Every
+    epoch visits the rows in a new random order, and leaves out the rows that do not fill a minibatch.
 
-    With several keys, ``random.split(key, K)``, this is ``K`` trainings in one compiled program (folds, seeds,
-    restarts), each with the numbers that it would have alone: on an accelerator all take a step at once, on CPU, where
-    one step fills the cores, they take turns. One that fails stops; the others go on.
+    With several keys, ``random.split(key, K)``, ``fit`` runs ``K`` trainings in one compiled program (folds, seeds,
+    restarts). Each has the numbers that it would have alone. On an accelerator all trainings take a step at once; on
+    CPU they take turns, because one step fills the cores. If one training fails, it stops and the others go on.
 
-    With a :class:`~gpzoo.tables.Table` in place of arrays the rows may be more than the device or memory hold: they
-    are read, shuffled in windows and handed over while the device computes. Initial values are found, and data are
-    checked beforehand, on a sample: the rows of the first minibatches.
+    With a :class:`~gpzoo.tables.Table` in place of arrays, there may be more rows than the device or memory holds. The
+    rows are read, shuffled in windows and handed over while the device computes. ``fit`` then finds initial values, and
+    checks data beforehand, on a sample: the rows of the first minibatches.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -104,83 +106,84 @@ def fit(
         (1.0, (200,))
 
     Args:
-        rng_key: fixes initial values, minibatches and draws: the same key and data give the same result on the same
-            machine with the same software; another number of CPU cores sums in another order, and rounding differs.
-            Keys ``[K]`` for ``K`` trainings.
+        rng_key: fixes initial values, minibatches and draws. The same key and data give the same result on the same
+            machine with the same software. With another number of CPU cores, sums have another order and are rounded
+            differently. Keys ``[K]`` for ``K`` trainings.
         svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
-        num_steps: updates in total, those of a resumed training included, and no fewer than it has.
-        *data: the model's positional arguments; arrays among them have one row per datum, and those with labels (of
-            pandas, or a DataArray) are put in the order of the first that has any. Or one table, whose groups are the
-            arguments; or one xarray Dataset, whose variables and coordinates are, by name (the first argument, if it
-            has no such name, is the coordinates of all dimensions).
+        num_steps: updates in total. A resumed training counts the steps that it already has, and cannot have fewer.
+        *data: the model's positional arguments. Arrays among them have one row per datum. If several arrays have labels
+            (pandas, or a DataArray), their rows are put in the order of the first of them. Or one table, whose groups
+            are the arguments. Or one xarray Dataset, whose variables and coordinates are the arguments by name (if the
+            Dataset has no variable with the first argument's name, that argument is the coordinates of all dimensions).
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
-        model_kwargs: the model's keyword arguments, by name, passed whole. Where the model has an argument
-            ``num_data`` that is ``None`` by default, and there are minibatches, it is the number of all rows unless
-            given here.
-        in_axes: with several keys, which positional arguments have a leading axis ``K`` (0) and which are shared by
-            all (``None``): one for all, or one for each.
-        member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``; others are
-            shared. ``init_params`` always have one.
+        model_kwargs: the model's keyword arguments, by name, passed whole. If the model has an argument ``num_data``
+            that is ``None`` by default, and there are minibatches, it is the number of all rows unless given here.
+        in_axes: with several keys, which positional arguments have a leading axis ``K`` (0), and which are shared by
+            all trainings (``None``). One value for all arguments, or one for each.
+        member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``. The other
+            ``model_kwargs`` are shared. ``init_params`` always have the axis.
         mesh: devices that train together, on one axis, :func:`~gpzoo.inference.all_devices` or
             ``jax.make_mesh((8,), ("data",))``; ``None`` for JAX's own device. Every device takes its part of each
             minibatch; parameters and arrays are whole on every device. The numbers are those of one device up to
-            rounding. What is returned, and what a callback gets, lies on the first device of each process. With
-            several processes, all call ``fit`` with the same arguments; the first one writes checkpoints, in a folder
-            that all see, and shows progress.
-        init_params: initial values by name; others come from the guide's ``init_params``, on the whole data where an
-            initialiser such as k-means looks at inputs, else on the first minibatch.
-        natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other
-            depends; or by site name. ``None`` for none. The returned ``state`` is then that of
-            :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a
-            warning at the end says so if most were.
-        checkpoint: folder for checkpoints, of which the newest two are kept. A training that was stopped goes on from
-            there when started again with the same arguments, and ends with the same bits (objectives of NumPyro may
-            sum over sites in another order in another process). It is refused with other data, told by the sha256 of
-            each array's bytes (of a table only the first and last rows are looked at, 128 MB of each), with other keys,
-            ``batch_size`` or keyword arguments, and with parameters of other names or shapes. Nothing else of program,
-            guide and optimiser is compared: after a change of these, such as another learning rate, the training goes
-            on with it. Written within the first 30 seconds, then every
-            ``checkpoint_seconds``, at the end, on SIGINT and SIGTERM, and when the callback or the reading of a table
-            fails. A folder has one training at a time.
+            rounding. The result, and what a callback gets, lie on the first device of each process. With several
+            processes, all call ``fit`` with the same arguments. The first process writes checkpoints, in a folder that
+            all see, and shows progress.
+        init_params: initial values by name. The other values come from the guide's ``init_params``: on the whole data
+            if an initialiser such as k-means looks at inputs, else on the first minibatch.
+        natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other GP
+            site depends; or by site name. ``None`` for no natural gradients. The returned ``state`` is then that of
+            :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a warning at
+            the end says so if most steps were shortened.
+        checkpoint: folder for checkpoints; the newest two are kept. If a training was stopped, the same call with the
+            same arguments continues it, and ends with the same bits (NumPyro's objectives may sum over sites in another
+            order in another process). ``fit`` refuses to continue with other data, which it tells by the sha256 of each
+            array's bytes (of a table, only the first and last rows, 128 MB of each). It also refuses other keys,
+            ``batch_size`` or keyword arguments, and parameters of other names or shapes. It compares nothing else of
+            program, guide and optimiser: after a change there, such as another learning rate, the training goes on with
+            the change. A checkpoint is written within the first 30 seconds, then every ``checkpoint_seconds``, at the
+            end, on SIGINT and SIGTERM, and when the callback or the reading of a table fails. A folder has one training
+            at a time.
         checkpoint_seconds: seconds between checkpoints.
-        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and the last, to
-            evaluate the parameters so far; ``seconds`` is the time in training, without the time in callbacks. One
-            that has a parameter ``loss`` is given the mean loss of the steps since the look before, the negative
-            bound, with several keys an array ``[K]``. One that raises :class:`~gpzoo.inference.StopTraining`, as
-            :class:`~gpzoo.inference.EarlyStopping` does, ends the training, whose result is returned. Several are a
-            list. A resumed training goes on from its checkpoint: steps from there on are reported again, the same.
+        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and after the last,
+            to evaluate the parameters so far. ``seconds`` is the time in training, without the time in callbacks. If
+            the callback has a parameter ``loss``, it gets the mean loss (negative bound) of the steps since the
+            previous call; with several keys, an array ``[K]``. If it raises :class:`~gpzoo.inference.StopTraining`, as
+            :class:`~gpzoo.inference.EarlyStopping` does, the training ends and its result is returned. Pass several
+            callbacks as a list. A resumed training goes on from its checkpoint, and reports the steps after the
+            checkpoint again, with the same numbers.
         callback_steps: steps between two calls.
         progress: show a progress bar with the ELBO and steps per second; a string is shown as the training's name.
 
     Returns:
-        The trained model; with several keys everything in it has a leading axis ``K``, and
-        :meth:`~gpzoo.inference.Trained.member` gives one.
+        The trained model. With several keys, everything in it has a leading axis ``K``, and
+        :meth:`~gpzoo.inference.Trained.member` gives one training.
 
     Raises:
-        TypeError: for data that are no real numbers of float32, float64, integers or bool, an ``rng_key`` that is no
-            key, an objective without ``loss``, or arguments of the model outside ``model_kwargs``.
-        ValueError: for rows or members that disagree in number, rows whose labels differ, a plate of another size than
-            there are rows, options out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays,
-            labels), ``init_params`` of unknown names or other shapes, a ``checkpoint`` that is no folder's name, or a
-            program that the objective cannot train
-            (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with that objective, whose ``q(u)`` is optimal;
-            for minibatches with that objective, or with :func:`~gpzoo.inference.lbfgs`, whose line search follows one
-            function; for a ``mesh`` of several axes, with several keys or with that objective, one whose devices do not
-            divide ``batch_size``, and arguments that differ between its processes.
+        TypeError: for data that are not real numbers of float32, float64, integers or bool, an ``rng_key`` that is not
+            a key, an objective without ``loss``, or arguments of the model outside ``model_kwargs``.
+        ValueError: for rows or members that disagree in number, rows whose labels differ, a plate whose size is not the
+            number of rows, options out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays,
+            labels), ``init_params`` of unknown names or other shapes, a ``checkpoint`` that is not a folder's name, or
+            a program that the objective cannot train (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with
+            that objective, whose ``q(u)`` is optimal; for minibatches with that objective, or with
+            :func:`~gpzoo.inference.lbfgs`, whose line search needs the same function in every step; for a ``mesh`` of
+            several axes, with several keys or with that objective, for one whose devices do not divide ``batch_size``,
+            and for arguments that differ between its processes.
         DatasetError: when rows of a table cannot be read.
         NonFiniteError: when the ELBO, a gradient or an update is not finite, naming the step, the site or the
             parameter, and what to try. Its ``result`` has the last parameters at which the bound was finite, and the
             losses before.
-        FactorisationError: when that is due to a Cholesky factorisation, naming the site, with the same ``result``.
-            With several keys a NonFiniteError says so, after the others are done. Also before the first step, with the
-            initial parameters as ``result``, when more than half of a site's inducing variables coincide with earlier
-            ones up to the jitter and ``whiten=False``: such a training could stay finite and get worse.
-        CheckpointError: when no checkpoint in the folder is whole, naming what is damaged, or the newest that is
+        FactorisationError: when a Cholesky factorisation is the cause, naming the site, with the same ``result``. With
+            several keys, a NonFiniteError says so after the other trainings are done. Also before the first step, with
+            the initial parameters as ``result``: when more than half of a site's inducing variables coincide with
+            earlier ones up to the jitter and ``whiten=False``. Such a training could stay finite and get worse.
+        CheckpointError: when no checkpoint in the folder is whole, naming what is damaged; when the newest whole one
             belongs to another training; or when another training holds the folder.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
 
-    Every error that ends the training has the result so far as ``.result``, also one of a callback or an interruption.
+    Every error that ends the training has the result so far as ``.result``, as do errors of callbacks and
+    interruptions.
     """
     svi = _with_natural(svi, natural)
     num_steps = checks.count("num_steps", num_steps)
@@ -290,7 +293,7 @@ def _keeping_result(setup: Setup, state: Callable[[], TrainState], num_steps: in
 
 
 def _with_natural(svi: SVI, natural: Rate | Mapping[str, Rate] | None) -> SVI:
-    """NumPyro's object, with natural gradients where they are asked for."""
+    """NumPyro's object, with natural gradients if they are asked for."""
     if not isinstance(svi, SVI):
         raise TypeError(f"svi must be SVI(model, guide, optimizer, GaussianProcessELBO()), got {type(svi).__name__}.")
     if natural is None:
@@ -299,7 +302,7 @@ def _with_natural(svi: SVI, natural: Rate | Mapping[str, Rate] | None) -> SVI:
 
 
 def _with_num_data(svi: SVI, source: Source, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments, with the number of all rows where the program scales minibatches to it.
+    """The keyword arguments, with the number of all rows if the program scales minibatches to it.
 
     Raises:
         ValueError: if a smaller number was given.
@@ -316,7 +319,7 @@ def _resumed(checkpoints: Checkpoints, state: TrainState, num_steps: int) -> Tra
     """The state of the newest checkpoint, or the initial one.
 
     Raises:
-        ValueError: if it has more than ``num_steps``.
+        ValueError: if the checkpoint has more steps than ``num_steps``.
     """
     found = checkpoints.restore(state.numpyro_state)
     if found is None:
@@ -330,7 +333,7 @@ def _resumed(checkpoints: Checkpoints, state: TrainState, num_steps: int) -> Tra
 
 
 def _warn(setup: Setup, result: Trained) -> None:
-    """Warn of a collapsed bound that fell, and of natural gradients most of which were shortened."""
+    """Warn of a collapsed bound that fell, and of natural gradients if most of their steps were shortened."""
     if setup.finish is not None:
         warn_if_fallen(result.losses, setup.source.num_rows)
     said = []
@@ -343,12 +346,12 @@ def _warn(setup: Setup, result: Trained) -> None:
 
 
 class _Pace:
-    """Numbers of steps between two visits of the host, such that these are about a second apart.
+    """Numbers of steps between two visits of the host, chosen so that visits are about a second apart.
 
     Args:
         chunk: the largest number.
-        num_steps: at which the training ends.
-        callback_steps: at multiples of which a callback wants the host; ``None`` without one.
+        num_steps: the step at which the training ends.
+        callback_steps: a callback needs the host at multiples of this number; ``None`` without a callback.
     """
 
     def __init__(self, chunk: int, num_steps: int, callback_steps: int | None) -> None:

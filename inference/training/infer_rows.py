@@ -1,4 +1,4 @@
-"""Latent variables of new rows, which have parameters of their own: found with all else held."""
+"""Latent variables of new rows, which have their own parameters: they are trained with everything else held."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def infer_rows(
     optimizer: optax.GradientTransformation | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Trained:
-    """Find the latents of new rows, all other parameters as they are.
+    """Find the latent variables of new rows; all other parameters stay as they are.
 
     Example:
         >>> import jax, numpy as np
@@ -52,15 +52,15 @@ def infer_rows(
         start: initial means of the new rows, see :class:`~gpzoo.inference.PerRow`.
         *args: the program's positional arguments: the numbers of the new rows, ``0`` to ``N - 1``, and their data.
         num_steps: number of steps, on all new rows.
-        optimizer: any of optax's; ``None`` for Adam with a rate of 0.05.
+        optimizer: any optax optimiser; ``None`` for Adam with a rate of 0.05.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        A model of the new rows: it predicts at them, and has the loss of every step, a bound of their density and the
-        divergence of ``q(u)``.
+        A model of the new rows. It predicts at them, and its losses are those of every step: a bound of the rows'
+        density and the divergence of ``q(u)``.
 
     Raises:
-        ValueError: if the guide holds no latents per row, for several trainings, and as :func:`~gpzoo.inference.fit`.
+        ValueError: if the guide has no latents per row, for several trainings, and as :func:`~gpzoo.inference.fit`.
     """
     guide = trained._usable_guide()
     old = guide.hyperparameters

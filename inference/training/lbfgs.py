@@ -19,9 +19,9 @@ from gpzoo.inference.training.protocol import refuse_no_parameters
 def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collection[str] = ()) -> Optimizer:
     """L-BFGS with a line search (:func:`optax.lbfgs`), as an optimiser for :class:`numpyro.infer.SVI`.
 
-    For an objective that is the same function at every step: all rows, nothing drawn, as under
-    :class:`~gpzoo.inference.CollapsedELBO`. A step evaluates objective and gradient once or a few times, at the
-    points that the line search tries; those at the point that it takes are used again by the next step.
+    It is for an objective that is the same function at every step: all rows, nothing drawn, as under
+    :class:`~gpzoo.inference.CollapsedELBO`. A step evaluates objective and gradient once or a few times, at the points
+    that the line search tries. The next step reuses the values at the point that the line search takes.
 
     Example:
         >>> import jax.numpy as jnp
@@ -34,18 +34,18 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collec
         Array([1., 1.], dtype=float32)
 
     Args:
-        memory_size: past steps that the inverse Hessian is approximated by.
-        max_linesearch_steps: most evaluations of a step.
-        held: names of parameters that stay as they are, such as ``{"f_inducing"}``; for other optimisers that is
-            ``optax.partition`` with ``optax.set_to_zero``, in which a line search cannot take part.
+        memory_size: number of past steps that approximate the inverse Hessian.
+        max_linesearch_steps: most evaluations in a step.
+        held: names of parameters that stay as they are, such as ``{"f_inducing"}``. Other optimisers have
+            ``optax.partition`` with ``optax.set_to_zero`` for this, which does not work with a line search.
 
     Returns:
         An optimiser for ``SVI(model, guide, lbfgs(), objective)``. ``svi.init`` raises ``ValueError`` for unknown names
-        in ``held``, ``svi.update`` for programs with mutable state (batch normalisation), and where it is asked for
+        in ``held``; ``svi.update`` raises it for programs with mutable state (batch normalisation), and for
         forward-mode derivatives.
 
     Raises:
-        TypeError: if ``held`` is no collection of names.
+        TypeError: if ``held`` is not a collection of names.
     """
     if isinstance(held, str) or not all(isinstance(name, str) for name in held):
         raise TypeError(f"lbfgs(held=...) must be names of parameters, such as {{'f_inducing'}}, got {held!r}.")
@@ -54,14 +54,14 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collec
 
 
 def refuse_line_search(optimiser: Any, state: Any) -> None:
-    """Refuse optax's transformations that search along a line, which need more of a training than NumPyro gives them.
+    """Refuse optax's line searches, which need more from a training than NumPyro gives them.
 
     Args:
-        optimiser: of the training.
-        state: of the optimiser.
+        optimiser: optimiser of the training.
+        state: state of the optimiser.
 
     Raises:
-        TypeError: with the way out.
+        TypeError: naming the way out.
     """
     searches = optax.ScaleByZoomLinesearchState | optax.ScaleByBacktrackingLinesearchState
     found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, searches))
@@ -89,7 +89,7 @@ class LineSearched(Optimizer):
         """See :meth:`numpyro.optim._NumPyroOptim.init`.
 
         Raises:
-            ValueError: for names of no parameters in ``held``, and without any parameters.
+            ValueError: for names in ``held`` that are not parameters, and without any parameters.
         """
         refuse_no_parameters(params)
         if unknown := sorted(self.held.difference(params)):
@@ -126,10 +126,10 @@ class LineSearched(Optimizer):
             )
         return (value, None), (i + 1, (optax.apply_updates(params, updates), _with_own_types(memory)))
 
-    #: The line search takes no step to where the objective is not finite.
+    #: The line search takes no step to a point where the objective is not finite.
     eval_and_stable_update = eval_and_update
 
 
 def _with_own_types(state: Any) -> Any:
-    """Without weak types, which optax's state has at the start but not later: a step would be compiled twice."""
+    """The state without weak types: optax's state has them only at the start, and a step would be compiled twice."""
     return jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), state)

@@ -1,4 +1,4 @@
-"""Natural gradients of ``q(u)`` beside any optimiser for the rest: an optimiser for :class:`numpyro.infer.SVI`."""
+"""Natural gradients of ``q(u)`` beside any optimiser for the other parameters, for :class:`numpyro.infer.SVI`."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.coupled import Coupled, joint_root, rows_of_root
 from gpzoo.posteriors.forms import Form, Full
 
-#: A step length, or a schedule of optax that gives it by the number of the step.
+#: A step length, or an optax schedule that gives it by the number of the step.
 Rate: TypeAlias = float | Callable[[Any], Any]
 
-#: A step that is taken back halves the length of those that follow; each that is kept lengthens them by this.
+#: A step that is taken back halves the length of the steps after it; each step that is kept lengthens them by this.
 _LENGTHENED = 2**0.25
 
-#: The shortest step, as a part of the one asked for.
+#: The shortest step, as a part of the rate asked for.
 _SHORTEST = 2.0**-10
 
-#: Roundings of the loss, or of 100 nats if it is less, by which a step may raise it.
+#: Roundings of the loss (or of 100 nats, if the loss is smaller) by which a step may raise it.
 _ROUNDINGS = 100
 
 
 class NaturalGradients(Optimizer):
-    """Steps ``q(u)`` of GP sites along natural gradients, and every other parameter by an optimiser.
+    """Optimiser that steps ``q(u)`` of GP sites along natural gradients, and every other parameter by an optimiser.
 
     ``SVI(model, guide, NaturalGradients(optax.adam(0.01), guide, 0.1), GaussianProcessELBO())``, or
-    ``fit(..., natural=0.1)`` for the same. The step belongs to the form of ``q(u)``
-    (:meth:`gpzoo.posteriors.Form.natural_step`); it does not depend on ``whiten``. A step of 1 is exact where all else
-    is fixed, the likelihood Gaussian, every row in the step and the covariance full. Of blocks and independent
-    variables each is stepped as if the others were fixed, and so are the factors of a Kronecker product, one at each
-    step. Sites with one ``q`` are stepped together.
+    ``fit(..., natural=0.1)`` for the same. The form of ``q(u)`` defines the step
+    (:meth:`gpzoo.posteriors.Form.natural_step`); it does not depend on ``whiten``. A step of 1 is exact if everything
+    else is fixed, the likelihood is Gaussian, every row is in the step and the covariance is full. Each block, and each
+    independent variable, is stepped as if the others were fixed. The factors of a Kronecker product are stepped in the
+    same way, one at each step. Sites that share one ``q`` are stepped together.
 
-    Where it helps: Gaussian and log-concave likelihoods, and the last layers of deep GPs, in tens of steps instead of
-    thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far from quadratic over
-    the length of a step, and minibatches take each step towards the optimum of their own rows: rates of 0.1 or less.
-    Where a kernel samples views, the estimate from a minibatch can have no maximum at all, and even short steps end in
-    infinite variances: there Adam is to be preferred.
+    Natural gradients help with Gaussian and log-concave likelihoods, and in the last layers of deep GPs: they need tens
+    of steps instead of thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far
+    from quadratic over the length of a step, and minibatches take each step towards the optimum of their own rows: use
+    rates of 0.1 or less. If a kernel samples views, the estimate from a minibatch can have no maximum at all, and even
+    short steps end in infinite variances: prefer Adam there.
 
-    Steps are shortened where they would do harm. One that leads to no covariance is shortened in the directions in
-    which it does: there variances grow fourfold. One that lowers the bound, on the same rows with the same draws, is
-    taken back, and those after it are half as long; each that is kept lets them grow by a fifth, up to the rate asked
-    for. :attr:`gpzoo.inference.Trained.backed_off` counts the shorter steps of each site. This costs an evaluation of
-    the bound a step, in which all but ``q(u)`` is computed already: a third to a half of a step's time. Where no step
-    can do harm, with a ``covariance`` that is full, of one site, and likelihoods that are quadratic in ``f`` (Gaussian,
-    Pólya-Gamma), there is none.
+    Steps that would do harm are shortened. A step that leads to no covariance is shortened in the directions that are
+    at fault: variances there grow fourfold. A step that lowers the bound, on the same rows with the same draws, is
+    taken back, and the steps after it are half as long. Each step that is kept lets them grow by a fifth, up to the
+    rate asked for. :attr:`gpzoo.inference.Trained.backed_off` counts the shorter steps of each site. This check costs
+    one evaluation of the bound per step, in which everything but ``q(u)`` is computed already: a third to a half of a
+    step's time. There is no check if no step can do harm: with a full ``covariance`` of one site, and likelihoods that
+    are quadratic in ``f`` (Gaussian, Pólya-Gamma).
 
     Example:
         >>> import jax, numpy as np, optax
@@ -79,17 +79,17 @@ class NaturalGradients(Optimizer):
         (True, True)
 
     Args:
-        optimizer: of all other parameters: a transformation of optax, or one of NumPyro's.
+        optimizer: optimiser of all other parameters: an optax transformation, or an optimiser of NumPyro.
         guide: the program's :class:`~gpzoo.inference.InducingGuide`.
-        rate: step length of up to 1, or a schedule, for the GP sites on which no other depends; or by site name, inner
-            layers among them. A schedule may begin or end at 0; numbers above 1 on its way count as 1.
+        rate: step length of up to 1, or a schedule, for the GP sites on which no other GP site depends; or by site
+            name, inner layers among them. A schedule may begin or end at 0; numbers above 1 on its way count as 1.
 
     Raises:
-        TypeError: for a guide of another kind, or rates that are none.
+        TypeError: for a guide of another kind, or rates that are neither numbers nor schedules.
         ValueError: for rates that are not positive, or above 1; for schedules whose first number is negative or above
-            1, and in :func:`~gpzoo.inference.fit` the last; an optimiser that evaluates the bound by itself, such as
-            ``Minimize``; and once the program has been seen: unknown sites, or a form or grid without natural
-            gradients.
+            1, and in :func:`~gpzoo.inference.fit` also the last number; for an optimiser that evaluates the bound by
+            itself, such as ``Minimize``; and once the program has been seen, for unknown sites, or a form or grid
+            without natural gradients.
     """
 
     way_out = "Lower natural or the learning rate; where a kernel samples views, leave natural out."
@@ -112,13 +112,13 @@ class NaturalGradients(Optimizer):
         self.refuse_at(0)
 
     def _by_name(self) -> list[tuple[str, Rate]]:
-        """Each rate that was given, with its name in messages."""
+        """Each given rate, with its name in messages."""
         if not isinstance(self.rate, Mapping):
             return [("natural", self.rate)]
         return [(f"natural[{site!r}]", rate) for site, rate in self.rate.items()]
 
     def refuse_at(self, step: int) -> None:
-        """Refuse schedules that give no step length at a step.
+        """Refuse schedules that do not give a step length at a step.
 
         Raises:
             ValueError: naming the schedule.
@@ -131,7 +131,7 @@ class NaturalGradients(Optimizer):
                 _refuse_rate(name, length, f" at step {step}")
 
     def init(self, params: dict[str, Any]) -> tuple[Integer[Array, ""], Any]:
-        """The state of unconstrained parameters, once the guide has seen the program."""
+        """The state of unconstrained parameters, after the guide has seen the program."""
         rates = self._rates()
         if inner := sorted(rates.keys() & self.guide.sites.inner):
             warnings.warn(
@@ -143,7 +143,7 @@ class NaturalGradients(Optimizer):
         own = {f"{site}_{part}" for site in rates for part in ("mean", *self.guide.form_at(site).data_fields)}
         others = {name: value for name, value in params.items() if name not in own}
         mine = {name: value for name, value in params.items() if name in own}
-        # Not jnp.array(0), whose weak type an update loses: the step would be compiled twice.
+        # Not jnp.array(0), because an update loses its weak type: the step would be compiled twice.
         counts = {site: jnp.zeros((), jnp.int32) for site in rates}
         return jnp.array(0), (self.others.init(others), mine, jnp.ones((), jnp.float32), counts)
 
@@ -155,10 +155,10 @@ class NaturalGradients(Optimizer):
     def eval_and_update(
         self, fn: Callable[[Any], tuple], state: Any, forward_mode_differentiation: bool = False
     ) -> tuple[tuple[Any, Any], Any]:
-        """A step for an objective, of which a natural step that raises the loss is taken back.
+        """A step for an objective; a natural step that raises the loss is taken back.
 
         Args:
-            fn: the loss of unconstrained parameters, and what goes with it; of one minibatch and one set of draws.
+            fn: the loss of unconstrained parameters, and its auxiliary result, for one minibatch and one set of draws.
             state: the state before.
             forward_mode_differentiation: see NumPyro's optimisers.
 
@@ -171,7 +171,7 @@ class NaturalGradients(Optimizer):
         if self._cannot_overshoot(seen):
             return (loss, aux), after
         (_, (_, held, _, counted)), (step, (others, mine, length, counts)) = state, after
-        # With the other parameters as they were, what depends on them alone is in the program once.
+        # With the other parameters as they were, everything that depends on them alone is in the program once.
         found, _ = fn(self.get_params(state) | mine)
         lower = found <= loss + _ROUNDINGS * jnp.finfo(loss.dtype).eps * jnp.maximum(jnp.abs(loss), 100)
         mine = jax.tree.map(partial(jnp.where, lower), mine, held)
@@ -182,13 +182,13 @@ class NaturalGradients(Optimizer):
     def eval_and_stable_update(
         self, fn: Callable[[Any], tuple], state: Any, forward_mode_differentiation: bool = False
     ) -> tuple[tuple[Any, Any], Any]:
-        """:meth:`eval_and_update`, without a step, and with a loss of NaN, where anything is not finite."""
+        """:meth:`eval_and_update`; if anything is not finite, it takes no step and gives a loss of NaN."""
         (loss, aux), after = self.eval_and_update(fn, state, forward_mode_differentiation)
         fine = finite_numbers((loss, after), 0)
         return (jnp.where(fine, loss, jnp.nan), aux), jax.tree.map(partial(jnp.where, fine), after, state)
 
     def update(self, g: dict[str, Any], state: Any, value: Any = None) -> Any:
-        """The state after a step, which no evaluation has judged.
+        """The state after a step that no evaluation has judged.
 
         Args:
             g: derivatives of the loss by the unconstrained parameters.
@@ -220,10 +220,10 @@ class NaturalGradients(Optimizer):
         return form.with_values(**values), form.with_values(**slopes)
 
     def _steps(self) -> list[tuple[tuple[str, ...], Rate]]:
-        """The sites whose ``q(u)`` is stepped at once, one or those with one ``q``, with their rate.
+        """The sites whose ``q(u)`` is stepped at once, one site or those that share one ``q``, with their rate.
 
         Raises:
-            ValueError: naming sites with one ``q`` and different rates.
+            ValueError: naming sites that share one ``q`` and have different rates.
         """
         rates, found = self._rates(), {}
         for site, rate in rates.items():
@@ -241,8 +241,8 @@ class NaturalGradients(Optimizer):
     def _cannot_overshoot(self, seen: StepTrace) -> bool:
         """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site is stepped whole.
 
-        Then the steps lie between ``q(u)`` and the optimum, on a line along which the divergence from it falls. Where
-        views are sampled there may be no optimum, which the bound of the same views need not tell.
+        The steps then lie between ``q(u)`` and the optimum, on a line along which the divergence from the optimum
+        falls. If views are sampled there may be no optimum, and the bound of the same views need not show that.
         """
         steps, data = self._steps(), [as_predictive(unmasked(site["fn"])) for site in seen.data.values()]
         whole = len(steps) == 1 and isinstance(self.guide.form_at(steps[0][0][0]), Full | Coupled)
@@ -274,12 +274,12 @@ def _refuse_rate(name: str, length: Any, at: str) -> None:
 
 
 def shortened(site: str, count: int, steps: int) -> str | None:
-    """What to say of a site's natural steps if most were shorter than asked for.
+    """The warning about a site's natural steps if most were shorter than asked for.
 
     Args:
         site: name of the site.
-        count: how many were.
-        steps: of how many.
+        count: how many steps were shorter.
+        steps: number of all steps.
     """
     if 2 * count <= steps:
         return None
@@ -301,7 +301,7 @@ def natural_step(
     stacked, slopes_of_mean = (jnp.concatenate(list(map(_stacked, forms, x))) for x in (means, mean_slopes))
     mean, after, shortened = joint.natural_step(stacked, slopes_of_mean, slope, rate, step)
     each = jnp.split(mean, np.cumsum([form.scale.shape[-1] for form in forms])[:-1])
-    # Rows of outputs that are together come one output after the other.
+    # Rows of outputs that are together are ordered output by output.
     found = [x.reshape(m.T.shape).T if form.together else x for x, m, form in zip(each, means, forms, strict=True)]
     return found, rows_of_root(after.scale, forms), shortened
 
@@ -324,7 +324,7 @@ def _unconstrained(site: str, form: Form, like: dict[str, Any]) -> dict[str, Any
 
 
 def _by_value(transform: Any, unconstrained: Any, slope: Any) -> Any:
-    """A loss's derivative by values, given that by the unconstrained numbers that each is made of."""
+    """A loss's derivative by values, given the derivative by the unconstrained numbers that make each value."""
 
     def of_one(x: Float[Array, "*shape"], g: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         return g / jax.jvp(transform, (x,), (jnp.ones_like(x),))[1]

@@ -9,21 +9,20 @@ from gpzoo.inference.programs.gp_sites import SiteMode
 
 
 class Objective(NamedTuple):
-    """Attributes that an objective may have beside its ``loss``; NumPyro's own have none.
+    """Attributes that an objective may have beside its ``loss``; NumPyro's own objectives have none.
 
     Attributes:
-        name: of the objective in messages; that of its class unless it says another.
-        needs_all_rows: whether no minibatch estimates it.
-        takes_natural: whether it has a slope in ``q(u)``, along which natural gradients go.
+        name: name of the objective in messages; by default the name of its class.
+        needs_all_rows: whether a minibatch cannot estimate it.
+        takes_natural: whether it has a slope in ``q(u)`` that natural gradients can follow.
         takes_mesh: whether its rows may be split over devices.
-        mode: the values that GP sites have where the training itself runs the guide; ``None`` for draws. It is used
-            outside steps only: by ``start.py`` for guides that are no :class:`~gpzoo.inference.InducingGuide`, and by
-            ``failures.py``. In a step the objective's ``loss`` sets its own.
+        mode: the values of GP sites when the training itself runs the guide; ``None`` for draws. It is used only
+            outside steps: by ``start.py`` for guides that are not an :class:`~gpzoo.inference.InducingGuide`, and by
+            ``failures.py``. In a step, the objective's ``loss`` sets its own mode.
         by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
-        finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that
-            the objective finds by itself into those that were trained. It is called with the initial parameters too,
-            and raises where the objective does not fit the program. ``arrays`` and ``static`` are the program's
-            keyword arguments.
+        finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that the
+            objective finds by itself into the trained ones. It is called with the initial parameters too, and raises if
+            the objective does not fit the program. ``arrays`` and ``static`` are the program's keyword arguments.
     """
 
     name: str
@@ -36,15 +35,15 @@ class Objective(NamedTuple):
 
 
 class Optimiser(NamedTuple):
-    """Attributes that an optimiser may have beside NumPyro's methods; optax's and NumPyro's own have none.
+    """Attributes that an optimiser may have beside NumPyro's methods; optax's and NumPyro's own optimisers have none.
 
     Attributes:
-        name: of the optimiser in messages; that of its class unless it says another.
+        name: name of the optimiser in messages; by default the name of its class.
         needs_all_rows: whether its objective must be the same function at every step.
-        backed_off: of an optimiser that takes natural steps of ``q(u)``, how many steps of each site were shorter than
-            asked for, by the optimiser's state.
-        refuse_at: refuses what the optimiser would do at a step, by its number.
-        way_out: advice where a step fails, in place of a lower learning rate.
+        backed_off: for an optimiser that takes natural steps of ``q(u)``: from its state, how many steps of each site
+            were shorter than asked for.
+        refuse_at: refuses a step, by its number, that the optimiser could not take.
+        way_out: advice if a step fails, in place of a lower learning rate.
     """
 
     name: str
@@ -70,10 +69,10 @@ def _said(by: Any, of: type[Objective] | type[Optimiser]) -> dict[str, Any]:
 
 
 def refuse_no_parameters(parameters: Collection[str]) -> None:
-    """Refuse a training of a program and a guide without parameters, given the names of these.
+    """Refuse a training of a program and a guide without parameters, given the names of the parameters.
 
     Raises:
-        ValueError: with the way out.
+        ValueError: naming the way out.
     """
     if not parameters:
         raise ValueError(
@@ -84,13 +83,13 @@ def refuse_no_parameters(parameters: Collection[str]) -> None:
 
 
 def refuse_misfits(svi: Any, num_steps: int, *, full: bool, mesh: bool) -> None:
-    """Refuse an objective and an optimiser that do not go with each other, with the steps or with the rows.
+    """Refuse an objective and an optimiser that do not fit each other, the steps or the rows.
 
     Args:
         svi: NumPyro's object.
         num_steps: number of steps.
         full: whether every step has all rows.
-        mesh: whether these are split over devices.
+        mesh: whether rows are split over devices.
 
     Raises:
         TypeError: for an objective without ``loss``.

@@ -1,4 +1,4 @@
-"""Trainings that run as one: each has a key, and arrays of its own or shared ones, along a leading axis."""
+"""Trainings that run as one: each has a key, and its own or shared arrays along a leading axis."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Replicates:
         rng_key: one key, or keys ``[K]``.
 
     Attributes:
-        keys: of the trainings.
+        keys: keys of the trainings.
         several: whether arrays of all trainings have an axis of replicates.
-        count: of the trainings.
-        shape: of that axis, ``(K,)``, or ``()`` without it.
+        count: number of trainings.
+        shape: shape of that axis, ``(K,)``, or ``()`` without it.
 
     Raises:
         ValueError: if keys have more than one leading axis, or there are none.
@@ -43,7 +43,7 @@ class Replicates:
         self.shape = (self.count,) if self.several else ()
 
     def axes_of(self, in_axes: int | Sequence[int | None] | None, count: int) -> tuple[bool, ...] | None:
-        """For each of ``count`` positional arguments whether it has the axis; ``None`` without it.
+        """For each of ``count`` positional arguments, whether it has the axis; ``None`` if there is no axis.
 
         Raises:
             ValueError: if ``in_axes`` does not match the arguments.
@@ -60,7 +60,7 @@ class Replicates:
         return tuple(axis == 0 for axis in axes)
 
     def axes_by_name(self, arrays: Mapping[str, Any], member_kwargs: Collection[str]) -> dict[str, bool] | None:
-        """For each keyword argument whether it has the axis; ``None`` without it.
+        """For each keyword argument, whether it has the axis; ``None`` if there is no axis.
 
         Raises:
             ValueError: for one key, if a name is not in ``arrays``, or a leading axis is not that of the replicates.
@@ -75,7 +75,7 @@ class Replicates:
         return {name: name in names for name in arrays}
 
     def check(self, what: str, arguments: Mapping[str, Any]) -> None:
-        """Raise ValueError unless all arrays have the axis, where there is one."""
+        """Raise ValueError unless all arrays have the axis, if there is one."""
         for name, value in arguments.items():
             shapes = [np.shape(x) for x in jax.tree.leaves(value)]
             if self.several and any(shape[:1] != self.shape for shape in shapes):
@@ -85,15 +85,15 @@ class Replicates:
                 )
 
     def of(self, k: int, tree: Any) -> Any:
-        """The arrays of a replicate, where all have the axis; in new containers, since networks write into theirs."""
+        """The arrays of a replicate, if all have the axis; in new containers, because networks write into theirs."""
         return jax.tree.map(lambda x: x[k] if self.several else x, tree)
 
     def stacked(self, trees: Sequence[Any]) -> Any:
-        """The inverse of :meth:`of` each."""
+        """The trees of all replicates as one: the inverse of :meth:`of`."""
         return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.several else trees[0]
 
     def each(self, function: Callable) -> Callable:
-        """A function of one replicate's arrays, turned into a function of the arrays of all."""
+        """A function of one replicate's arrays, turned into a function of the arrays of all replicates."""
         return jax.vmap(function) if self.several else function
 
     def where(self, which: Bool[np.ndarray, " K"], one: Any, other: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The set-up of a training: all that stays the same while it runs. It turns a state into parameters and a result."""
+"""The set-up of a training: everything that stays the same while it runs. It turns a state into a result."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gpzoo.inference.training.state import TrainState
 
 
 class Setup:
-    """All that stays the same during a training.
+    """Everything that stays the same during a training.
 
     Args:
         svi: NumPyro's object.
         replicates: the trainings.
-        source: of their rows.
+        source: source of their rows.
         kwargs: the program's keyword arguments.
-        member_kwargs: names of those with an axis of replicates.
+        member_kwargs: names of the keyword arguments with an axis of replicates.
 
     Attributes:
-        arrays: keyword arguments that are arrays, as the placement of the training has them.
-        array_axes: which of these each replicate has of its own.
+        arrays: keyword arguments that are arrays, placed for the training.
+        array_axes: which of these arrays each replicate has of its own.
         static: the other keyword arguments.
         expectations: how each data site's expectation is computed, by name.
     """
@@ -67,14 +67,14 @@ class Setup:
         return self.svi.get_params(state) | (state.mutable_state or {})
 
     def finished(self, k: int, params: dict[str, Any]) -> dict[str, Any]:
-        """A replicate's parameters with those that the objective finds by itself."""
+        """A replicate's parameters, with those that the objective finds by itself."""
         if self.finish is None:
             return params
         with RUNNING:
             return self.finish(params, self.source.batch(k, 0), self.arrays_of(k))
 
     def params(self, state: SVIState) -> dict[str, Any]:
-        """Constrained values of every parameter, those that the objective finds among them, and mutable state."""
+        """Constrained values of every parameter, with those that the objective finds, and mutable state."""
         params = self._params(self.placement.here(state))
         if self.finish is None:
             return params
@@ -82,7 +82,7 @@ class Setup:
         return self.replicates.stacked(each)
 
     def result(self, state: TrainState, data: Mapping[str, Any] | None = None) -> Trained:
-        """The trained model so far, with a description of the data that it was trained on."""
+        """The trained model so far, with a description of its training data."""
         numpyro_state = self.placement.here(state.numpyro_state)
         backed_off = of_optimizer(self.svi.optim).backed_off
         return Trained(
@@ -106,7 +106,7 @@ class Setup:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """The settings that a continued training must share; those that tell its user most come first."""
+        """The settings that a continued training must share; the most informative ones come first."""
         plain = {}
         for name, value in self.static.items():
             if value is None or isinstance(value, bool | int | float | str):

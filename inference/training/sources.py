@@ -1,7 +1,7 @@
 """Sources of the rows of a training: arrays on the device, for one training or many, or a streamed table.
 
-Steps are taken many at a time, on the device. What it is given for them is a feed: row numbers of arrays that lie
-there, or the rows themselves of a table.
+Many steps at a time are taken on the device. They get a feed: row numbers of arrays that lie on the device, or the rows
+of a table themselves.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def described(name: str, arrays: Any) -> dict[str, str]:
 
 
 def described_arguments(model: Callable, args: tuple, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """:func:`described`, of all arguments of a program by name: positional ones, and arrays among the others."""
+    """:func:`described` for all arguments of a program by name: positional ones, and arrays among the others."""
     found: dict[str, str] = {}
     for name, value in [*zip(checks.positional(model, len(args))[0], args, strict=True), *arrays.items()]:
         found |= described(f"argument {name}", jax.tree.map(jnp.asarray, value))
@@ -79,7 +79,7 @@ def source_of(
     if batch_size is not None and batch_size % placement.number:
         raise ValueError(f"batch_size must be a multiple of {placement.number}, the devices of mesh; got {batch_size}.")
     tables = [a for a in args if checks.is_table(a)]
-    ordered = batch_size is not None or bool(tables)  # all rows of a step have no order
+    ordered = batch_size is not None or bool(tables)  # a step with all rows has no order
     seeds = [order_seed(key) if ordered else 0 for key in replicates.keys]
     if tables:
         if len(args) > 1 or replicates.several:
@@ -100,9 +100,9 @@ class Source(Protocol):
         size: rows per minibatch.
         full: whether every minibatch is all rows, in their order.
         chunk: most steps of a feed.
-        axes: for each argument whether it has an axis of replicates; ``None`` without one.
-        placement: of the arrays.
-        on_devices: the arrays for the compiled steps; none where the feed has all.
+        axes: for each argument, whether it has an axis of replicates; ``None`` without one.
+        placement: placement of the arrays.
+        on_devices: the arrays for the compiled steps; none if the feed has all of them.
         on_one_device: the same for programs that the host calls.
     """
 
@@ -117,9 +117,9 @@ class Source(Protocol):
     on_one_device: tuple
 
     def make_feed(self, start: int, count: int) -> Any:
-        """What the device is given for ``count`` steps from ``start`` on, a function of the seed and of these.
+        """The input of the device for ``count`` steps from ``start`` on, a function of the seed and of these.
 
-        Every array is ``[chunk, ...]``, filled up where there are fewer steps; ``[K, chunk, ...]`` of replicates.
+        Every array is ``[chunk, ...]``, filled up if there are fewer steps; with replicates, ``[K, chunk, ...]``.
         """
         ...
 
@@ -132,19 +132,19 @@ class Source(Protocol):
         ...
 
     def all_rows(self, k: int) -> tuple:
-        """All rows of a replicate, or a sample of them: initial values are found on these, and data are checked."""
+        """All rows of a replicate, or a sample of them, for finding initial values and checking data."""
         ...
 
     def settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """The settings that a continued training must share, and all else that changes the order of rows.
+        """The settings that a continued training must share, and everything else that changes the order of rows.
 
         Args:
-            names: of the program's positional arguments.
+            names: names of the program's positional arguments.
         """
         ...
 
     def close(self) -> None:
-        """Stop reading; nothing is asked of the source afterwards."""
+        """Stop reading; the source is not used afterwards."""
         ...
 
 
@@ -154,9 +154,10 @@ class Resident:
     Args:
         args: the model's positional arguments.
         batch_size: rows per minibatch, ``None`` for all.
-        seeds: one for each replicate.
-        axes: for each argument whether it has an axis of replicates; ``None`` without one.
-        placement: of the arrays, whole on every device: choosing rows of a minibatch then moves none between devices.
+        seeds: one seed for each replicate.
+        axes: for each argument, whether it has an axis of replicates; ``None`` without one.
+        placement: placement of the arrays, whole on every device: to choose rows of a minibatch then moves none between
+            devices.
 
     Raises:
         ValueError: if the numbers of rows or replicates differ, there are no rows, or ``batch_size`` is out of range.
@@ -216,7 +217,7 @@ class Resident:
 
 
 def checked_number_of_rows(args: tuple, axes: tuple[bool, ...] | None = None, keys: int = 1) -> int:
-    """The number of rows that all arguments have, after the axis of replicates where there is one.
+    """The number of rows of all arguments, after the axis of replicates if there is one.
 
     Raises:
         ValueError: if they differ, or there are none.
@@ -251,8 +252,8 @@ class Streamed:
     Args:
         table: the rows.
         batch_size: rows per minibatch.
-        seed: seed of their order.
-        placement: of the minibatches; this process keeps the rows of its own devices.
+        seed: seed of the order of the rows.
+        placement: placement of the minibatches; this process keeps the rows of its own devices.
 
     Raises:
         ValueError: if ``batch_size`` is missing or out of range.
@@ -302,7 +303,7 @@ class Streamed:
             return _fitting(minibatches.take(start, count))
 
     def _minibatches(self, **options: Any) -> Minibatches:
-        from gpzoo.tables.minibatches import Minibatches  # a training on arrays has none
+        from gpzoo.tables.minibatches import Minibatches  # a training on arrays does not need them
 
         return Minibatches(self.table, self.size, self.seed, **options)
 
@@ -330,7 +331,7 @@ def _rows_at(data: tuple, rows: Any) -> tuple:
 def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> Integer[np.ndarray, "{count} {size}"]:
     """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, shuffled anew in every epoch.
 
-    They are a function of the arguments alone, since steps are taken again: by a training that is resumed, and by
+    They are a function of the arguments alone, because steps are taken again: by a resumed training, and by
     ``failures.py``, which looks for the last good state.
     """
     per_epoch = num_rows // size

@@ -1,4 +1,4 @@
-"""The start of a training: the initial state of every replicate, once its data and its program are checked."""
+"""The start of a training: the initial state of every replicate, after checks of its data and its program."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def start(setup: Setup, init_params: Mapping[str, Any] | None) -> tuple[Steps, T
     """The steps of a training, traced and not yet compiled, and its state before them.
 
     Args:
-        setup: of the training.
+        setup: set-up of the training.
         init_params: see :func:`~gpzoo.inference.fit`.
 
     Raises:
-        ValueError: for programs and data that cannot be trained, see there.
+        ValueError: for programs and data that cannot be trained, see :func:`~gpzoo.inference.fit`.
     """
     replicates, svi = setup.replicates, setup.svi
     if init_params is not None:
@@ -71,7 +71,7 @@ class _OfInducingGuide:
     """``begin(k, key, given)``: the initial state of a replicate whose guide is an :class:`InducingGuide`.
 
     Attributes:
-        needs: which sites each data site depends on, once there is a state.
+        needs: which sites each data site depends on, after there is a state.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -83,12 +83,12 @@ class _OfInducingGuide:
         svi, source, guide = self.setup.svi, self.setup.source, self.setup.svi.guide
         first, whole, kwargs = source.batch(k, 0), source.all_rows(k), self.setup.kwargs_of(k)
         options, known = kwargs | svi.static_kwargs, k > 0 and self.alike
-        # The data are constants here, so that likelihoods check their numbers. Only `needs` is kept of the look, which
-        # holds the data themselves.
+        # The data are constants here, so that likelihoods check their numbers. Only `needs` is kept from the look,
+        # because the look holds the data themselves.
         looked = None if known else look(guide.model, whole, options, refuse_data=True)
         if looked is not None:
             self.needs = looked.needs
-        # On all rows at once the program may not fit in memory, such as a network on images.
+        # With all rows at once, the program may not fit in memory, such as a network on images.
         guide.sites_for(first if source.size > 1 else whole, kwargs, looked)
         refuse_other_program(svi.model, guide)
         seen = whole if guide.looks_at_inputs(given) else first
@@ -130,10 +130,10 @@ class _OfOtherGuide:
 
 
 def initial(svi: SVI, sites: Trace) -> Callable:
-    """``init(key, values)``: what ``svi.init`` gives, without running guide and program, whose sites are known.
+    """``init(key, values)``: the result of ``svi.init`` without running guide and program, whose sites are known.
 
     Args:
-        svi: NumPyro's object, which is given the sites' constraints.
+        svi: NumPyro's object, which gets the sites' constraints.
         sites: sites of parameters and mutable state, by name.
     """
     transforms = {}
@@ -144,10 +144,10 @@ def initial(svi: SVI, sites: Trace) -> Callable:
 
     def init(key: PRNGKeyArray, values: dict[str, Any]) -> SVIState:
         found = {name: transform.inv(values[name]) for name, transform in transforms.items()}
-        # Without weak types, which an update loses: the step would be compiled twice.
+        # Without weak types, because an update loses them: the step would be compiled twice.
         found = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), values | found)
         params = {name: found.pop(name) for name in transforms}
-        rng_key = random.split(named_key(key, "training"), 3)[0]  # as svi.init, which seeds model and guide too
+        rng_key = random.split(named_key(key, "training"), 3)[0]  # as in svi.init, which also seeds model and guide
         return SVIState(svi.optim.init(params), found or None, rng_key)
 
     return jax.jit(init)

@@ -1,4 +1,4 @@
-"""The state of a training: all that changes from one visit of the host to the next."""
+"""The state of a training: everything that changes from one visit of the host to the next."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpyro.infer.svi import SVIState
 
 
 class TrainState(NamedTuple):
-    """All that changes in a training.
+    """Everything that changes in a training.
 
     Attributes:
-        numpyro_state: that of NumPyro's SVI, of all replicates: parameters with the optimiser's state, mutable state,
+        numpyro_state: state of NumPyro's SVI, for all replicates: parameters with the optimiser's state, mutable state,
             and the key.
         step: number of steps taken.
-        losses: of every step, ``[K, step]``; NaN from the step on that a failed replicate has not kept.
+        losses: losses of every step, ``[K, step]``; NaN from the first step that a failed replicate has not kept.
         seconds: time that the steps took.
-        failed: of each replicate that failed, the number of its steps that are kept.
+        failed: for each failed replicate, the number of its steps that are kept.
         before: NumPyro's state one visit of the host before, and its step.
     """
 
@@ -47,10 +47,10 @@ class TrainState(NamedTuple):
 
         Args:
             after: NumPyro's state after them.
-            losses: theirs.
-            kept: how many of them each replicate keeps; fewer than it was to take if it failed, -1 if the step before
-                them is taken back.
-            count: how many were to be taken.
+            losses: losses of these steps.
+            kept: how many of these steps each replicate keeps; fewer than it was to take if it failed; -1 if the step
+                before them is taken back.
+            count: how many steps were to be taken.
         """
         ends = self.ends(count)
         failed = dict(self.failed)

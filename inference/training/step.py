@@ -21,7 +21,7 @@ from gpzoo.inference.training.setup import Setup
 from gpzoo.inference.training.sources import Source
 from gpzoo.inference.training.step_trace import StepTrace
 
-#: Numbers of an array up to which it is put beside others.
+#: Size of an array up to which it is joined with others.
 _COPIED = 10_000
 
 
@@ -30,11 +30,11 @@ def make_step(svi: SVI, static: dict[str, Any]) -> Callable:
 
     Args:
         svi: NumPyro's object.
-        static: keyword arguments of the program that are no arrays.
+        static: keyword arguments of the program that are not arrays.
     """
 
     def step(state: SVIState, batch: tuple, arrays: dict[str, Any]) -> tuple[SVIState, Float[Array, ""]]:
-        # Under a mesh the rows are split over devices, and the state is whole; else both are what they were.
+        # Under a mesh, rows are split over devices and the state is whole; else both stay as they were.
         state, loss = svi.update(state, *_devices.split(batch), **arrays, **static)
         return _devices.everywhere(state), loss
 
@@ -54,7 +54,7 @@ def make_step_from_feed(step: Callable, source: Source) -> Callable:
 def make_loop(step: Callable, chunk: int) -> Callable:
     """Make ``loop(state, data, arrays, feed, first, end)``: steps of a feed, up to one whose loss is not finite.
 
-    It returns the state, the losses ``[chunk]``, and the end of the steps that were begun.
+    It returns the state, the losses ``[chunk]``, and the end of the started steps.
     """
 
     def loop(
@@ -78,13 +78,13 @@ class Steps:
     If :func:`gpzoo._platform.steps_on_host` says so, the loop of a program with convolutions is on the host.
 
     Args:
-        setup: of the training.
-        state: NumPyro's, of all replicates, an example.
+        setup: set-up of the training.
+        state: an example of NumPyro's state of all replicates.
 
     Attributes:
-        step: one step of one replicate, which is called where steps are taken from the host.
+        step: one step of one replicate, which is called if steps are taken from the host.
         loop: the steps of one replicate, in Python.
-        loop_of_all: those of all replicates, compiled.
+        loop_of_all: the steps of all replicates, compiled.
         steps_from_host: whether steps are taken one by one from the host.
         trace: the sites of a step.
     """
@@ -93,7 +93,7 @@ class Steps:
         self.setup, self.replicates, self.source = setup, setup.replicates, setup.source
         self.inputs = self.source.on_devices, setup.arrays
         self.axes = (self.source.axes, setup.array_axes) if self.replicates.several else None
-        # Traced once, and written out wherever it is used: in the loop, or step by step from the host.
+        # Traced once, and written out at every use: in the loop, or step by step from the host.
         step = jax.jit(make_step_from_feed(make_step(setup.svi, setup.static), self.source), inline=True)
         self.loop = make_loop(step, self.source.chunk)
         self.loop_of_all = jax.jit(self._loop_of_all if self.replicates.several else self.loop)
@@ -108,9 +108,9 @@ class Steps:
         return state, *self.inputs, self.source.make_feed(0, 1), none, none
 
     def compile(self, state: SVIState, feed: Any) -> None:
-        """Compile the loop, and take no step.
+        """Compile the loop without taking a step.
 
-        Where steps are taken from the host, that compiles nothing: the first one does.
+        If steps are taken from the host, this compiles nothing; the first step does.
         """
         if feed is not None:
             jax.block_until_ready(self.take(state, feed, np.zeros(self.replicates.count, int))[0])
@@ -121,14 +121,14 @@ class Steps:
         """Let each replicate take its steps of a feed, while the host goes on.
 
         Args:
-            state: NumPyro's.
-            feed: of the source.
+            state: NumPyro's state.
+            feed: feed of the source.
             ends: the number of the step of the feed at which each replicate ends.
-            first: the number of the step at which all begin.
+            first: the number of the step at which all replicates begin.
 
         Returns:
-            The state after, the losses by number of the step, and where the steps ended that each replicate has begun:
-            one whose loss is not finite is its last.
+            The state after the steps, the losses by number of the step, and for each replicate the end of the steps
+            that it has begun. A step whose loss is not finite is its last.
         """
         with self.source.placement.tracing():
             if self.steps_from_host:
@@ -171,7 +171,7 @@ class Steps:
         return np.asarray(self.in_range(state)).reshape(-1)
 
     def _in_range(self, state: SVIState) -> Bool[Array, "*K"]:
-        # A positive number can be infinite or 0 where the optimiser's own number, and even the bound, are finite: there
+        # A positive number can be infinite or 0 while the optimiser's own number, and even the bound, are finite. There
         # is no way back from it.
         def back(state: SVIState) -> dict[str, Any]:
             # XLA would take log(exp(x)) for x.
@@ -187,8 +187,8 @@ class Steps:
 def finite_numbers(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    # Small ones together, because a sum over each takes longer to compile than all of them to run; large ones are not
-    # copied. Zero times a number that is not finite is NaN, and no sum of zeros overflows.
+    # Small arrays together, because a sum over each takes longer to compile than all of them to run; large arrays are
+    # not copied. Zero times a number that is not finite is NaN, and no sum of zeros overflows.
     parts: list[Array] = []
     alike: dict[Any, list[Array]] = {}
     for x in floats:

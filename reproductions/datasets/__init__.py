@@ -1,7 +1,7 @@
-"""The data sets of the reproductions: ``load`` reads, generates or downloads one, ``available`` lists them.
+"""The data sets of the reproductions: ``load`` reads, generates or downloads one, and ``available`` lists them.
 
 Files are searched in the folder that the environment variable ``GPZOO_DATA`` names, then in the user's cache folder;
-missing ones are downloaded from their public home. Files are checked against a known checksum or count before use.
+missing files are downloaded from their public home. Files are checked against a known checksum or count before use.
 ``dataset`` adds a loader to the list.
 """
 

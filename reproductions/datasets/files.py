@@ -1,9 +1,10 @@
-"""The files of data sets: found, or downloaded by pooch, checked before they are read, and parsed once.
+"""Files of data sets: found, or downloaded by pooch, checked before they are read, and parsed once.
 
-Beside pooch stand the search in two folders, either of which may be read-only; refusals of anything but a regular file
-of the stated size, and of a damaged one, which pooch would replace although it may be the user's own; and the parsed
-table in the cache folder. Archives are read in place by the standard library, so that no member's path can leave a
-folder; pooch's processors would unpack beside the archive, and before Python 3.12 without a filter.
+This module adds four things to pooch: the search in two folders, either of which may be read-only; the refusal of
+anything but a regular file of the stated size; the refusal of a damaged file, which pooch would replace although it may
+be the user's own; and the parsed table in the cache folder. The standard library reads archives in place, so that no
+member's path can leave a folder. Pooch's processors would unpack beside the archive, and before Python 3.12 without a
+filter.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from gpzoo.inference.programs.files import replacing
 from gpzoo.tables.files import checksum, damaged, opened, reason, unlike
 
 VARIABLE = "GPZOO_DATA"
-#: Largest size of the text of an archive, in bytes: that of 50,000 images, rounded up.
+#: Largest size of the text of an archive, in bytes: the size for 50,000 images, rounded up.
 _MOST_TEXT = 2**30
 
 
@@ -59,18 +60,18 @@ def find(name: str) -> Path | None:
 
 
 def choices(facts: Mapping[str, Any]) -> list[list[str]]:
-    """Sets of files of a data set, any of which suffices."""
+    """Sets of files of a data set; any one set is enough."""
     published = [[file["path"] for file in facts[key]] for key in ("at_hand", "files") if key in facts]
     return [*published, *([facts[key]] for key in ("kept",) if key in facts)]
 
 
 class Files:
-    """The published files of a data set: where they are, and what of them was read.
+    """The published files of a data set: where they are, and what was read from them.
 
     Attributes:
         name: the data set's name.
-        facts: what ``datasets.toml`` holds on it.
-        source: where the arrays came from, in words, once they were read.
+        facts: the entry in ``datasets.toml``.
+        source: the origin of the arrays, in words, after they were read.
         sha256: sha256 of each file that was read, by its path in the data folder.
     """
 
@@ -81,7 +82,7 @@ class Files:
 
     @contextlib.contextmanager
     def paths(self) -> Iterator[list[Path]]:
-        """The files' paths, once they are found or downloaded, and checked; errors of the block name the files.
+        """The files' paths, after they are found or downloaded, and checked; errors of the block name the files.
 
         Raises:
             DatasetError: if a file is missing, damaged, or cannot be parsed by the block.
@@ -106,12 +107,12 @@ class Files:
             raise unlike(self._place, f"the published {self.name}", found) from error
 
     def check(self, sha256: str) -> None:
-        """Refuse files whose arrays have another sha256 than the published ones."""
+        """Refuse files whose arrays do not have the published sha256."""
         if sha256 != self.facts["content"]:
             raise damaged(self._place, f"{self.facts['content']} of the arrays", sha256)
 
     def table(self, parse: Callable[[list[Path]], np.ndarray]) -> np.ndarray:
-        """The table that ``parse`` makes of the files, kept in the cache folder and mapped from there."""
+        """The table that ``parse`` makes from the files, kept in the cache folder and mapped from there."""
         kept = folders()[-1] / self.facts["kept"]
         with contextlib.suppress(Exception):  # Whatever is wrong with it, it can be made again.
             note = json.loads(_note(kept).read_text(encoding="utf-8"))
@@ -138,12 +139,12 @@ class Files:
 
 
 def _note(kept: Path) -> Path:
-    """The file beside a kept table with its sha256, and that of the files of its origin."""
+    """The file beside a kept table with its sha256, and the sha256 of the files of its origin."""
     return kept.with_name(f"{kept.name}.json")
 
 
 def _sha256(file: Mapping[str, Any], path: Path) -> str:
-    """The sha256 of a file, whose kind, size and digest are checked."""
+    """The sha256 of a file, after checks of its kind, size and digest."""
     method, _, digest = file.get("hash", "sha256:").partition(":")
     with opened(path, file["bytes"], digest or None, method) as stream:
         return digest if digest and method == "sha256" else checksum(path, stream)
@@ -171,7 +172,7 @@ def _obtained(file: Mapping[str, Any], advice: str) -> tuple[Path, str]:
         try:
             pooch.retrieve(url, known, path.name, path.parent)
         except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
-            # Other errors describe a failed connection at length; they are left to the cause of the exception.
+            # Other errors describe a failed connection at length, so they are left to the cause of the exception.
             detail = f": {error}" if isinstance(error, (requests.HTTPError, ValueError)) else ""
             failures.append(f"{url} ({type(error).__name__}{detail})")
             cause = error

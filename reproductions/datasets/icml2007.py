@@ -35,9 +35,9 @@ def rectangles(seed: int = 0) -> Dataset:
     * the support of heights and widths (4 to 28) and of their difference (3 to 24);
     * the frequencies of the 506 pairs: chi-squared p = 0.59 on the test images, 0.18 on the training images;
     * the positions given the lengths: p = 0.68 down and 0.89 across, test images;
-    * the share of tall ones (0.50 of the test, 0.51 of the training images) and of white pixels (0.077, 0.075);
+    * the share of tall rectangles (0.50 of the test, 0.51 of the training images) and of white pixels (0.077, 0.075);
     * the number of distinct images: 30,649 of 50,000 and 1,172 of 1,200; this rule expects 30,703 and 1,174;
-    * the number of those that occur in both parts: 672; this rule expects 684.
+    * the number of images that occur in both parts: 672; this rule expects 684.
 
     Args:
         seed: seed of the draw; the same seed gives the same images on every machine and NumPy version.
@@ -82,7 +82,7 @@ def rectangles_original(files: Files) -> dict[str, Any]:
 
 
 def _unpacked(path: Path) -> np.ndarray:
-    """The rows of an npz file, as those of :func:`_text`."""
+    """The rows of an npz file, in the form of :func:`_text`."""
     packed = npz(path)
     bits, labels = (
         np.concatenate([packed[name.format(part)] for part in ("train", "test")]) for name in ("X_{}_bits", "y_{}")

@@ -1,4 +1,4 @@
-"""A data set in memory, and its changes before training: standardise, subsample, pick classes."""
+"""Data sets in memory, and changes before training: standardise, subsample, pick classes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Dataset:
         name: its name in :func:`gpzoo.reproductions.datasets.load`.
         X_train: ``[N, D]`` features or ``[N, H, W, C]`` images.
         y_train: ``[N]`` targets: floating for regression, integer classes ``0 .. K-1`` for classification.
-        X_test: as ``X_train``, ``N_test`` rows.
-        y_test: as ``y_train``, ``N_test`` rows.
+        X_test: as ``X_train``, with ``N_test`` rows.
+        y_test: as ``y_train``, with ``N_test`` rows.
         source: ``"generated"``, ``"file in ..."``, ``"downloaded from ..."`` or ``"scikit-learn"``.
         sha256: sha256 of each file that was read, by file name; without files, of the arrays, by data set name.
         y_mean: mean that :meth:`standardised` subtracted from the targets, in their original units.
-        y_std: standard deviation by which :meth:`standardised` divided them, in their original units.
-        groups: ``[N]`` groups of training rows that belong together, such as those of a patient; ``None`` if every row
-            stands for itself.
+        y_std: standard deviation by which :meth:`standardised` divided the targets, in their original units.
+        groups: ``[N]`` groups of training rows that belong together, such as the rows of a patient; ``None`` if every
+            row stands for itself.
 
     Raises:
         ValueError: if inputs, targets and groups differ in length, or training and test inputs in the shape of a row.
@@ -89,7 +89,7 @@ class Dataset:
         return replace(self, **own, y_mean=self.y_mean + self.y_std * table.mean[1], y_std=self.y_std * table.std[1])
 
     def flat(self) -> Dataset:
-        """Inputs as rows ``[N, D]``; these, and real targets, in single precision."""
+        """Inputs as rows ``[N, D]``; inputs and real targets are in single precision."""
         X_train, X_test = (X.reshape(len(X), -1).astype(np.float32) for X in (self.X_train, self.X_test))
         kind = self.y_train.dtype if self.is_classification else np.float32
         y_train, y_test = (y.astype(kind, copy=False) for y in (self.y_train, self.y_test))

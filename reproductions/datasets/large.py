@@ -61,7 +61,7 @@ def collisions(files: Files, seed: int = 0) -> dict[str, Any]:
 
     Returns:
         float32 features, int32 labels ``[N]``. HIGGS: 9,900,000 / 1,100,000 rows ``[N, 28]``, 21 measured, 7 derived
-        from them; SUSY: 4,500,000 / 500,000 rows ``[N, 18]``, 8 measured, 10 derived from them.
+        from these; SUSY: 4,500,000 / 500,000 rows ``[N, 18]``, 8 measured, 10 derived from these.
 
     Raises:
         DatasetError: if the file is damaged or cannot be downloaded.
@@ -81,8 +81,8 @@ def airline(files: Files, seed: int | None = None) -> dict[str, Any]:
     """Read the delays of US flights of 2008, with the eight features of Hensman et al. (2013).
 
     The files are those of the ASA Data Expo 2009 on Harvard Dataverse, ``2008.csv.bz2`` and ``plane-data.csv``, in the
-    folder ``airline`` of the data folder. The former has two published versions, and both can be read: 2,389,217
-    flights of January to April (that of Hensman et al., and on Dataverse), and 7,009,728 of the whole year.
+    folder ``airline`` of the data folder. The first file has two published versions, and both can be read: 2,389,217
+    flights of January to April (the version of Hensman et al., and on Dataverse), and 7,009,728 of the whole year.
 
     * Features, in this order: month; day of the month; day of the week, 1 for Monday; departure and arrival time, in
       minutes since local midnight, 0 to 1440; air time in minutes; distance in miles; age of the plane in years, 2008
@@ -92,9 +92,9 @@ def airline(files: Files, seed: int | None = None) -> dict[str, Any]:
 
     Args:
         files: its files.
-        seed: ``None`` takes the rows in the order of the file, the first 700,000 for training and the next 100,000
-            for testing, as Salimbeni and Deisenroth (2017) write. The file is sorted by month, then by airline, so
-            that these are from its first months. A number draws 800,000 of all rows, as in Hensman et al. (2013).
+        seed: ``None`` takes the rows in the order of the file, the first 700,000 for training and the next 100,000 for
+            testing, as Salimbeni and Deisenroth (2017) write. The file is sorted by month, then by airline, so these
+            rows are from its first months. A number draws 800,000 of all rows, as in Hensman et al. (2013).
 
     Returns:
         700,000 / 100,000 rows, float32: features ``[N, 8]`` and delays ``[N]``.

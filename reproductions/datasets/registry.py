@@ -1,4 +1,4 @@
-"""The list of data sets and of the places where they are, to which decorators add functions."""
+"""The list of data sets and of their locations, to which decorators add functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpzoo.reproductions.datasets.in_memory import Dataset
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
-#: What is known of published data sets, by name.
+#: Facts about published data sets, by name.
 FACTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("datasets.toml").read_text("utf-8"))
 for _facts in FACTS.values():
     _facts.update({**FACTS.get(_facts.pop("like", ""), {}), **_facts})
@@ -66,7 +66,7 @@ def dataset(
     Args:
         name: its name for :func:`load` and on the command line.
         description: one line.
-        files: sets of files in the data folder, any one of which suffices; empty for generated data.
+        files: sets of files in the data folder, any one of which is enough; empty for generated data.
         folder: folder in the data folder, for the user's own data, which cannot be downloaded.
         location: the source of data without files.
 

@@ -1,7 +1,7 @@
 """Generated stand-ins for data sets that are large or not free: the same columns, types and units, few rows, no file.
 
 They are for tests and quick runs, and ``standins.toml`` describes them. Ranges are plausible, and a nonlinear model
-learns the targets better than a linear one. Results on them say nothing about the original data sets, so that
+learns the targets better than a linear one. Results on them say nothing about the original data sets, so
 ``Dataset.name`` ends in ``-generated``. A tenth of the rows, drawn at random, is for testing.
 """
 
@@ -20,7 +20,7 @@ from gpzoo.reproductions.datasets.icml2007 import draw_rectangles
 from gpzoo.reproductions.datasets.in_memory import Dataset, random_split
 from gpzoo.reproductions.datasets.registry import dataset
 
-#: The descriptions by name of the original.
+#: The descriptions, by name of the original data set.
 STAND_INS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("standins.toml").read_text("utf-8"))
 
 #: Inputs ``[N, ...]``, and targets ``[N]``, integer ones for classes.

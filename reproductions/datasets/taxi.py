@@ -49,7 +49,7 @@ def _facts(month: str) -> dict[str, Any]:
 
 def _files(month: str) -> Files:
     facts = _facts(month)
-    # Where both files are there, the one that is offered now is read.
+    # If both files are there, the one that is offered now is read.
     return Files("taxi", facts | {"at_hand": []} if find(facts["files"][0]["path"]) else facts)
 
 
@@ -60,9 +60,10 @@ FACTS["taxi"].update(_facts(FIRST))
 def taxi(files: Files, months: Sequence[str] = (FIRST,), seed: int = 0) -> dict[str, Any]:
     """Read journeys of yellow taxis: their durations, with times and places of their starts and ends.
 
-    The files are those of the NYC Taxi and Limousine Commission, one a month: ``yellow_tripdata_2009-01.parquet`` or
-    ``.csv``. They hold coordinates from 2009-01 to 2016-06, then zones. The commission's current Parquet files hold
-    coordinates for 2009 and 2010 only: later months need the CSV files that it offered until 2022.
+    The files are those of the NYC Taxi and Limousine Commission, one for each month:
+    ``yellow_tripdata_2009-01.parquet`` or ``.csv``. They hold coordinates from 2009-01 to 2016-06, then zones. The
+    commission's current Parquet files hold coordinates only for 2009 and 2010. Later months need the CSV files that it
+    offered until 2022.
 
     * Features, in this order: time of day in hours, 0 to 24; day of the week, 1 for Monday; day of the month; month;
       latitude and longitude of the start, then of the end, in degrees; distance by the meter in miles. The target is
@@ -74,15 +75,15 @@ def taxi(files: Files, months: Sequence[str] = (FIRST,), seed: int = 0) -> dict[
     Reading published files needs pyarrow. For more months than fit into memory see :func:`taxi_parquet`.
 
     Args:
-        files: those of the first month.
-        months: such as ``"2009-01"``; all journeys of each.
+        files: files of the first month.
+        months: months such as ``"2009-01"``; all journeys of each month are read.
         seed: seed of the split: a tenth of the journeys, but at most a million, drawn at random, is for testing.
 
     Returns:
         Float32: features ``[N, 9]`` and durations ``[N]``.
 
     Raises:
-        ValueError: if a month is not one of those that have coordinates, or there is none, or one twice.
+        ValueError: if a month has no coordinates, or there is no month, or one occurs twice.
         DatasetError: if a file is damaged, lacks coordinates or cannot be downloaded.
         MissingExtraError: without pyarrow.
     """
@@ -95,20 +96,20 @@ def taxi(files: Files, months: Sequence[str] = (FIRST,), seed: int = 0) -> dict[
 
 
 def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
-    """Write the journeys that :func:`taxi` reads to Parquet files for streaming, one a month: no split, no shuffling.
+    """Write the journeys that :func:`taxi` reads to Parquet files for streaming, one for each month, without a split.
 
-    One month at a time is in memory. A file gets its name only when it is complete.
-    Existing months are skipped, so that an interrupted call can be repeated.
+    Journeys are not shuffled. One month at a time is in memory. A file gets its name only when it is complete. Existing
+    months are skipped, so that an interrupted call can be repeated.
 
     Args:
-        months: such as ``"2009-01"``.
+        months: months such as ``"2009-01"``.
         folder: folder of ``taxi_2009-01.parquet``, ...; made if it does not exist.
 
     Returns:
-        The files in the order of ``months``: ten float32 columns, those of ``FEATURES`` and ``"duration"``.
+        The files in the order of ``months``: ten float32 columns, ``FEATURES`` and ``"duration"``.
 
     Raises:
-        ValueError: if a month is not one of those that have coordinates, or there is none, or one twice.
+        ValueError: if a month has no coordinates, or there is no month, or one occurs twice.
         DatasetError: if a file is damaged, lacks coordinates, cannot be downloaded or cannot be written.
         MissingExtraError: without pyarrow.
     """

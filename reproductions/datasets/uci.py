@@ -74,9 +74,9 @@ Table = tuple[dict[str, np.ndarray], Collection[str]]
 def table(files: Files, split: int = 0) -> dict[str, Any]:
     """Read a table with classes: categories become columns of zeros and ones; a missing value is a category too.
 
-    Of the facts, ``dropped`` are columns that are not features, ``codes`` integer columns that are codes of categories,
-    and ``by`` is the column whose values are kept together when rows are held out. Categories of a column with fewer
-    rows than ``rare`` are merged.
+    Three facts say how columns are used: ``dropped`` are columns that are not features, ``codes`` are integer columns
+    with codes of categories, and ``by`` is the column whose values are kept together when rows are held out. Categories
+    of a column with fewer rows than ``rare`` are merged.
 
     Args:
         files: its files; ``covtype-subset`` has 16 % of the rows of ``covtype``.

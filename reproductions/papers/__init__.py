@@ -1,4 +1,4 @@
-"""Claims of each paper, as data, and the statements that only one of them needs."""
+"""Claims of each paper, as data, and the statements that only one paper needs."""
 
 from gpzoo.reproductions.claims import load
 

@@ -2,11 +2,13 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.util import log_density
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as counts_of
 
@@ -251,3 +253,48 @@ def test_data_are_drawn_given_others(inducing):
     drawn, variance = trained.params["_left_out"]["y"]["drawn"][0], 1 / np.diagonal(P)
     np.testing.assert_allclose(drawn.mean(0), Y - variance * (P @ Y), atol=5 * np.sqrt(variance.max() / 10000))
     np.testing.assert_allclose(drawn.var(0), variance, rtol=0.08)
+
+
+# -- as an objective ---------------------------------------------------------------------------------------------------
+
+
+def of_lengthscale(X, y=None, *, noise=None, missing=None):
+    lengthscale = numpyro.sample("lengthscale", dist.LogNormal(0.0, 1.0))
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+    numpyro.sample("y", Gaussian(f, 0.1, missing=missing) if noise is None else noise(f), obs=y)
+
+
+def objective(lengthscale, y, inducing=None, **options):
+    model = marginal(of_lengthscale, inducing, leave_out=options.pop("leave_out", True))
+    prior = dist.LogNormal(0.0, 1.0).log_prob(lengthscale)
+    return log_density(model, (X, y), options, {"lengthscale": lengthscale})[0] - prior
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_the_objective_is_the_sum_over_what_is_left_out(kind):
+    leave_out, blocks = BLOCKS[kind]
+    expected = sum(of_rows(rbf(*pairs(X, X), 1.0, 0.7) + 0.1 * np.eye(N), Y, blocks))
+    found = objective(jnp.asarray(0.7), Y, leave_out=True if leave_out is None else leave_out)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda s: objective(s, Y),
+        lambda s: objective(s, np.where(np.arange(N) % 4 == 1, np.nan, Y), missing="mask"),
+        lambda s: objective(s, Y, InducingPoints(Z)),
+        lambda s: objective(s, COUNTS, noise=poisson),
+        lambda s: objective(s, COUNTS, InducingPoints(Z), noise=poisson),
+    ],
+    ids=["exact", "missing", "inducing", "counts", "counts, inducing"],
+)
+def test_the_objective_has_the_slope_of_finite_differences(of):
+    of, h = jax.jit(of), 1e-4
+    slope = jax.grad(of)(0.7)
+    np.testing.assert_allclose(slope, (of(0.7 + h) - of(0.7 - h)) / (2 * h), rtol=1e-4, atol=1e-4)
+
+
+def test_the_objective_takes_one_data_site():
+    with pytest.raises(ValueError, match="one data site of GP sites, and 'y' is another"):
+        log_density(marginal(two, leave_out=True), (X, Y), {}, {})

@@ -1,0 +1,171 @@
+"""Densities of time series, and laws of functions given them, in a time that is linear in the number of rows."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, random
+from jaxtyping import Float, Integer, PRNGKeyArray
+
+from gpzoo import _checks as checks
+from gpzoo._checks import is_concrete
+from gpzoo.inference.bounds.evidence import Site, Term, residual_of
+from gpzoo.inference.bounds.laws import SitesGivenData
+from gpzoo.linalg.operators import LOG_2PI
+from gpzoo.linalg.state_space import (
+    Between,
+    Smoothed,
+    States,
+    draw,
+    filtered,
+    log_density,
+    means_of_states,
+    smoothed,
+)
+from gpzoo.processes.process import GaussianProcess
+
+_ASKED = "marginal(program, state_space=True)"
+
+
+def refuse_site(prior: GaussianProcess, name: str) -> None:
+    """Refuse a GP site that is not a Markov process of one column.
+
+    Raises:
+        TypeError: naming the site, if its kernel has no state-space form.
+        ValueError: naming it, for several columns or outputs.
+    """
+    kernel, shape = prior.kernel, jnp.shape(prior.X)
+    checks.refuse(
+        len(shape) != 2 or shape[1] != 1 or prior.num_outputs is not None,
+        f"{_ASKED} takes GP sites of one output on one column of times, and site {name!r} has inputs {shape} and "
+        f"outputs {prior.num_outputs}: leave state_space out.",
+    )
+    try:
+        kernel.states(jnp.zeros_like(prior.X[:1]))
+    except TypeError as error:
+        raise TypeError(f"{_ASKED}, GP site {name!r}: {error}") from None
+
+
+def refuse_data(sites: Sequence[Site], earlier: Sequence[Term], term: Any, name: str) -> None:
+    """Refuse data that are not one series with Gaussian noise.
+
+    Args:
+        sites: sites of the program.
+        earlier: data sites before this one.
+        term: the likelihood of the data.
+        name: name of their site.
+
+    Raises:
+        ValueError: naming the data site.
+    """
+    f, instead = term.f, "leave state_space out."
+    kind = f"{_ASKED} is for Gaussian noise, and data site {name!r} is {type(term).__name__}: {instead}"
+    checks.refuse(term.noise is None or not term.quadratic, kind)
+    checks.refuse(bool(earlier), f"{_ASKED} takes one data site, and {name!r} is the second: {instead}")
+    checks.refuse(
+        f.ndim != 1 and f.shape[1] != 1,
+        f"{_ASKED} takes data of one column, and those of {name!r} are {f.shape}: {instead}",
+    )
+    own = [site for site in sites if site.name in f.sites]
+    first = own[0].prior.X
+    for site in own[1:]:
+        X = site.prior.X
+        known = is_concrete(first) and is_concrete(X)
+        checks.refuse(
+            X.shape != first.shape or (known and not np.array_equal(X, first)),
+            f"{_ASKED} takes sites with the same times, and {own[0].name!r} and {site.name!r} of data site {name!r} "
+            f"have others: {instead}",
+        )
+
+
+class Series(NamedTuple):
+    """Data that see a sum of Markov processes, in the order of their times.
+
+    Attributes:
+        states: states of all sites, one below the other, as the data see them.
+        own: states of each site by name, without weights.
+        weights: weights by which the data see each site, by name.
+        y: data minus their mean; 0 if not observed.
+        noise: variances of the noise; 1 if not observed.
+        order: the number of each row in the program.
+        count: number of observed data.
+    """
+
+    states: States
+    own: dict[str, States]
+    weights: dict[str, Float[Array, " N"]]
+    y: Float[Array, " N"]
+    noise: Float[Array, " N"]
+    order: Integer[Array, " N"]
+    count: Any
+
+    @classmethod
+    def of(cls, sites: Sequence[Site], term: Term) -> Series:
+        """The series of a data site."""
+        residual, noise, seen = residual_of(term)
+        priors, parts = {site.name: site.prior for site in sites}, term.marginals.parts
+        order = jnp.argsort(priors[parts[0].site].X[parts[0].numbers, 0])
+        own, weights = {}, {}
+        for part in parts:
+            prior = priors[part.site]
+            own[part.site] = prior.kernel.states(prior.X[part.numbers][order])
+            w = jnp.broadcast_to(part.weights.reshape(len(part.weights), -1)[:, 0], len(order))
+            weights[part.site] = (w if seen is None else jnp.where(seen[:, 0], w, 0))[order]
+        states = reduce(operator.add, (own[name].seen_by(weights[name]) for name in own))
+        count = len(order) if seen is None else jnp.sum(seen, dtype=noise.dtype)
+        return cls(states, own, weights, residual[order, 0], noise[order, 0], order, count)
+
+
+def log_evidence(sites: Sequence[Site], term: Term) -> Float[Array, ""]:
+    """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``."""
+    series = Series.of(sites, term)
+    return log_density(series.states, series.y, series.noise, series.count)
+
+
+def sites_given_series(sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
+    """A draw of sites given a series, their law at any time, and the density of each row given the others.
+
+    Draws are by Matheron's rule, as for other data with Gaussian noise.
+    """
+    (term,) = terms
+    series, (key_noise, key_left, *keys) = Series.of(sites, term), random.split(key, len(sites) + 2)
+    found = filtered(series.states, series.y, series.noise)
+    later = smoothed(series.states, found)
+    between, back = Between.of(series.states, found, later), jnp.argsort(series.order)
+    prior, paths = {}, dict(zip(series.own, keys, strict=False))
+    for name, own in series.own.items():
+        prior[name] = jnp.sum(own.h * draw(own, paths[name]), axis=-1)
+    noise = jnp.sqrt(series.noise) * random.normal(key_noise, series.y.shape, series.y.dtype)
+    drawn = filtered(
+        series.states, series.y - noise - sum(series.weights[n] * f for n, f in prior.items()), series.noise
+    )
+    moved = means_of_states(series.states, drawn, smoothed(series.states, drawn))
+    values, of_sites, first = {}, {}, 0
+    for name, own in series.own.items():
+        count, X = own.h.shape[1], next(site.prior.X for site in sites if site.name == name)
+        f = prior[name] + jnp.sum(own.h * moved[:, first : first + count], axis=-1)
+        part = between.of_states(first, count)
+        values |= {f"{name}_mean": f[back], f"{name}_inducing": X}
+        law = {"mean": later.weights * series.weights[name], "times": X[series.order, 0]}
+        of_sites[name] = law | {"between": part.mean, "root": part.root}
+        first += count
+    left = _left_out(term, series, later, back, key_left)
+    lost = jnp.finfo(series.y.dtype).eps * jnp.max(found.variance / series.noise)
+    return SitesGivenData(values, {"+".join(of_sites): {"sites": of_sites}}, jnp.all(found.positive), left, lost)
+
+
+def _left_out(
+    term: Term, series: Series, later: Smoothed, back: Integer[Array, " N"], key: PRNGKeyArray
+) -> dict[str, dict[str, Array]]:
+    """The density of each row given all others (Rasmussen and Williams 2006, eq. 5.10 to 5.12)."""
+    error, variance = later.weights / later.precisions, 1 / later.precisions
+    seen = term.seen()
+    density = -(jnp.log(variance) + error * error / variance + LOG_2PI) / 2
+    density = density[back] if seen is None else jnp.where(seen[:, 0], density[back], 0)
+    drawn = series.y - error + jnp.sqrt(variance) * random.normal(key, error.shape, error.dtype)
+    return {term.name: {"density": density, "drawn": term.marginals.loc + drawn[back].reshape(term.marginals.shape)}}

@@ -1,0 +1,114 @@
+"""State-space forms of kernels against their matrices, and the density that takes one pass over the rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+
+from gpzoo.kernels import (
+    RBF,
+    SHO,
+    BrownianMotion,
+    ChangePoint,
+    Constant,
+    Cosine,
+    Gate,
+    Gibbs,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    RationalQuadratic,
+    White,
+)
+from gpzoo.linalg.state_space import log_density
+
+KERNELS = {
+    "Matern12": lambda a, b: Matern12(a, b),
+    "Matern32": lambda a, b: Matern32(a, b),
+    "Matern52": lambda a, b: Matern52(a, b),
+    "Cosine": lambda a, b: Cosine(a, b),
+    "SHO that rings": lambda a, b: SHO(a, b, 3.0),
+    "SHO, critical": lambda a, b: SHO(a, b, 0.5),
+    "SHO, almost critical": lambda a, b: SHO(a, b, 0.5001),
+    "SHO, overdamped": lambda a, b: SHO(a, b, 0.2),
+    "Brownian": lambda a, b: BrownianMotion(a, -b),
+    "Constant": lambda a, b: Constant(a),
+    "Linear": lambda a, b: Linear(a, b),
+    "White": lambda a, b: White(a),
+    "Gate": lambda a, b: Gate(a, b),
+    "scaled": lambda a, b: a * Matern32(1.0, b),
+    "sum": lambda a, b: Matern12(a, b) + Matern52(b, a) + White(0.3),
+    "product": lambda a, b: Matern32(a, b) * Cosine(b, a),
+    "product of three": lambda a, b: Matern32(a, b) * Linear(b) * Gate(b, a),
+    "change point": lambda a, b: ChangePoint(Matern32(a, b), BrownianMotion(b), location=a, width=b),
+    "product of sums": lambda a, b: (Matern12(a, b) + Constant(b)) * (Cosine(b, a) + Linear(a)),
+}
+
+
+def times(rng, num):
+    """Times in order, some of them twice, at very different distances."""
+    x = np.sort(rng.uniform(0, 3, num) ** 3)
+    x[num // 3] = x[num // 3 - 1]
+    return x[:, None]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_states_are_the_matrix(name, seed):
+    """Densities and their gradients follow from it, by hyperparameters and times."""
+    rng = np.random.default_rng(seed)
+    X, y, noise = times(rng, 12), rng.standard_normal(12), rng.uniform(0.1, 0.5, 12)
+    numbers = jnp.asarray(rng.uniform(0.3, 2.0, 2))
+
+    def by_states(numbers, X, noise):
+        return log_density(KERNELS[name](*numbers).states(X), y, noise)
+
+    def dense(numbers, X, noise):
+        L = jnp.linalg.cholesky(KERNELS[name](*numbers)(X) + jnp.diag(noise))
+        white = jax.scipy.linalg.solve_triangular(L, y, lower=True)
+        return -jnp.sum(white**2) / 2 - jnp.sum(jnp.log(jnp.diagonal(L))) - 6 * jnp.log(2 * jnp.pi)
+
+    (found, slopes), (expected, wanted) = (
+        jax.jit(jax.value_and_grad(f, (0, 2)))(numbers, jnp.asarray(X), jnp.asarray(noise)) for f in (by_states, dense)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    for one, other in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-8)
+    assert np.isclose(found, multivariate_normal.logpdf(y, cov=KERNELS[name](*numbers)(X) + np.diag(noise)))
+
+
+@pytest.mark.parametrize("kernel", [RBF(), Periodic(), RationalQuadratic(), Matern12() + RBF(), 2.0 * RBF() * Cosine()])
+def test_kernels_without_such_a_form_are_refused_by_name(kernel):
+    with pytest.raises(TypeError, match="has no state-space form"):
+        kernel.states(jnp.zeros((3, 1)))
+
+
+def test_a_kernel_of_places_is_refused():
+    with pytest.raises(TypeError, match="Gibbs has no state-space form"):
+        Gibbs(lambda x, a: a, a=1.0).states(jnp.zeros((3, 1)))
+
+
+@pytest.mark.parametrize("quality", [0.2, 0.49, 0.5, 0.51, 3.0])
+def test_an_oscillator_solves_its_equation(quality):
+    """``k'' + (w / Q) k' + w^2 k = 0`` behind 0, by finite differences; ``k(0)`` is the variance."""
+    kernel, w, h = SHO(1.7, 0.3, quality), 2 * np.pi * 0.3, 1e-4
+    t = np.array([0.3, 1.0, 2.5])
+    at = [np.asarray(kernel(np.zeros((1, 1)), (t + shift)[:, None]))[0] for shift in (-h, 0, h)]
+    second, first = (at[2] - 2 * at[1] + at[0]) / h**2, (at[2] - at[0]) / (2 * h)
+    np.testing.assert_allclose(second + w / quality * first + w * w * at[1], 0, atol=1e-6)
+    np.testing.assert_allclose(kernel(np.zeros((1, 1))), [[1.7]])
+
+
+def test_a_walk_starts_at_its_origin():
+    x = np.array([[-1.0], [0.5], [2.0], [3.0]])
+    expected = 2 * np.minimum(np.maximum(x - 0.5, 0), np.maximum(x.T - 0.5, 0))
+    np.testing.assert_allclose(BrownianMotion(2.0, 0.5)(x), expected)
+
+
+def test_a_density_that_is_none_is_minus_infinity():
+    states = Matern12().states(jnp.zeros((3, 1)))
+    value, slope = jax.value_and_grad(lambda r: log_density(states, jnp.ones(3), jnp.full(3, r)))(-2.0)
+    assert value == -jnp.inf and np.isfinite(slope)
