@@ -16,7 +16,9 @@ from gpzoo import kernels, linalg
 from gpzoo._pytree import static
 from gpzoo.kernels import (
     RBF,
+    SHO,
     ArcCosine,
+    BrownianMotion,
     ChangePoint,
     Constant,
     Cosine,
@@ -57,6 +59,12 @@ def arc_cosine(x, z, order, variance, weight, bias):
         3 * np.sin(angle) * np.cos(angle) + (pi - angle) * (1 + 2 * np.cos(angle) ** 2),
     )[order]
     return float(variance / pi * norm**order * angular)
+
+
+def oscillator(t, variance, w, quality):
+    b = np.sqrt(4 * quality**2 - 1)
+    angle = b * w * t / (2 * quality)
+    return variance * np.exp(-w * t / (2 * quality)) * (np.cos(angle) + np.sin(angle) / b)
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,12 @@ CASES = [
             for weight, mean, scale in ((0.7, TURNS[:2], ARD[:2] / 9), (0.4, TURNS[1:], ARD[1:] / 9))
         ),
     ),
+    Case("sho", SHO(1.2, 0.3, 0.7, 1), lambda x, z: oscillator(abs(x[1] - z[1]), 1.2, 2 * np.pi * 0.3, 0.7)),
+    Case(
+        "brownian",
+        BrownianMotion(0.8, -0.5, 2),
+        lambda x, z: 0.8 * min(max(x[2] + 0.5, 0), max(z[2] + 0.5, 0)),
+    ),
     Case("gate", Gate(0.2, 0.5, 1, closing=True), lambda x, z: (1 - opened(x)) * (1 - opened(z))),
     Case(
         "change-point",
@@ -248,8 +262,10 @@ def stack(trees):
 
 
 def test_every_exported_kernel_has_a_textbook_case():
-    # Flattened takes inputs of another rank, HilbertSpace those of a box: they have tests of their own.
+    # Flattened takes inputs of another rank, HilbertSpace those of a box, WithSlopes a column that says what a row is:
+    # they have tests of their own.
     apart = {kernels.Kernel, kernels.Elementary, kernels.Stationary, kernels.Flattened, kernels.HilbertSpace}
+    apart |= {kernels.WithSlopes}
     exported = {v for n in kernels.__all__ if isinstance(v := getattr(kernels, n), type) and issubclass(v, Kernel)}
     here = {v for v in exported if not v.__module__.endswith("double_sum")}
     assert here - apart <= COVERED
