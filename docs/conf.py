@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
     "native_math",
     "notebooks",
     "public_names",
@@ -53,7 +54,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
-myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence", "attrs_inline"]
 myst_heading_anchors = 3
 
 # -- reference ---------------------------------------------------------------------------------------------------------
