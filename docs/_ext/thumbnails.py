@@ -25,17 +25,9 @@ from numpyro.infer import SVI
 from PIL import Image
 from scipy.ndimage import gaussian_filter, rotate, uniform_filter, zoom
 
+import gpzoo.inference.plots as plots
 from gpzoo import InducingGrid, InducingPoints, Orbit, Patches, blocks, kmeans, models, random_subset, unique_patches
-from gpzoo.inference import (
-    Amortised,
-    GaussianProcessELBO,
-    ImportanceWeightedELBO,
-    InducingGuide,
-    PerRow,
-    Trained,
-    fit,
-    plots,
-)
+from gpzoo.inference import Amortised, GaussianProcessELBO, ImportanceWeightedELBO, InducingGuide, PerRow, Trained, fit
 from gpzoo.inference.plots._axes import BLUE, DIVERGING, ENDS, GREEN, ORANGE, PURPLE, SEQUENTIAL, VERMILION
 from gpzoo.kernels import RBF, Kernel
 from gpzoo.likelihoods import Softmax
@@ -303,7 +295,7 @@ def deep_kernel_gp(figure: Figure) -> None:
     first, second, last = (nnx.Linear(*sizes, rngs=rngs) for sizes in ((2, 50), (50, 50), (50, 2)))
     network = models.network_of(nnx.Sequential(first, nnx.tanh, second, nnx.tanh, last))
     program = partial(models.deep_kernel_gp, network=network)
-    field(figure, train(program, InducingGrid(64), X, y, steps=1000, rate=0.01, batch_size=100), X, y)
+    field(figure, train(program, InducingGrid(64), X, y, steps=1500, rate=0.005, batch_size=100), X, y)
 
 
 def convolutional_gp(figure: Figure) -> None:
@@ -331,14 +323,12 @@ def convolutional_plus_rbf_gp(figure: Figure) -> None:
     program = partial(models.convolutional_plus_rbf_gp, patch_shape=PATCH, rbf_variance=10.0, rbf_lengthscale=4.0)
     trained = train(program, blocks(unique_patches(20), kmeans(40)), X[:500], y[:500], batch_size=100)
     found = trained.predict(KEY, X[500:], parts={"f": ("patches", "image")})
-    grid = figure.add_gridspec(2, 6, height_ratios=(3, 1))
-    ax = figure.add_subplot(grid[0, :])
-    for move, part, colour in ((-0.2, "patches", GREEN), (0.2, "image", ORANGE)):
-        ax.bar(np.arange(6) + move, found[part].mean, 0.4, color=colour)
-    ax.axhline(0, color="k")
-    ax.set(xlim=(-0.5, 5.5))
-    ax.set_axis_off()
-    show([figure.add_subplot(grid[1, k]) for k in range(6)], X[500:], found["y"].mean > 0.5, 4, vmin=0, vmax=1)
+    above, below = figure.subplots(2, 6, sharey="row", height_ratios=(3, 1))
+    for ax, pulls in zip(above, zip(found["patches"].mean, found["image"].mean, strict=True), strict=True):
+        ax.bar((0, 1), pulls, 1.0, color=(GREEN, ORANGE))
+        ax.axhline(0, color="k")
+        ax.set_axis_off()
+    show(below, X[500:], found["y"].mean > 0.5, 4, vmin=0, vmax=1)
 
 
 def translation_insensitive_gp(figure: Figure) -> None:
@@ -403,7 +393,7 @@ def multi_channel_gp(figure: Figure) -> None:
     for n, c in np.ndindex(300, 3):
         i, j = rng.integers(0, 7), rng.integers(0, 12)
         (X[n, ..., c] if tall[n, c] else X[n, ..., c].T)[i : i + 6, j] = 1
-    y, program = single(tall[:, 0]), partial(models.multi_channel_gp, patch_shape=PATCH, variance=10.0)
+    y, program = single(tall[:, 0]), partial(models.multi_channel_gp, patch_shape=PATCH, white=0.01)
     trained = train(program, blocks(unique_patches(16)), X, y, batch_size=100, covariance="block_diagonal")
     p, n = trained.params, int(np.flatnonzero(tall[:, 0] & ~tall[:, 1] & tall[:, 2])[0])
     patches = Patches((12, 12, 3), PATCH).view(X[n : n + 1]).reshape(3, 100, 9)
