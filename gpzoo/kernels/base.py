@@ -20,6 +20,9 @@ from gpzoo.linalg.factorise import needed_jitter
 from gpzoo.linalg.operators import total
 from gpzoo.linalg.state_space import States
 
+#: Methods, any of which makes a covariance.
+_COVARIANCES = {"evaluate", "profile", "scaled", "cross", "gram", "variances"}
+
 
 class Kernel(Fields):
     """A covariance function; a pytree whose leaves are its hyperparameters.
@@ -89,6 +92,12 @@ class Kernel(Fields):
 
     # Otherwise NumPy would evaluate ``array * kernel`` entry by entry, and never call ``kernel.__rmul__``.
     __array_ufunc__ = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # Another covariance than that of the class above has another state-space form, or none.
+        if "states" not in vars(cls) and not vars(cls).keys().isdisjoint(_COVARIANCES):
+            cls.states = Kernel.states
 
     # -- methods of a subclass ---------------------------------------------------------------------------------------
 

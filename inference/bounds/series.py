@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, random
-from jaxtyping import Float, Integer, PRNGKeyArray
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._checks import is_concrete
@@ -94,6 +94,8 @@ class Series(NamedTuple):
         noise: variances of the noise; 1 if not observed.
         order: the number of each row in the program.
         count: number of observed data.
+        times: times of each site by name.
+        in_order: whether this order is that of the times of every site.
     """
 
     states: States
@@ -103,6 +105,8 @@ class Series(NamedTuple):
     noise: Float[Array, " N"]
     order: Integer[Array, " N"]
     count: Any
+    times: dict[str, Float[Array, "N 1"]]
+    in_order: Bool[Array, ""]
 
     @classmethod
     def of(cls, sites: Sequence[Site], term: Term) -> Series:
@@ -110,21 +114,27 @@ class Series(NamedTuple):
         residual, noise, seen = residual_of(term)
         priors, parts = {site.name: site.prior for site in sites}, term.marginals.parts
         order = jnp.argsort(priors[parts[0].site].X[parts[0].numbers, 0])
-        own, weights = {}, {}
+        own, weights, times, in_order = {}, {}, {}, jnp.asarray(True)
         for part in parts:
             prior = priors[part.site]
-            own[part.site] = prior.kernel.states(prior.X[part.numbers][order])
+            times[part.site] = prior.X[part.numbers][order]
+            in_order &= jnp.all(jnp.diff(times[part.site], axis=0) >= 0)
+            own[part.site] = prior.kernel.states(times[part.site])
             w = jnp.broadcast_to(part.weights.reshape(len(part.weights), -1)[:, 0], len(order))
             weights[part.site] = (w if seen is None else jnp.where(seen[:, 0], w, 0))[order]
         states = reduce(operator.add, (own[name].seen_by(weights[name]) for name in own))
         count = len(order) if seen is None else jnp.sum(seen, dtype=noise.dtype)
-        return cls(states, own, weights, residual[order, 0], noise[order, 0], order, count)
+        return cls(states, own, weights, residual[order, 0], noise[order, 0], order, count, times, in_order)
 
 
 def log_evidence(sites: Sequence[Site], term: Term) -> Float[Array, ""]:
-    """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``."""
+    """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``.
+
+    It is NaN where sites have times in different orders, which :func:`refuse_data` sees outside ``jit`` alone.
+    """
     series = Series.of(sites, term)
-    return log_density(series.states, series.y, series.noise, series.count)
+    value = log_density(series.states, series.y, series.noise, series.count)
+    return jnp.where(series.in_order, value, jnp.nan)
 
 
 def sites_given_series(sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
@@ -147,16 +157,19 @@ def sites_given_series(sites: Sequence[Site], terms: Sequence[Term], key: PRNGKe
     moved = means_of_states(series.states, drawn, smoothed(series.states, drawn))
     values, of_sites, first = {}, {}, 0
     for name, own in series.own.items():
-        count, X = own.h.shape[1], next(site.prior.X for site in sites if site.name == name)
+        count, times = own.h.shape[1], series.times[name]
         f = prior[name] + jnp.sum(own.h * moved[:, first : first + count], axis=-1)
         part = between.of_states(first, count)
-        values |= {f"{name}_mean": f[back], f"{name}_inducing": X}
-        law = {"mean": later.weights * series.weights[name], "times": X[series.order, 0]}
+        values |= {f"{name}_mean": f[back], f"{name}_inducing": times[back]}
+        law = {"mean": later.weights * series.weights[name], "times": times[:, 0]}
         of_sites[name] = law | {"between": part.mean, "root": part.root}
         first += count
     left = _left_out(term, series, later, back, key_left)
-    lost = jnp.finfo(series.y.dtype).eps * jnp.max(found.variance / series.noise)
-    return SitesGivenData(values, {"+".join(of_sites): {"sites": of_sites}}, jnp.all(found.positive), left, lost)
+    # A variance given other rows is a difference from the prior's, and has its rounding errors.
+    variances = jnp.einsum("ni,nij,nj->n", series.states.h, series.states.P, series.states.h)
+    lost = jnp.finfo(series.y.dtype).eps * jnp.max(variances / series.noise)
+    good = series.in_order & jnp.all(found.positive)
+    return SitesGivenData(values, {"+".join(of_sites): {"sites": of_sites}}, good, left, lost)
 
 
 def _left_out(

@@ -160,6 +160,44 @@ def test_draws_have_the_law():
         )
 
 
+def of_rows(X, y=None, *, rows, a=0.8):
+    f = numpyro.sample("f", GaussianProcess(Matern32(a, 1.3), X))
+    numpyro.sample("y", Gaussian(f[rows], 0.2), obs=y)
+
+
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_data_of_some_rows_have_their_times(size):
+    """Chosen in any order, of times in any order; some twice."""
+    rng = np.random.default_rng(size)
+    X, rows = rng.uniform(-5, 5, (9, 1)), rng.integers(0, 9, size)
+    y, new = rng.standard_normal(size), np.linspace(-6, 6, 20)[:, None]
+    model = marginal(of_rows, state_space=True)
+    trained = Trained.of_draws(KEY, {}, X, y, program=model, num_draws=1, model_kwargs={"rows": rows})
+    found = trained.predict(KEY, new, model_kwargs={"rows": np.arange(20)})["f"]
+    kernel = Matern32(0.8, 1.3)
+    K = np.asarray(kernel(X[rows], X[rows])) + 0.2 * np.eye(size)
+    cross = np.asarray(kernel(new, X[rows]))
+    np.testing.assert_allclose(found.mean, cross @ np.linalg.solve(K, y), atol=1e-9)
+    variance = 0.8 - np.sum(cross * np.linalg.solve(K, cross.T).T, axis=1)
+    np.testing.assert_allclose(found.variance, variance, atol=1e-9)
+
+
+def test_times_in_different_orders_have_no_density_under_jit():
+    """There the door does not see them; times that differ in the same order are right."""
+
+    def density(X, Z, **how):
+        def two(y=None):
+            f = numpyro.sample("f", GaussianProcess(Matern32(1.0, 1.0), X))
+            g = numpyro.sample("g", GaussianProcess(Matern12(1.0, 2.0), Z))
+            numpyro.sample("y", Gaussian(f + g, 0.1), obs=jnp.arange(6.0))
+
+        return log_density(marginal(two, **how), (), {}, {})[0]
+
+    found = jax.jit(lambda X, Z: density(X, Z, state_space=True))
+    assert np.isnan(found(X, X[::-1]))
+    np.testing.assert_allclose(found(X, 2 * X + 1), density(X, 2 * X + 1), rtol=1e-10)
+
+
 GOLDEN = {
     "exp": lambda: Matern12(1.44, 1.7),
     "matern32": lambda: Matern32(1.44, 1.7),

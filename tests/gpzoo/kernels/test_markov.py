@@ -91,6 +91,31 @@ def test_a_kernel_of_places_is_refused():
         Gibbs(lambda x, a: a, a=1.0).states(jnp.zeros((3, 1)))
 
 
+def test_a_covariance_of_your_own_has_no_form_that_it_inherits():
+    class Other(Matern32):
+        def profile(self, square):
+            return 1 / (1 + square)
+
+    class Below(Other):
+        """Changes nothing, and has none either."""
+
+    class Same(Matern32):
+        """Changes nothing, and has that of its parent."""
+
+    class Written(Matern32):
+        def cross(self, X, Z):
+            return 2 * super().cross(X, Z)
+
+        def states(self, X):
+            return super().states(X)
+
+    X = jnp.zeros((3, 1))
+    for kernel in (Other(), Below(), Other() + Matern12(), 2.0 * Below()):
+        with pytest.raises(TypeError, match="has no state-space form"):
+            kernel.states(X)
+    assert Same().states(X).h.shape == Written().states(X).h.shape == (3, 2)
+
+
 @pytest.mark.parametrize("quality", [0.2, 0.49, 0.5, 0.51, 3.0])
 def test_an_oscillator_solves_its_equation(quality):
     """``k'' + (w / Q) k' + w^2 k = 0`` behind 0, by finite differences; ``k(0)`` is the variance."""
