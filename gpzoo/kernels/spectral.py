@@ -15,7 +15,7 @@ from gpzoo._types import ArrayLike
 from gpzoo.kernels.base import Kernel, Scaled, Sum
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.kernels.stationary import RBF
-from gpzoo.linalg.state_space import States, rotation
+from gpzoo.linalg.state_space import States, differences, rotation
 
 
 class Cosine(Elementary):
@@ -71,7 +71,7 @@ class Cosine(Elementary):
 
     def states(self, X: Float[Array, "N 1"]) -> States:
         """Two states, the coordinates of a point that rotates."""
-        turned = self._angles(jnp.diff(X, axis=0, prepend=X[:1]))
+        turned = self._angles(differences(X))
         eye = jnp.eye(2, dtype=X.dtype)
         return States.of(eye[0], rotation(jnp.cos(turned), jnp.sin(turned)), self.variance * eye, len(X))
 

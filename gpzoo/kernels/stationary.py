@@ -16,7 +16,7 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.linalg.operators import matmul, total
-from gpzoo.linalg.state_space import States
+from gpzoo.linalg.state_space import States, differences
 
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8
@@ -279,7 +279,7 @@ class Matern(Stationary):
 
     def _decaying(self, X: Float[Array, "N 1"], P: Any, powers: Sequence[Any]) -> States:
         """``A = exp(-s) sum_i s^i A_i``, ``s = sqrt(degrees) (x_n - x_(n-1)) / lengthscale``, and ``variance P``."""
-        step = math.sqrt(self.degrees) * self.scaled(jnp.diff(X, axis=0, prepend=X[:1]))[:, :1, None]
+        step = math.sqrt(self.degrees) * self.scaled(differences(X))[:, :1, None]
         A = jnp.exp(-step) * total(step**i * jnp.asarray(power, X.dtype) for i, power in enumerate(powers))
         P = self.variance * jnp.asarray(P, X.dtype)
         return States.of(jnp.eye(len(P), dtype=X.dtype)[0], A, P, len(X))

@@ -226,9 +226,9 @@ def _product(A: Float[Array, "S S"], B: Float[Array, "S S"]) -> Float[Array, "S 
     return jnp.sum(A[:, :, None] * B, axis=1)
 
 
-def differences(x: Float[Array, " N"]) -> Float[Array, " N"]:
+def differences(X: Float[Array, "N *d"]) -> Float[Array, "N *d"]:
     """Steps from the row before, the first of which is 0."""
-    return jnp.diff(x, prepend=x[:1])
+    return jnp.diff(X, axis=0, prepend=X[:1])
 
 
 def rotation(cosine: Array, sine: Array) -> Array:
