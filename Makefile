@@ -1,5 +1,6 @@
 # make test    check style and types, and run the quick tests in .venv, which is made on the first call: some minutes
 # make test-all  that, and then the tests that are marked slow
+# make slow    the tests that are marked slow, or a share of them: make slow SHARE=0/4 is a quarter
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows
 # make stress  every way into the library against 2,850 odd arguments, and other generated cases at full count
@@ -25,13 +26,15 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 	$(addprefix tests/inference/, fitted/test_functions.py fitted/test_prediction.py) \
 	$(addprefix tests/inference/training/test_, checkpoints.py training.py)
 
-.PHONY: test test-all part lowest stress planted lint types size demo browser docs bench clean
+.PHONY: test test-all slow part lowest stress planted lint types size demo browser docs bench clean
 
 test: lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --junitxml build/tests.xml
 
-test-all: test types
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+test-all: test types slow
+
+slow: $(STAMP)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow $(if $(SHARE),--share $(SHARE))
 
 part: $(STAMP)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(PART)

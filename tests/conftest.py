@@ -5,6 +5,7 @@ import gc
 import hashlib
 import os
 import sys
+import zlib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -61,9 +62,19 @@ if _beside.is_dir():
     os.environ.setdefault("GPZOO_DATA", str(_beside))
 
 
+def pytest_addoption(parser):
+    """A share of the tests, for a machine that has no time for all."""
+    parser.addoption("--share", help="the tests whose names hash to I modulo N: --share I/N")
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(items):
-    """Marks as slow the cases that ``slow_but`` does not name."""
+def pytest_collection_modifyitems(config, items):
+    """Marks as slow the cases that ``slow_but`` does not name, and leaves out tests of other shares."""
+    if share := config.getoption("--share"):
+        part, count = map(int, share.split("/"))
+        own = [item for item in items if zlib.crc32(item.nodeid.encode()) % count == part % count]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(own)])
+        items[:] = own
     for item in items:
         for mark in item.iter_markers("slow_but"):
             if any(item.callspec.params[name] not in quick for name, quick in mark.kwargs.items()):

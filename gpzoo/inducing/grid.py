@@ -16,9 +16,10 @@ from gpzoo._pytree import static
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
+from gpzoo.kernels.by_axis import separable
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.hilbert import Box
-from gpzoo.kernels.stationary import RBF, Periodic, Stationary
+from gpzoo.kernels.stationary import Stationary
 from gpzoo.linalg.operators import KroneckerProduct
 
 #: Number of neighbouring grid points in the interpolation along each axis, by method.
@@ -197,7 +198,7 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
     if len(axes) == 1:
         return (kernel(axes[0]),)
     checks.refuse(
-        not _separable(kernel),
+        not separable(kernel),
         f"A grid with {len(axes)} axes needs a kernel that is a product of stationary kernels on one column each, "
         f"but {type(kernel).__name__} is not known to be one. RBF and Periodic are; Matern52(active_dims=[0]) * "
         "Matern52(active_dims=[1]) is. A sum of kernels is one GaussianProcess site for each.",
@@ -235,16 +236,6 @@ def stationary(kernel: Kernel) -> bool:
     if isinstance(kernel, Scaled):
         return stationary(kernel.kernel)
     return isinstance(kernel, Stationary | White | Constant)
-
-
-def _separable(kernel: Kernel) -> bool:
-    if isinstance(kernel, Scaled):
-        return _separable(kernel.kernel)
-    if isinstance(kernel, Product):
-        return all(_separable(part) for part in kernel.parts)
-    if isinstance(kernel, RBF | Periodic | Constant):
-        return True
-    return isinstance(kernel, Stationary) and kernel.active_dims is not None and len(kernel.active_dims) == 1
 
 
 def _dtype(kernel: Kernel) -> Any:

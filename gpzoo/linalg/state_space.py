@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from gpzoo.linalg.operators import LOG_2PI
+from gpzoo.linalg.operators import LOG_2PI, matmul
 
 #: Rows in one turn of the loop, which takes as long as the work in it.
 UNROLLED = 4
@@ -85,6 +87,12 @@ class Filtered(NamedTuple):
     error: Float[Array, " N"]
     positive: Bool[Array, " N"]
 
+    @property
+    def updated(self) -> tuple[Float[Array, "N S S"], Float[Array, "N S"]]:
+        """``taken`` and ``mean`` given the row too."""
+        shares = self.gain / self.variance[:, None]
+        return self.taken + self.gain[:, :, None] * shares[:, None], self.mean + shares * self.error[:, None]
+
 
 def filtered(states: States, y: Float[Array, " N"], noise: Float[Array, " N"]) -> Filtered:
     """The Kalman filter, of what is taken from the prior."""
@@ -116,10 +124,52 @@ def log_density(
         noise: its variances.
         count: how many data there are, where some rows have none: ``h`` and ``y`` are 0 there, and the noise is 1.
     """
-    found = filtered(states, y, noise)
+    value, positive = _log_density(tuple(states), y, noise)
+    return jnp.where(positive, value - (len(y) if count is None else count) * LOG_2PI / 2, -jnp.inf)
+
+
+@jax.custom_jvp
+def _log_density(
+    states: tuple[Array, Array, Array], y: Float[Array, " N"], noise: Float[Array, " N"]
+) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """The density without its constant, and whether all variances are positive."""
+    return _terms(filtered(States(*states), y, noise))
+
+
+def _terms(found: Filtered) -> tuple[Float[Array, ""], Bool[Array, ""]]:
     terms = jnp.log(found.variance) + found.error * found.error / found.variance
-    value = -(jnp.sum(terms) + (len(y) if count is None else count) * LOG_2PI) / 2
-    return jnp.where(jnp.all(found.positive), value, -jnp.inf)
+    return -jnp.sum(terms) / 2, jnp.all(found.positive)
+
+
+@_log_density.defjvp
+def _slope(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
+    """Its derivatives, from one pass over the rows in each direction.
+
+    With ``a = C^-1 y`` the derivative by ``C = K + diag(noise)`` is ``(a a^T - C^-1) / 2``. Each entry of ``K`` is a
+    product of ``h``, ``A`` and ``P``, and the two passes have the sums over all rows before and after.
+    """
+    (h, A, P), y, noise = primals
+    (of_h, of_A, of_P), of_y, of_noise = tangents
+    states = States(h, A, P)
+    found = filtered(states, y, noise)
+    later = smoothed(states, found)
+    weights, precisions = later.weights[:, None], later.precisions[:, None]
+    square = jnp.square(weights) - precisions
+    after = (later.slope - weights * h) * weights + later.along
+    times = lambda B, v: jnp.einsum("nij,nj->ni", B, v)  # noqa: E731
+    before = weights * (found.mean - times(found.taken, later.slope))
+    before += times(found.taken, precisions * h - later.along)
+    by_h = times(P, square * h + after) + before
+    held, mean = (x[:-1] for x in found.updated)
+    slope, A, by_A = later.slope[1:], A[1:], later.curvature[1:]
+    by_A = matmul(matmul(by_A, A), held)
+    by_A += slope[:, :, None] * (mean - times(held, jnp.einsum("nij,ni->nj", A, slope)))[:, None]
+    # The derivative by P is the outer product of these with h.
+    along_P = jnp.einsum("ni,nij,nj->", square * h / 2 + after, of_P, h)
+    total = along_P + jnp.sum(by_h * of_h) + jnp.sum(by_A * of_A[1:])
+    total += jnp.sum(square[:, 0] * of_noise) / 2 - jnp.sum(later.weights * of_y)
+    value, positive = _terms(found)
+    return (value, positive), (total, np.zeros((), jax.dtypes.float0))
 
 
 class Smoothed(NamedTuple):
@@ -130,12 +180,15 @@ class Smoothed(NamedTuple):
         curvature: ``[N, S, S]``: and the covariance ``C - C curvature C`` with ``C = P - taken``.
         weights: ``[N]``, ``(K + diag(noise))^-1 y``.
         precisions: ``[N]``, the diagonal of the inverse of that covariance.
+        along: ``[N, S]``, the sum over later rows of what brings the state to their values, times their entries of
+            minus the inverse.
     """
 
     slope: Float[Array, "N S"]
     curvature: Float[Array, "N S S"]
     weights: Float[Array, " N"]
     precisions: Float[Array, " N"]
+    along: Float[Array, "N S"]
 
 
 def smoothed(states: States, found: Filtered) -> Smoothed:
@@ -149,8 +202,9 @@ def smoothed(states: States, found: Filtered) -> Smoothed:
         precision = 1 / variance + jnp.sum(shares * along)
         curvature = curvature - h[:, None] * along - along[:, None] * h + precision * h[:, None] * h
         slope = slope + weight * h
-        carry = jnp.sum(A * slope[:, None], axis=0), _product(_product(A.T, curvature), A)
-        return carry, Smoothed(slope, curvature, weight, precision)
+        along_A = _product(curvature, A)
+        carry = jnp.sum(A * slope[:, None], axis=0), jnp.sum(A[:, :, None] * along_A[:, None], axis=0)
+        return carry, Smoothed(slope, curvature, weight, precision, along)
 
     S = states.h.shape[-1]
     start = jnp.zeros((S, S), states.h.dtype)
@@ -181,11 +235,9 @@ class Between(NamedTuple):
     @classmethod
     def of(cls, states: States, found: Filtered, later: Smoothed) -> Between:
         """The gaps of a series."""
-        shares = found.gain / found.variance[:, None]
-        taken = found.taken + found.gain[:, :, None] * shares[:, None]
+        taken, mean = found.updated
         none = jnp.zeros_like(taken[:1])
-        taken = jnp.concatenate([none, taken])
-        mean = jnp.concatenate([none[:, 0], found.mean + shares * found.error[:, None]])
+        taken, mean = jnp.concatenate([none, taken]), jnp.concatenate([none[:, 0], mean])
         slope = jnp.concatenate([later.slope, none[:, 0]])
         A, curvature = (jnp.concatenate([x, none]) for x in (states.A, later.curvature))
         held, ahead = _root(taken), _root(curvature)

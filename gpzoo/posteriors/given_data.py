@@ -21,6 +21,7 @@ from gpzoo.linalg.state_space import Between
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.conditional import OnValues, Projection
 from gpzoo.posteriors.coupled import Coupled
+from gpzoo.posteriors.given_grid import GivenGrid
 from gpzoo.posteriors.given_series import GivenSeries
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
@@ -125,7 +126,7 @@ class GivenData(OnValues):
 def given_data(
     prior: GaussianProcess,
     inducing: Any,
-    law: dict[str, Array],
+    law: dict[str, Any],
     factor: Array | None,
     group: tuple[str, ...],
     site: str,
@@ -136,7 +137,7 @@ def given_data(
         prior: prior of the site.
         inducing: inducing variables of the site.
         law: ``mean``, and ``seen`` (for data with Gaussian noise), or ``scale`` and, without inducing variables,
-            ``factor``; for a time series, ``times``, ``between`` and ``root``.
+            ``factor``; for a time series, ``times``, ``between`` and ``root``; for data on a grid, ``grid``.
         factor: factor of the data's covariance.
         group: see :class:`Root`.
         site: name of the site.
@@ -144,6 +145,8 @@ def given_data(
     if "times" in law:
         conditional: Any = GivenSeries(prior, inducing, law["times"], Between(law["between"], law["root"]), site)
         return InducingPosterior(conditional, law["mean"], Root(None, group=group))
+    if "grid" in law:
+        return InducingPosterior(GivenGrid.of(prior, inducing, law["grid"], site), law["mean"], Root(None, group=group))
     own = law.get("factor", factor)
     if own is None:
         conditional = Projection(prior, inducing, site=site)

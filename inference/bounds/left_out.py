@@ -134,6 +134,29 @@ def _by_precision(
     return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), _in_shape(term, drawn)
 
 
+def one_by_one(
+    term: Term,
+    y: Float[Array, " N"],
+    weights: Float[Array, " N"],
+    precisions: Float[Array, " N"],
+    key: PRNGKeyArray,
+) -> dict[str, dict[str, Array]]:
+    """Each row given all others, from ``P y`` and the diagonal of ``P``, in the form of :func:`left_out`.
+
+    Args:
+        term: data of one column.
+        y: data less their mean.
+        weights: ``P y``; 0 for rows without data.
+        precisions: the diagonal of ``P``; not 0.
+        key: random key.
+    """
+    error, variance, seen = weights / precisions, 1 / precisions, term.seen()
+    density = -(jnp.log(variance) + error * error / variance + LOG_2PI) / 2
+    density = density if seen is None else jnp.where(seen[:, 0], density, 0)
+    drawn = y - error + jnp.sqrt(variance) * random.normal(key, error.shape, error.dtype)
+    return {term.name: {"density": density, "drawn": term.marginals.loc + drawn.reshape(term.marginals.shape)}}
+
+
 def _in_shape(term: Term, drawn: Float[Array, "..."]) -> Float[Array, "..."]:
     return drawn.reshape(term.marginals.shape) if drawn.size == term.marginals.size else drawn
 

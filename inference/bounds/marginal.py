@@ -19,10 +19,11 @@ from gpzoo._numpyro import given_outside
 from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError, PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
-from gpzoo.inference.bounds import series
 from gpzoo.inference.bounds.evidence import Latents, Site, Term, connected_to, log_evidence
+from gpzoo.inference.bounds.grids import Grids, OnCells
 from gpzoo.inference.bounds.laws import sites_given_data
 from gpzoo.inference.bounds.left_out import Blocks, left_out
+from gpzoo.inference.bounds.series import AsSeries
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, whitened
 from gpzoo.inference.programs.arguments import arguments
@@ -94,6 +95,12 @@ class marginal(whitened):
         state_space: whether time and memory of the density grow only with the number of rows, ``O(N)``, for a time
             series: one column of times in any order, kernels with a state-space form
             (:meth:`gpzoo.kernels.Kernel.states`), Gaussian noise, and any sum of sites. The density is the same.
+        kronecker: whether the density is computed by axes, for rows on a grid: each row has a cell of its own, most
+            cells have a row, and the kernel is a product over groups of columns, ``RBF()`` or
+            ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``, whose groups are the axes. One GP site, Gaussian
+            noise, which may differ along one axis. It costs the cubes of the axes' sizes and the square of the number
+            of empty cells times that of all. The density is the same; it has first derivatives. As for ``inducing``,
+            make a new marginal program for other data.
         leave_out: if given, each data site has the sum of the log densities of its rows, each given all other data, in
             place of the log density of all data together. This is the objective of leave-one-out cross-validation
             (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). ``True``; or, for rows that are left
@@ -117,15 +124,20 @@ class marginal(whitened):
         sparse: str = "vfe",
         block: int = 1,
         state_space: bool = False,
+        kronecker: bool = False,
         leave_out: Any = None,
     ) -> None:
         super().__init__(fn, inducing)
         self._leave_out = None if leave_out is None or leave_out is False else LeaveOut(leave_out)
-        self._state_space = checks.instance("state_space", state_space, bool, "True or False")
+        options = {"state_space": state_space, "kronecker": kronecker}
+        asked = [name for name, x in options.items() if checks.instance(name, x, bool, "True or False")]
         checks.refuse(
-            state_space and (inducing is not None or sparse != "vfe" or self._leave_out is not None),
-            "marginal(program, state_space=True) is exact, and has no inducing variables, no sparse and no leave_out.",
+            len(asked) > 1 or (asked and (inducing is not None or sparse != "vfe" or self._leave_out is not None)),
+            f"marginal(program, {' or '.join(asked)}=True) is exact, and has no inducing variables, no sparse, no "
+            "leave_out, and one structure of the data.",
         )
+        self._structure: Any = AsSeries() if state_space else Grids() if kronecker else None
+        self._structured = asked[0] if asked else ""
         self._sparse = checks.one_of("sparse", sparse, ("vfe", "tight", "fitc"))
         self._block = checks.positive_int("block", block)
         checks.refuse(self._block > 1 and sparse != "tight", f"Blocks of rows are for sparse='tight', not {sparse!r}.")
@@ -152,14 +164,14 @@ class marginal(whitened):
         if isinstance(likelihood, Likelihood) and likelihood.is_marginal and _maps(likelihood.f):
             self._check_data(msg, likelihood)
             sites, terms = connected_to(self._sites, self._terms, likelihood.f.sites)
-            if self._state_space:
-                series.refuse_data(sites, terms, likelihood, msg["name"])
+            structure = None
+            if self._structure is not None:
+                structure = self._structure.of_data(sites, terms, Term(msg["fn"], msg["value"], msg["name"]))
             checks.refuse(
                 bool(terms) and self._leave_out is not None,
                 f"marginal(program, leave_out=...) takes one data site of GP sites, and {msg['name']!r} is another.",
             )
-            sparse = "state_space" if self._state_space else self._sparse
-            msg["fn"] = Evidence(sites, terms, msg["fn"], sparse, self._block, self._leave_out)
+            msg["fn"] = Evidence(sites, terms, msg["fn"], self._sparse, self._block, self._leave_out, structure)
         return None
 
     def postprocess_message(self, msg: Any) -> None:
@@ -190,8 +202,8 @@ class marginal(whitened):
                 f"GP site {name!r} has a value from a handler outside marginal(program), or from draws, where it is no "
                 "site any more. Put the handler inside, marginal(handlers.condition(program, data)), or leave it out."
             )
-        if self._state_space:
-            series.refuse_site(prior, name)
+        if self._structure is not None:
+            self._structure.refuse_site(prior, name)
         reparam, conditional = self._by_name.get(name, self._default), None
         if reparam.inducing is not None:
             conditional = GuardedProjection(prior, reparam.variable(name, prior), site=name)
@@ -250,16 +262,17 @@ class marginal(whitened):
         """
 
         large: dict[str, int] = {}
-        if self._state_space:
-            given = "marginal(program, state_space=True) leaves out rows one by one; leave state_space out for others."
+        if own := self._structured:
+            given = f"marginal(program, {own}=True) leaves out rows one by one; leave {own} out for others."
             checks.refuse(not (leave_out is None or leave_out is False), given)
         blocks: Blocks | None = None
         if not (leave_out is None or leave_out is False):
             blocks = Blocks.of(leave_out, number_of_rows(arguments(self, args, model_kwargs)[0]))
 
         def draw(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
-            if self._state_space:
-                found = series.sites_given_series(sites, latents.terms, key)
+            if self._structure is not None:
+                of_data = self._structure.of_data(sites, (), *latents.terms)
+                found = of_data.given(sites, latents.terms, key)
             else:
                 found = sites_given_data(sites, latents, key, blocks)
             laws, left_out = found.laws, found.left_out
@@ -402,14 +415,15 @@ class Evidence(Distribution):
         sites: GP sites that data connect.
         before: other data of these sites.
         fn: the likelihood of the data, of marginals; masked or not.
-        sparse: see :class:`marginal`; ``"state_space"`` for a time series.
+        sparse: see :class:`marginal`.
         block: see :class:`marginal`.
         leave_out: see :class:`marginal`; ``None`` for the density of all data.
+        structure: of the data, by which the density is computed; ``None`` for any data.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     pytree_data_fields = ("sites", "before", "fn")
-    pytree_aux_fields = ("sparse", "block", "leave_out")
+    pytree_aux_fields = ("sparse", "block", "leave_out", "structure")
 
     def __init__(
         self,
@@ -419,9 +433,10 @@ class Evidence(Distribution):
         sparse: str,
         block: int,
         leave_out: LeaveOut | None = None,
+        structure: AsSeries | OnCells | None = None,
     ) -> None:
         self.sites, self.before, self.fn, self.sparse, self.block = tuple(sites), tuple(before), fn, sparse, block
-        self.leave_out = leave_out
+        self.leave_out, self.structure = leave_out, structure
         super().__init__(event_shape=tuple(fn.batch_shape) + tuple(fn.event_shape))
 
     @property
@@ -438,8 +453,8 @@ class Evidence(Distribution):
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, ""]:
         """``log p(y)``, in nats, given the data before."""
-        if self.sparse == "state_space":
-            return series.log_evidence(self.sites, Term(self.fn, value))
+        if self.structure is not None:
+            return self.structure.log_evidence(self.sites, Term(self.fn, value))
         if self.leave_out is not None:
             return self.leave_out.log_density(self.sites, Term(self.fn, value), self.sparse)
         total = log_evidence(self.sites, (*self.before, Term(self.fn, value)), self.sparse, self.block)

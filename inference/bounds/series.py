@@ -16,10 +16,9 @@ from gpzoo import _checks as checks
 from gpzoo._checks import is_concrete
 from gpzoo.inference.bounds.evidence import Site, Term, residual_of
 from gpzoo.inference.bounds.laws import SitesGivenData
-from gpzoo.linalg.operators import LOG_2PI
+from gpzoo.inference.bounds.left_out import one_by_one
 from gpzoo.linalg.state_space import (
     Between,
-    Smoothed,
     States,
     draw,
     filtered,
@@ -32,55 +31,100 @@ from gpzoo.processes.process import GaussianProcess
 _ASKED = "marginal(program, state_space=True)"
 
 
-def refuse_site(prior: GaussianProcess, name: str) -> None:
-    """Refuse a GP site that is not a Markov process of one column.
+class AsSeries(NamedTuple):
+    """The structure of data that are one time series of Markov processes."""
 
-    Raises:
-        TypeError: naming the site, if its kernel has no state-space form.
-        ValueError: naming it, for several columns or outputs.
-    """
-    kernel, shape = prior.kernel, jnp.shape(prior.X)
-    checks.refuse(
-        len(shape) != 2 or shape[1] != 1 or prior.num_outputs is not None,
-        f"{_ASKED} takes GP sites of one output on one column of times, and site {name!r} has inputs {shape} and "
-        f"outputs {prior.num_outputs}: leave state_space out.",
-    )
-    try:
-        kernel.states(jnp.zeros_like(prior.X[:1]))
-    except TypeError as error:
-        raise TypeError(f"{_ASKED}, GP site {name!r}: {error}") from None
+    def refuse_site(self, prior: GaussianProcess, name: str) -> None:
+        """Refuse a GP site that is not a Markov process of one column.
 
-
-def refuse_data(sites: Sequence[Site], earlier: Sequence[Term], term: Any, name: str) -> None:
-    """Refuse data that are not one series with Gaussian noise.
-
-    Args:
-        sites: sites of the program.
-        earlier: data sites before this one.
-        term: the likelihood of the data.
-        name: name of their site.
-
-    Raises:
-        ValueError: naming the data site.
-    """
-    f, instead = term.f, "leave state_space out."
-    kind = f"{_ASKED} is for Gaussian noise, and data site {name!r} is {type(term).__name__}: {instead}"
-    checks.refuse(term.noise is None or not term.quadratic, kind)
-    checks.refuse(bool(earlier), f"{_ASKED} takes one data site, and {name!r} is the second: {instead}")
-    checks.refuse(
-        f.ndim != 1 and f.shape[1] != 1,
-        f"{_ASKED} takes data of one column, and those of {name!r} are {f.shape}: {instead}",
-    )
-    own = [site for site in sites if site.name in f.sites]
-    first = own[0].prior.X
-    for site in own[1:]:
-        X = site.prior.X
-        known = is_concrete(first) and is_concrete(X)
+        Raises:
+            TypeError: naming the site, if its kernel has no state-space form.
+            ValueError: naming it, for several columns or outputs.
+        """
+        kernel, shape = prior.kernel, jnp.shape(prior.X)
         checks.refuse(
-            X.shape != first.shape or (known and not np.array_equal(X, first)),
-            f"{_ASKED} takes sites with the same times, and {own[0].name!r} and {site.name!r} of data site {name!r} "
-            f"have others: {instead}",
+            len(shape) != 2 or shape[1] != 1 or prior.num_outputs is not None,
+            f"{_ASKED} takes GP sites of one output on one column of times, and site {name!r} has inputs {shape} and "
+            f"outputs {prior.num_outputs}: leave state_space out.",
         )
+        try:
+            kernel.states(jnp.zeros_like(prior.X[:1]))
+        except TypeError as error:
+            raise TypeError(f"{_ASKED}, GP site {name!r}: {error}") from None
+
+    def of_data(self, sites: Sequence[Site], earlier: Sequence[Term], term: Term) -> AsSeries:
+        """This structure, unless data are not one series with Gaussian noise.
+
+        Args:
+            sites: sites of the program.
+            earlier: data sites before this one.
+            term: the data.
+
+        Raises:
+            ValueError: naming the data site.
+        """
+        f, name, instead = term.marginals, term.name, "leave state_space out."
+        kind = f"{_ASKED} is for Gaussian noise, and data site {name!r} is {type(term.likelihood).__name__}: {instead}"
+        checks.refuse(not term.gaussian, kind)
+        checks.refuse(bool(earlier), f"{_ASKED} takes one data site, and {name!r} is the second: {instead}")
+        checks.refuse(
+            f.ndim != 1 and f.shape[1] != 1,
+            f"{_ASKED} takes data of one column, and those of {name!r} are {f.shape}: {instead}",
+        )
+        own = [site for site in sites if site.name in f.sites]
+        first = own[0].prior.X
+        for site in own[1:]:
+            X = site.prior.X
+            known = is_concrete(first) and is_concrete(X)
+            checks.refuse(
+                X.shape != first.shape or (known and not np.array_equal(X, first)),
+                f"{_ASKED} takes sites with the same times, and {own[0].name!r} and {site.name!r} of data site "
+                f"{name!r} have others: {instead}",
+            )
+        return self
+
+    def log_evidence(self, sites: Sequence[Site], term: Term) -> Float[Array, ""]:
+        """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``.
+
+        It is NaN where sites have times in different orders, which :meth:`of_data` sees outside ``jit`` alone.
+        """
+        series = Series.of(sites, term)
+        value = log_density(series.states, series.y, series.noise, series.count)
+        return jnp.where(series.in_order, value, jnp.nan)
+
+    def given(self, sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
+        """A draw of sites given a series, their law at any time, and the density of each row given the others.
+
+        Draws are by Matheron's rule, as for other data with Gaussian noise.
+        """
+        (term,) = terms
+        series, (key_noise, key_left, *keys) = Series.of(sites, term), random.split(key, len(sites) + 2)
+        found = filtered(series.states, series.y, series.noise)
+        later = smoothed(series.states, found)
+        between, back = Between.of(series.states, found, later), jnp.argsort(series.order)
+        prior, paths = {}, dict(zip(series.own, keys, strict=False))
+        for name, own in series.own.items():
+            prior[name] = jnp.sum(own.h * draw(own, paths[name]), axis=-1)
+        noise = jnp.sqrt(series.noise) * random.normal(key_noise, series.y.shape, series.y.dtype)
+        drawn = filtered(
+            series.states, series.y - noise - sum(series.weights[n] * f for n, f in prior.items()), series.noise
+        )
+        moved = means_of_states(series.states, drawn, smoothed(series.states, drawn))
+        values, of_sites, first = {}, {}, 0
+        for name, own in series.own.items():
+            count, times = own.h.shape[1], series.times[name]
+            f = prior[name] + jnp.sum(own.h * moved[:, first : first + count], axis=-1)
+            part = between.of_states(first, count)
+            values |= {f"{name}_mean": f[back], f"{name}_inducing": times[back]}
+            law = {"mean": later.weights * series.weights[name], "times": times[:, 0]}
+            of_sites[name] = law | {"between": part.mean, "root": part.root}
+            first += count
+        left = one_by_one(term, series.y[back], later.weights[back], later.precisions[back], key_left)
+        # A variance given other rows is a difference from the prior's, and has its rounding errors.
+        variances = jnp.einsum("ni,nij,nj->n", series.states.h, series.states.P, series.states.h)
+        lost = jnp.finfo(series.y.dtype).eps * jnp.max(variances / series.noise)
+        good = series.in_order & jnp.all(found.positive)
+        return SitesGivenData(values, {"+".join(of_sites): {"sites": of_sites}}, good, left, lost)
 
 
 class Series(NamedTuple):
@@ -125,60 +169,3 @@ class Series(NamedTuple):
         states = reduce(operator.add, (own[name].seen_by(weights[name]) for name in own))
         count = len(order) if seen is None else jnp.sum(seen, dtype=noise.dtype)
         return cls(states, own, weights, residual[order, 0], noise[order, 0], order, count, times, in_order)
-
-
-def log_evidence(sites: Sequence[Site], term: Term) -> Float[Array, ""]:
-    """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``.
-
-    It is NaN where sites have times in different orders, which :func:`refuse_data` sees outside ``jit`` alone.
-    """
-    series = Series.of(sites, term)
-    value = log_density(series.states, series.y, series.noise, series.count)
-    return jnp.where(series.in_order, value, jnp.nan)
-
-
-def sites_given_series(sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
-    """A draw of sites given a series, their law at any time, and the density of each row given the others.
-
-    Draws are by Matheron's rule, as for other data with Gaussian noise.
-    """
-    (term,) = terms
-    series, (key_noise, key_left, *keys) = Series.of(sites, term), random.split(key, len(sites) + 2)
-    found = filtered(series.states, series.y, series.noise)
-    later = smoothed(series.states, found)
-    between, back = Between.of(series.states, found, later), jnp.argsort(series.order)
-    prior, paths = {}, dict(zip(series.own, keys, strict=False))
-    for name, own in series.own.items():
-        prior[name] = jnp.sum(own.h * draw(own, paths[name]), axis=-1)
-    noise = jnp.sqrt(series.noise) * random.normal(key_noise, series.y.shape, series.y.dtype)
-    drawn = filtered(
-        series.states, series.y - noise - sum(series.weights[n] * f for n, f in prior.items()), series.noise
-    )
-    moved = means_of_states(series.states, drawn, smoothed(series.states, drawn))
-    values, of_sites, first = {}, {}, 0
-    for name, own in series.own.items():
-        count, times = own.h.shape[1], series.times[name]
-        f = prior[name] + jnp.sum(own.h * moved[:, first : first + count], axis=-1)
-        part = between.of_states(first, count)
-        values |= {f"{name}_mean": f[back], f"{name}_inducing": times[back]}
-        law = {"mean": later.weights * series.weights[name], "times": times[:, 0]}
-        of_sites[name] = law | {"between": part.mean, "root": part.root}
-        first += count
-    left = _left_out(term, series, later, back, key_left)
-    # A variance given other rows is a difference from the prior's, and has its rounding errors.
-    variances = jnp.einsum("ni,nij,nj->n", series.states.h, series.states.P, series.states.h)
-    lost = jnp.finfo(series.y.dtype).eps * jnp.max(variances / series.noise)
-    good = series.in_order & jnp.all(found.positive)
-    return SitesGivenData(values, {"+".join(of_sites): {"sites": of_sites}}, good, left, lost)
-
-
-def _left_out(
-    term: Term, series: Series, later: Smoothed, back: Integer[Array, " N"], key: PRNGKeyArray
-) -> dict[str, dict[str, Array]]:
-    """The density of each row given all others (Rasmussen and Williams 2006, eq. 5.10 to 5.12)."""
-    error, variance = later.weights / later.precisions, 1 / later.precisions
-    seen = term.seen()
-    density = -(jnp.log(variance) + error * error / variance + LOG_2PI) / 2
-    density = density[back] if seen is None else jnp.where(seen[:, 0], density[back], 0)
-    drawn = series.y - error + jnp.sqrt(variance) * random.normal(key, error.shape, error.dtype)
-    return {term.name: {"density": density, "drawn": term.marginals.loc + drawn[back].reshape(term.marginals.shape)}}

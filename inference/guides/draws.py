@@ -60,7 +60,7 @@ class DrawsGuide(InducingGuide):
         chains, count = self.shape(draws)
         any_of = dist.DiscreteUniform(0, chains * count - 1).mask(False)
         number = numpyro.sample(NUMBER, any_of, infer={"is_auxiliary": True})
-        one = jax.tree.map(lambda x: jnp.asarray(x).reshape(-1, *x.shape[2:])[number], draws)
+        one = jax.tree.map(lambda x: _in_a_row(jnp.asarray(x))[number], draws)
         one |= {f"{site}_scale": jnp.zeros_like(one[f"{site}_mean"]) for site in sorted(self.sites.processes)}
         with handlers.block(hide=list(one)), handlers.substitute(data=one):
             return super().__call__(*args, **kwargs)
@@ -114,7 +114,7 @@ class DrawsGuide(InducingGuide):
 
     def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:
         """Data given all others at draws with these numbers: densities and draws, ``[S, ...]``, by data site."""
-        return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:])[samples[NUMBER]], params[LEFT_OUT])
+        return jax.tree.map(lambda x: _in_a_row(np.asarray(x))[samples[NUMBER]], params[LEFT_OUT])
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
         """``count`` draws at the site of their numbers, from all parts of all chains; all are used once first."""
@@ -139,3 +139,8 @@ class DrawsGuide(InducingGuide):
         count = draws if most is None else min(draws, max(1, most // chains))
         each = self._spaced(params, count)
         return (chains, count), {NUMBER: jnp.asarray((np.arange(chains)[:, None] * draws + each).ravel())}
+
+
+def _in_a_row(x: Any) -> Any:
+    """``[chains, draws, ...]`` to ``[chains * draws, ...]``, also of arrays without entries."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])

@@ -1,7 +1,9 @@
 """One model has one number by every route, and float32 keeps the posterior or says that it cannot."""
 
 import warnings
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from numpyro.infer import SVI, Trace_ELBO, init_to_median
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.util import log_density
 
-from gpzoo.errors import PrecisionWarning
+from gpzoo.errors import FactorisationError, NonFiniteError, PrecisionWarning
 from gpzoo.inducing.variables import InducingBlocks, InducingPatches, InducingPoints
 from gpzoo.inference import (
     CollapsedELBO,
@@ -167,10 +169,15 @@ def test_float32_says_what_it_cannot(kernel, N, noise):
         assert found.variance.min() >= dtype(noise)
 
 
-def test_a_density_whose_noise_is_lost_says_so():
+@pytest.mark.parametrize("level", [3e4, 7e4, 1e5])
+def test_a_density_whose_noise_is_lost_says_so(level):
+    """Whether such a covariance has a factor is a matter of the processor; the warning is not."""
     X = np.linspace(0, 1, 50, dtype=np.float32)[:, None]
-    process = GaussianProcess(RBF() + Constant(1e5) + White(0.01), X)
-    with pytest.warns(PrecisionWarning, match=r"rounding errors of .* in float32.*enable_x64"):
+    process = GaussianProcess(RBF() + Constant(level) + White(0.01), X)
+    with (
+        pytest.warns(PrecisionWarning, match=r"rounding errors of .* in float32.*enable_x64"),
+        suppress(FactorisationError),
+    ):
         process.log_prob(np.zeros(50, np.float32))
     GaussianProcess(RBF() + Constant(1e5) + White(0.01), np.float64(X)).log_prob(np.zeros(50))
 
@@ -211,11 +218,12 @@ def test_a_training_in_float32_says_what_it_loses(case, size, level, standard_pr
     y, bound = np.sin(X[:, 0]), GaussianProcessELBO() if guide is not AutoDelta else Trace_ELBO()
     kept = {"kernel": RBF() + Constant(np.float32(level))} if case == "sparse" else {"level": np.float32(level)}
     program = partial(program, **kept)
-    with warnings.catch_warnings(record=True) as caught:
+    failed: Any = (FactorisationError, NonFiniteError) if level > 1 else ()  # on some processors
+    with warnings.catch_warnings(record=True) as caught, suppress(*failed):
         warnings.simplefilter("always")
         fit(KEY, SVI(program, guide(program), optax.adam(0.01), bound), 1, X, y, progress=False)
     told = [each for each in caught if issubclass(each.category, PrecisionWarning) and "rounding" in str(each.message)]
-    assert len(told) == (level > 1)
+    assert bool(told) == (level > 1)
 
 
 @pytest.mark.parametrize("places", [(3.0,), (3.0, 6.0), (6.0, 3.0), (1.0, 4.0, 8.5)])

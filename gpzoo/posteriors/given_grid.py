@@ -1,0 +1,61 @@
+"""The distribution of a GP site given data on a grid, by the Kronecker structure of their covariance."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from gpzoo.kernels.by_axis import along, axes_of
+from gpzoo.linalg.on_grid import OnGrid
+from gpzoo.posteriors.row_by_row import RowByRow
+from gpzoo.processes.process import GaussianProcess
+
+
+class GivenGrid(RowByRow):
+    """The conditional of a site, value by value, given data with Gaussian noise at cells of a grid.
+
+    Args:
+        prior: prior of the site, at new inputs.
+        inducing: :class:`~gpzoo.InducingPoints` at the inputs of the data.
+        data: the data's covariance, in units of their noise.
+        weights: ``U^T`` times its inverse times the data, with the axes of the grid.
+        points: inputs at the points of each axis, with all columns.
+        scales: by which the site's covariances are divided at the points of each axis.
+        site: name of the site.
+    """
+
+    option: ClassVar[str] = "kronecker"
+
+    data: OnGrid
+    weights: Float[Array, "..."]
+    points: tuple[Float[Array, "_ d"], ...]
+    scales: tuple[Float[Array, " _"], ...]
+
+    def __init__(
+        self, prior: GaussianProcess, inducing: Any, data: OnGrid, weights: Array, points: Any, scales: Any, site: str
+    ) -> None:
+        super().__init__(prior, inducing, site)
+        self.data, self.weights, self.points, self.scales = data, weights, tuple(points), tuple(scales)
+
+    @classmethod
+    def of(cls, prior: GaussianProcess, inducing: Any, grid: dict[str, Any], site: str) -> GivenGrid:
+        """The conditional, from arrays by name."""
+        axes = [grid[name] for name in sorted(grid) if name.startswith("axis_")]
+        vectors, values, points, scales = (
+            tuple(axis[name] for axis in axes) for name in ("vectors", "values", "points", "scale")
+        )
+        data = OnGrid(vectors, values, grid["missing"], grid["of_missing"])
+        return cls(prior, inducing, data, grid["weights"], points, scales, site)
+
+    def at(self, m: Float[Array, "M 1"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+        """See :meth:`RowByRow.at`."""
+        X, kernel = self.prior.X, self.prior.kernel
+        axes = axes_of(kernel, X.shape[1])
+        each = [along(kernel, axes, i, X, Z) / s for i, (Z, s) in enumerate(zip(self.points, self.scales, strict=True))]
+        k = reduce(lambda a, b: a[..., None] * b.reshape(len(b), *(1,) * (a.ndim - 1), -1), each)
+        mean = jnp.sum(self.data.turned(k) * self.weights, axis=tuple(range(1, k.ndim)))
+        return mean, self.data.squares(k)

@@ -1,0 +1,282 @@
+"""Densities of data on a grid, and laws of functions given them, by the Kronecker structure of their covariance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax, random
+from jaxtyping import Bool, Float, Integer, PRNGKeyArray
+
+from gpzoo import _checks as checks
+from gpzoo._checks import is_concrete
+from gpzoo.inference.bounds.evidence import Site, Term, residual_of
+from gpzoo.inference.bounds.laws import SitesGivenData
+from gpzoo.inference.bounds.left_out import one_by_one
+from gpzoo.kernels.by_axis import along, axes_of
+from gpzoo.linalg.on_grid import OnGrid, log_density
+from gpzoo.processes.process import GaussianProcess
+
+_ASKED = "marginal(program, kronecker=True)"
+_INSTEAD = "leave kronecker out."
+
+
+class Cells(NamedTuple):
+    """The cells of a grid in which the rows of a data site stand.
+
+    Attributes:
+        axes: the columns of each axis.
+        points: of each axis, for each of its points the number of a row that stands there.
+        of_rows: of each axis, the number of the point at which each row stands.
+        seen: which rows have data.
+    """
+
+    axes: tuple[tuple[int, ...], ...]
+    points: tuple[Integer[np.ndarray, " _"], ...]
+    of_rows: tuple[Integer[np.ndarray, " N"], ...]
+    seen: Bool[np.ndarray, " N"]
+
+    @classmethod
+    def of(cls, axes: tuple[tuple[int, ...], ...], X: Float[np.ndarray, "N d"], seen: np.ndarray, name: str) -> Cells:
+        """The cells of rows, as far as each has one of its own.
+
+        Raises:
+            ValueError: naming the data site, if two rows have one cell, or most cells are empty.
+        """
+        points, of_rows = [], []
+        for columns in axes:
+            _, first, own = np.unique(X[:, list(columns)] + 0.0, axis=0, return_index=True, return_inverse=True)
+            points.append(first)
+            of_rows.append(own.ravel())
+        cells = cls(axes, tuple(points), tuple(of_rows), seen)
+        numbers, counts = np.unique(cells.numbers, return_counts=True)
+        checks.refuse(
+            len(numbers) < len(X),
+            f"{_ASKED} takes one row for each cell of the grid, and data site {name!r} has {counts.max()} rows in one "
+            f"cell: average them, or {_INSTEAD}",
+        )
+        sizes = " x ".join(map(str, cells.sizes))
+        checks.refuse(
+            len(cells.missing) > len(X),
+            f"{_ASKED} takes rows on a grid, and those of data site {name!r} with data fill "
+            f"{int(seen.sum())} of {sizes} cells: a product of covariances costs more than one of all rows; {_INSTEAD}",
+        )
+        return cells
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of points of each axis."""
+        return tuple(map(len, self.points))
+
+    @property
+    def numbers(self) -> Integer[np.ndarray, " N"]:
+        """The number of each row's cell, the last axis running fastest."""
+        return np.ravel_multi_index(self.of_rows, self.sizes)
+
+    @property
+    def missing(self) -> Integer[np.ndarray, " m"]:
+        """The numbers of cells without data."""
+        return np.setdiff1d(np.arange(np.prod(self.sizes)), self.numbers[self.seen])
+
+    def hold(self, X: Float[Array, "N d"], seen: Array | None) -> Bool[Array, ""]:
+        """Whether rows stand in these cells, and have data in the same ones."""
+        good = jnp.asarray(True) if seen is None else jnp.all(seen == self.seen)
+        for columns, points, own in zip(self.axes, self.points, self.of_rows, strict=True):
+            at = np.asarray(columns)
+            good &= jnp.all(X[:, at] == X[points[own]][:, at])
+        return good
+
+    def put(self, values: Float[Array, " N"]) -> Float[Array, "..."]:
+        """Values of rows on the grid, 0 in cells without data."""
+        whole = jnp.zeros(np.prod(self.sizes), values.dtype)
+        return whole.at[self.numbers].set(jnp.where(self.seen, values, 0)).reshape(self.sizes)
+
+    def take(self, whole: Float[Array, "..."]) -> Float[Array, " N"]:
+        """Values of rows from the grid."""
+        return whole.reshape(-1)[self.numbers]
+
+
+class Grids:
+    """The grids of a program's data sites, which are looked at where their inputs are known."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Cells] = {}
+
+    def refuse_site(self, prior: GaussianProcess, name: str) -> None:
+        """Refuse a GP site that is not a product over groups of columns.
+
+        Raises:
+            ValueError: naming the site.
+        """
+        kernel, shape = prior.kernel, jnp.shape(prior.X)
+        checks.refuse(
+            len(shape) != 2 or prior.num_outputs is not None or kernel.batched,
+            f"{_ASKED} takes GP sites of one output, and site {name!r} has inputs {shape} and outputs "
+            f"{prior.num_outputs}: write a row for each number, with its output in a column that categories(...) sees, "
+            f"or {_INSTEAD}",
+        )
+        checks.refuse(kernel.split_noise()[1] is not None, f"{_ASKED}: site {name!r} has a kernel with white noise.")
+        axes = axes_of(kernel, shape[1])
+        checks.refuse(
+            len(axes) < 2,
+            f"{_ASKED} takes kernels that are products over columns, such as RBF() or Matern52(active_dims=[0, 1]) * "
+            f"Matern52(active_dims=[2]), and {type(kernel).__name__} of site {name!r} is not known to be one over "
+            f"{shape[1]} column(s): {_INSTEAD}",
+        )
+
+    def of_data(self, sites: Sequence[Site], earlier: Sequence[Term], term: Term) -> OnCells:
+        """The cells of data with Gaussian noise that see one site once, as far as they are known.
+
+        Raises:
+            ValueError: naming the data site.
+        """
+        name, f = term.name, term.marginals
+        kind = f"{_ASKED} is for Gaussian noise, and data site {name!r} is {type(term.likelihood).__name__}: {_INSTEAD}"
+        checks.refuse(not term.gaussian, kind)
+        one = len(sites) == 1 and len(f.parts) == 1 and not earlier and term.columns == 1
+        whole = one and f.parts[0].all_rows and f.parts[0].weights.shape == (1, 1)
+        checks.refuse(
+            not whole,
+            f"{_ASKED} takes one data site of one column that sees every row of one GP site, with one weight, and "
+            f"{name!r} is none: {_INSTEAD}",
+        )
+        prior = sites[0].prior
+        with jax.ensure_compile_time_eval():
+            seen = term.seen()
+        if is_concrete(prior.X) and is_concrete(seen):
+            rows = np.ones(prior.num_inputs, bool) if seen is None else np.asarray(seen)[:, 0]
+            axes = axes_of(prior.kernel, prior.X.shape[1])
+            self._known[name] = Cells.of(axes, np.asarray(prior.X), rows, name)
+        return OnCells(self._known.get(name), name)
+
+
+class OnCells:
+    """Data on a grid; compared by identity of their cells.
+
+    Args:
+        cells: the cells of the data's rows; ``None`` if they are not known.
+        name: name of the data site.
+    """
+
+    def __init__(self, cells: Cells | None, name: str) -> None:
+        self._cells, self.name = cells, name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnCells) and self._cells is other._cells
+
+    def __hash__(self) -> int:
+        return id(self._cells)
+
+    @property
+    def cells(self) -> Cells:
+        """The cells of the data's rows.
+
+        Raises:
+            TypeError: naming the data site, if they are not known.
+        """
+        checks.refuse(
+            self._cells is None,
+            f"{_ASKED} cannot look at the inputs of data site {self.name!r} under a transformation such as jax.jit: "
+            "run the program once outside it.",
+            TypeError,
+        )
+        return cast(Cells, self._cells)
+
+    def log_evidence(self, sites: Sequence[Site], term: Term) -> Float[Array, ""]:
+        """``log p(y)``, exact; NaN where rows or noise are not on the grid, which only their values can tell."""
+        cells = self.cells
+        data = _Data.of(sites, term, cells)
+        value = log_density(data.factors, data.y, jnp.asarray(cells.missing))
+        value -= jnp.sum(jnp.where(cells.seen, jnp.log(data.noise), 0))
+        return jnp.where(data.good, value, jnp.nan)
+
+    def given(self, sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
+        """A draw of the site given the data, its law, and the density of each row given the others.
+
+        The draw is by Matheron's rule, as for other data with Gaussian noise.
+        """
+        ((site,), (term,)), cells = (sites, terms), self.cells
+        key_f, key_noise, key_left = random.split(key, 3)
+        data = _Data.of(sites, term, cells)
+        found = OnGrid.of(data.factors, jnp.asarray(cells.missing))
+        weights, spectrum = found.solved(data.y), found.spectrum
+        white = random.normal(key_f, data.y.shape, data.y.dtype)
+        prior = found.back(jnp.sqrt(spectrum) * white)
+        noise = random.normal(key_noise, data.y.shape, data.y.dtype)
+        drawn = cells.put(cells.take(data.y - prior - noise))
+        f = prior + found.back(spectrum * found.solved(drawn))
+        scales = cells.take(_outer(data.scales))
+        rows = jnp.where(cells.seen, cells.take(found.back(weights)) / data.noise, 0)
+        precisions = jnp.where(cells.seen, cells.take(found.precisions()) / jnp.square(data.noise), 1)
+        left = one_by_one(term, data.noise * cells.take(data.y), rows, precisions, key_left)
+        grid: dict[str, Any] = {"missing": found.missing, "of_missing": found.factor, "weights": weights}
+        each = zip(found.vectors, found.values, data.points, data.scales, strict=True)
+        for i, (vectors, values, points, scale) in enumerate(each):
+            grid[f"axis_{i}"] = {"vectors": vectors, "values": values, "points": points, "scale": scale}
+        values = {f"{site.name}_mean": cells.take(f) * scales, f"{site.name}_inducing": site.prior.X}
+        # A variance given other rows is a difference from the prior's, and has its rounding errors.
+        largest = [jnp.max(jnp.diagonal(K)) for K in data.factors]
+        lost = jnp.finfo(data.y.dtype).eps * jnp.prod(jnp.stack(largest))
+        good = data.good & jnp.all(jnp.isfinite(found.factor)) & jnp.all(jnp.isfinite(scales))
+        return SitesGivenData(
+            values, {site.name: {"sites": {site.name: {"mean": rows, "grid": grid}}}}, good, left, lost
+        )
+
+
+class _Data(NamedTuple):
+    """Data on a grid, in units of their noise.
+
+    Attributes:
+        factors: of the covariance of what the data see, by axis.
+        y: data less their mean, with the axes of the grid; 0 where there are none.
+        noise: standard deviations of the noise of each row.
+        points: inputs at the points of each axis.
+        scales: units of the site's values at the points of each axis.
+        good: whether the rows are in the cells, and their noise differs along one axis at most.
+    """
+
+    factors: tuple[Float[Array, "_ _"], ...]
+    y: Float[Array, "..."]
+    noise: Float[Array, " N"]
+    points: tuple[Float[Array, "_ d"], ...]
+    scales: tuple[Float[Array, " _"], ...]
+    good: Bool[Array, ""]
+
+    @classmethod
+    def of(cls, sites: Sequence[Site], term: Term, cells: Cells) -> _Data:
+        """The data of a site."""
+        ((site,), (part,)) = sites, term.marginals.parts
+        residual, variance, seen = residual_of(term)
+        X, kernel = site.prior.X, site.prior.kernel
+        noise = jnp.sqrt(variance[:, 0])
+        means, errors = zip(*(_by_point(noise, cells, i) for i in range(len(cells.sizes))), strict=True)
+        least = jnp.argmin(jnp.stack(errors))
+        same = jnp.min(jnp.stack(errors)) <= 1e2 * jnp.finfo(noise.dtype).eps * jnp.max(noise)
+        scales = [jnp.where(least == i, mean, jnp.ones_like(mean)) for i, mean in enumerate(means)]
+        scales[0] = scales[0] / part.weights[0, 0]
+        points, factors = [X[first] for first in cells.points], []
+        for i, (Z, scale) in enumerate(zip(points, scales, strict=True)):
+            factors.append(along(kernel, cells.axes, i, Z, Z) / (scale[:, None] * scale))
+        good = cells.hold(X, None if seen is None else seen[:, 0]) & same
+        y = cells.put(residual[:, 0] / noise)
+        return cls(tuple(factors), y, noise, tuple(points), tuple(scales), good)
+
+
+def _by_point(noise: Float[Array, " N"], cells: Cells, axis: int) -> tuple[Float[Array, " _"], Float[Array, ""]]:
+    """Means of the noise of rows at each point of an axis, 1 without rows, and the largest difference from them."""
+    own, size = cells.of_rows[axis], cells.sizes[axis]
+    counts = np.bincount(own[cells.seen], minlength=size)
+    total = jnp.zeros(size, noise.dtype).at[own].add(jnp.where(cells.seen, noise, 0))
+    means = jnp.where(counts > 0, total / np.maximum(counts, 1).astype(noise.dtype), 1)
+    difference = jnp.where(cells.seen, jnp.abs(noise - means[own]), 0)
+    return means, lax.stop_gradient(jnp.max(difference))
+
+
+def _outer(vectors: Sequence[Float[Array, " _"]]) -> Float[Array, "..."]:
+    whole = vectors[0]
+    for x in vectors[1:]:
+        whole = whole[..., None] * x
+    return whole
