@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 from gpzoo.kernels.by_axis import along, axes_of
-from gpzoo.linalg.on_grid import OnGrid
+from gpzoo.linalg.on_grid import OnGrid, log_density
 from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
 
@@ -25,6 +25,8 @@ class GivenGrid(RowByRow):
         weights: ``U^T`` times its inverse times the data, with the axes of the grid.
         points: inputs at the points of each axis, with all columns.
         scales: by which the site's covariances are divided at the points of each axis.
+        numbers: number of the cell of each row.
+        empty: numbers of the cells without a row.
         site: name of the site.
     """
 
@@ -34,12 +36,24 @@ class GivenGrid(RowByRow):
     weights: Float[Array, "..."]
     points: tuple[Float[Array, "_ d"], ...]
     scales: tuple[Float[Array, " _"], ...]
+    numbers: Integer[Array, " N"]
+    empty: Integer[Array, " e"]
 
     def __init__(
-        self, prior: GaussianProcess, inducing: Any, data: OnGrid, weights: Array, points: Any, scales: Any, site: str
+        self,
+        prior: GaussianProcess,
+        inducing: Any,
+        data: OnGrid,
+        weights: Array,
+        points: Any,
+        scales: Any,
+        numbers: Array,
+        empty: Array,
+        site: str,
     ) -> None:
         super().__init__(prior, inducing, site)
         self.data, self.weights, self.points, self.scales = data, weights, tuple(points), tuple(scales)
+        self.numbers, self.empty = numbers, empty
 
     @classmethod
     def of(cls, prior: GaussianProcess, inducing: Any, grid: dict[str, Any], site: str) -> GivenGrid:
@@ -49,13 +63,24 @@ class GivenGrid(RowByRow):
             tuple(axis[name] for axis in axes) for name in ("vectors", "values", "points", "scale")
         )
         data = OnGrid(vectors, values, grid["missing"], grid["of_missing"])
-        return cls(prior, inducing, data, grid["weights"], points, scales, site)
+        of_rows = grid["weights"], points, scales, grid["numbers"], grid["empty"]
+        return cls(prior, inducing, data, *of_rows, site)
 
     def at(self, m: Float[Array, "M 1"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
         """See :meth:`RowByRow.at`."""
-        X, kernel = self.prior.X, self.prior.kernel
-        axes = axes_of(kernel, X.shape[1])
-        each = [along(kernel, axes, i, X, Z) / s for i, (Z, s) in enumerate(zip(self.points, self.scales, strict=True))]
+        each = [self._along(i, self.prior.X) / scale for i, scale in enumerate(self.scales)]
         k = reduce(lambda a, b: a[..., None] * b.reshape(len(b), *(1,) * (a.ndim - 1), -1), each)
         mean = jnp.sum(self.data.turned(k) * self.weights, axis=tuple(range(1, k.ndim)))
         return mean, self.data.squares(k)
+
+    def log_prior(self, draw: Float[Array, "1 M"]) -> Float[Array, ""]:
+        """See :meth:`RowByRow.log_prior`."""
+        jitter = jnp.asarray(self.prior.covariance_jitter, draw.dtype)
+        first, *others = (self._along(i, Z) for i, Z in enumerate(self.points))
+        values = jnp.zeros(self.weights.size, draw.dtype).at[self.numbers].set(draw[0] / jnp.sqrt(jitter))
+        value = log_density((first / jitter, *others), values.reshape(self.weights.shape), self.empty)
+        return value - draw.size * jnp.log(jitter) / 2
+
+    def _along(self, axis: int, X: Float[Array, "N d"]) -> Float[Array, "N _"]:
+        kernel = self.prior.kernel
+        return along(kernel, axes_of(kernel, X.shape[1]), axis, X, self.points[axis])

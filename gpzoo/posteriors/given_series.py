@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from gpzoo.linalg.state_space import Between
+from gpzoo.linalg.state_space import Between, log_density
 from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
 
@@ -38,6 +38,12 @@ class GivenSeries(RowByRow):
         """See :meth:`RowByRow.at`."""
         mean, columns = self._columns()
         return mean, jnp.sum(jnp.square(columns), axis=0)
+
+    def log_prior(self, draw: Float[Array, "1 M"]) -> Float[Array, ""]:
+        """See :meth:`RowByRow.log_prior`."""
+        order = jnp.argsort(self.prior.X[:, 0])
+        states, values = self.prior.kernel.states(self.prior.X[order]), draw[0][order]
+        return log_density(states, values, jnp.full_like(values, self.prior.covariance_jitter))
 
     def factors(
         self, m: Float[Array, "M 1"], form: Any

@@ -53,6 +53,20 @@ class RowByRow(Conditional):
         floor = noise + jnp.finfo(prior.dtype).eps * prior
         return mean[None], jnp.maximum(prior - taken, floor)[None]
 
+    # -- of values at the rows of the data, in place of weights --------------------------------------------------------
+
+    def draw(self, m: Float[Array, "M 1"], form: Any, key: Array) -> Float[Array, "1 M"]:
+        """See :meth:`Conditional.draw`: the values, which have no spread."""
+        return m.T
+
+    def inducing_moments(self, m: Float[Array, "M 1"], form: Any) -> tuple[Float[Array, "1 M"], None]:
+        """See :meth:`Conditional.inducing_moments`; without covariances."""
+        return m.T, None
+
+    def log_prior(self, draw: Float[Array, "1 M"]) -> Float[Array, ""]:
+        """See :meth:`Conditional.log_prior`."""
+        checks.unwritten(self, "log_prior(draw)")
+
     def of_part(self, part: int, kernel: Kernel) -> NoReturn:
         """Refused: the law is of the whole kernel."""
         raise ValueError(

@@ -212,7 +212,9 @@ class OnCells:
         rows = jnp.where(cells.seen, cells.take(found.back(weights)) / data.noise, 0)
         precisions = jnp.where(cells.seen, cells.take(found.precisions()) / jnp.square(data.noise), 1)
         left = one_by_one(term, data.noise * cells.take(data.y), rows, precisions, key_left)
+        empty = np.setdiff1d(np.arange(data.y.size), cells.numbers)
         grid: dict[str, Any] = {"missing": found.missing, "of_missing": found.factor, "weights": weights}
+        grid |= {"numbers": jnp.asarray(cells.numbers), "empty": jnp.asarray(empty)}
         each = zip(found.vectors, found.values, data.points, data.scales, strict=True)
         for i, (vectors, values, points, scale) in enumerate(each):
             grid[f"axis_{i}"] = {"vectors": vectors, "values": values, "points": points, "scale": scale}

@@ -277,6 +277,12 @@ class marginal(whitened):
                 found = sites_given_data(sites, latents, key, blocks)
             laws, left_out = found.laws, found.left_out
             if (size := count * _bytes(laws)) > MOST_KEPT:
+                checks.refuse(
+                    self._structure is not None,
+                    f"The laws of GP sites {'+'.join(latents.shapes)} given the data take {size / 2**30:.1f} GiB for "
+                    f"{count} draws, more than {MOST_KEPT / 2**30:.0f}. Take fewer draws of the hyperparameters, at "
+                    f"most {MOST_KEPT * count // size}.",
+                )
                 large["+".join(laws)], laws = size, {}
             if leave_out is False or count * _bytes(left_out) > MOST_KEPT:
                 left_out = {}

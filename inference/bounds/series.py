@@ -118,6 +118,8 @@ class AsSeries(NamedTuple):
             values |= {f"{name}_mean": f[back], f"{name}_inducing": times[back]}
             law = {"mean": later.weights * series.weights[name], "times": times[:, 0]}
             of_sites[name] = law | {"between": part.mean, "root": part.root}
+            if all(part.all_rows for part in term.marginals.parts):
+                of_sites[name]["whole"] = jnp.zeros((), values[f"{name}_mean"].dtype)
             first += count
         left = one_by_one(term, series.y[back], later.weights[back], later.precisions[back], key_left)
         # A variance given other rows is a difference from the prior's, and has its rounding errors.

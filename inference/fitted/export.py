@@ -505,13 +505,15 @@ def _computed(
         inputs = _inputs_of_a_row(model, _MOST) * max((len(names) for _, names in source.parts), default=1)
         each = source.guide is None or source.guide.draws_anything
         batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
-    most = max(model.num_rows, 1) if source.guide is None else batch_size
+    most = of_prior = max(model.num_rows, 1) if source.guide is None else batch_size
+    if source.at_inducing and source.at_inducing >= model.guide.sites.processes:
+        most = max(model.num_rows, 1)  # the functions are known at all rows, and nothing is drawn there
     draws_together = _draws_together(model)
     fn = BatchFunction(
         "export", source.at_data, (source.count, source.at_inducing), draws_together, prepare=source.prepare
     )
     found = _at_data(fn, model, draws, most, source.sites_of_parts).arrays
-    few = min(model.num_rows, most)
+    few = min(model.num_rows, of_prior)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
     prior = model.compiled_for(_of_prior(source, posterior.shape[1], draws_together))
     found |= jax.tree.map(np.asarray, prior(rng_key, model.batch(args=first)))

@@ -67,7 +67,7 @@ class DrawsGuide(InducingGuide):
 
     def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
         """See :meth:`InducingGuide.given_data`."""
-        known: Any = numpyro.param(LAWS, None)
+        known: Any = numpyro.param(LAWS, None) or {}
         for group, laws in known.items():
             if name in laws["sites"]:
                 shared = (group,) if len(laws["sites"]) > 1 else ()
@@ -109,7 +109,8 @@ class DrawsGuide(InducingGuide):
         """Names of the GP sites whose inducing points are known to be their inputs at the data."""
         found = set()
         for group in params[LAWS].values():
-            found |= {site for site, law in group["sites"].items() if "factor" in law or "factor" in group}
+            known = "factor" in group
+            found |= {site for site, law in group["sites"].items() if known or law.keys() & {"factor", "whole", "grid"}}
         return frozenset(found)
 
     def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:

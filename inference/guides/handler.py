@@ -28,9 +28,13 @@ from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.coupled import Coupled, CoupledAfter
-from gpzoo.posteriors.forms import form_of
+from gpzoo.posteriors.forms import Diagonal, form_of
 from gpzoo.posteriors.posterior import InducingPosterior
+from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
+
+#: Rows of data with a structure beyond which no factor of their covariance is formed.
+MOST_DENSE = 20_000
 
 
 def parameter_of(inducing: InducingVariable) -> Any:
@@ -129,8 +133,13 @@ class PosteriorHandler(Handler):
             mode.seen = numpyro.prng_key(), prior.X, prior.kernel, self._before()
             return prior.mean
         inducing = self._inducing(name, for_site(options.inducing, name), prior)
-        posterior = cast(Any, options).given_data(name, mode.prior(name, prior), inducing) if mode.given_data else None
-        posterior = self._posterior(name, prior, inducing) if posterior is None else posterior
+        law = cast(Any, options).given_data(name, mode.prior(name, prior), inducing)
+        if law is not None and isinstance(law.conditional, RowByRow):
+            posterior = self._by_structure(name, prior, inducing, law)
+        elif mode.given_data and law is not None:
+            posterior = law
+        else:
+            posterior = self._posterior(name, prior, inducing)
         if isinstance(posterior.form, Coupled) and mode.draws:
             self.noise[name] = random.normal(numpyro.prng_key(), posterior.u_mean.shape, posterior.u_mean.dtype)
             posterior = posterior.given_noise(self.noise)
@@ -143,6 +152,24 @@ class PosteriorHandler(Handler):
             check_value(f"{name}_residual", residual, outputs)
         use = Use(self.sites.drawn_as(name), name in options.joint, residual)
         return numpyro.sample(name, mode.posterior(posterior, use), infer=msg["infer"])
+
+    def _by_structure(
+        self, name: str, prior: GaussianProcess, inducing: InducingVariable, law: InducingPosterior
+    ) -> InducingPosterior:
+        """A law by the structure of the data, or a draw with that structure at its rows, without a factor of all."""
+        if self.mode.given_data:
+            return law
+        if name in getattr(self.mode, "at_inducing", ()) and prior.num_inputs == len(law.u_mean):
+            mean: Any = numpyro.param(f"{name}_mean")
+            return law._replace(u_mean=mean, form=Diagonal(jnp.zeros_like(mean)))
+        if (rows := len(law.u_mean)) > MOST_DENSE:
+            option = cast(RowByRow, law.conditional).option
+            raise ValueError(
+                f"Draws of GP site {name!r} at other inputs than those of its data would form the covariance of all "
+                f"{rows} rows (at most {MOST_DENSE} here), and marginal(program, {option}=True) needs none: predict "
+                "has moments there; rows whose data are NaN (missing='mask') have draws in to_arviz(key, X, y)."
+            )
+        return self._posterior(name, prior, inducing)
 
     def _posterior(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior:
         """The inducing posterior of a site.

@@ -265,3 +265,50 @@ def test_other_programs_are_refused_by_name(run, error, message):
 def test_not_with_inducing_variables():
     with pytest.raises(ValueError, match="state_space"):
         marginal(one, kmeans(3), state_space=True)
+
+
+@pytest.mark.parametrize("how", ["state_space", "kronecker"])
+def test_exports_have_the_draws_at_the_rows_and_their_prior_density(how):
+    """Of rows with data and without, in no order."""
+    rng = np.random.default_rng(0)
+    times = np.linspace(0, 4, 12)
+    X = times[:, None] if how == "state_space" else np.stack(np.meshgrid(times[:4], times[:5]), -1).reshape(-1, 2)[:-2]
+    X = X[rng.permutation(len(X))]
+    kernel = Matern32(0.8, 1.3, active_dims=[0])
+    kernel = kernel if how == "state_space" else kernel * Matern12(1.5, 0.7, active_dims=[1])
+    y = np.where(rng.uniform(size=len(X)) < 0.3, np.nan, np.sin(X[:, 0]))
+
+    def of_rows(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(kernel, X))
+        numpyro.sample("y", Gaussian(f, 0.1, missing="mask"), obs=y)
+
+    model = marginal(of_rows, **{how: True})
+    trained = Trained.of_draws(KEY, {}, X, y, program=model, num_draws=7)
+    found = trained.to_arviz(KEY, X, y)
+    f = np.asarray(found["posterior"]["f"])[0]
+    np.testing.assert_allclose(f, trained.params["f_mean"][0])
+    K = np.asarray(kernel(X)) + float(kernel.jitter(X)) * np.eye(len(X))
+    expected = [-(u @ np.linalg.solve(K, u) + np.linalg.slogdet(2 * np.pi * K)[1]) / 2 for u in f]
+    np.testing.assert_allclose(np.asarray(found["sample_stats"]["log_p_f_u"])[0], expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_functions_of_many_rows_are_drawn_and_exported_in_linear_memory():
+    """60,000 rows, whose squared number would be 29 GB; draws at other rows are refused by name."""
+    X = np.arange(60_000.0)[:, None]
+    trained = Trained.of_draws(KEY, {}, X, np.sin(X[:, 0]), program=marginal(long, state_space=True), num_draws=2)
+    assert np.asarray(trained.to_arviz(KEY, X, np.sin(X[:, 0]))["posterior"]["f"]).shape == (1, 2, 60_000)
+    assert trained.predict(KEY, X[:50] + 0.5)["f"].mean.shape == (50,)
+    with pytest.raises(ValueError, match=r"'f' at other inputs .* 60000 rows"):
+        trained.functions(KEY, X[:50] + 0.5)
+
+
+def long(X, y=None):
+    f = numpyro.sample("f", GaussianProcess(Matern32(1.0, 3.0), X))
+    numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+
+def test_laws_that_take_too_much_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("gpzoo.inference.bounds.marginal.MOST_KEPT", 5000)
+    with pytest.raises(ValueError, match=r"Take fewer draws of the hyperparameters, at most \d"):
+        Trained.of_draws(KEY, {}, X, Y, program=marginal(long, state_space=True), num_draws=50)
