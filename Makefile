@@ -1,5 +1,5 @@
-# make test    check style and types, and run the quick tests in .venv, which is made on the first call: some minutes
-# make test-all  that, and then the tests that are marked slow
+# make test    check style, and run the quick tests in .venv, which is made on the first call: some minutes
+# make test-all  that, types, and then the tests that are marked slow
 # make slow    the tests that are marked slow, or a share of them: make slow SHARE=0/4 is a quarter
 # make part    a fifth of the tests, for another Python: make part PYTHON=python3.12 VENV=.venv-3.12
 # make lowest  the same fifth on the oldest NumPyro, JAX and ArviZ that pyproject.toml allows

@@ -277,7 +277,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the targets, joint over the inputs and with noise: ``[N, n_samples]`` or ``[N, D, n_samples]``.
 
-        The covariance of all inputs is factorised, so some thousand inputs are possible. For any number of inputs,
+        The covariance of all inputs is factorised, so a few thousand inputs are possible. For any number of inputs,
         ``estimator.trained_.functions`` draws functions.
 
         Args:

@@ -161,7 +161,7 @@ class whitened(handlers.reparam):
     for 200, 24 for 400, 130 for 800; with 40 inducing variables each 0.3 for 50, 0.9 for 200, 2 for 800. A draw takes
     15 gradients at 50 inputs, 31 at 200. Four chains of 500 + 500 draws took 36 s of processor time at 50 inputs, half
     of it compilation, and 130 s at 200 inputs with 20 inducing variables. So the exact form is for up to 200 inputs,
-    the sparse form for some thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients
+    the sparse form for a few thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients
     a draw at 50 inputs, the longest possible trajectory, and its chains had not met after 100 draws. The results of
     ``benchmarks/whitened.py`` are recorded beside it.
 

@@ -415,7 +415,7 @@ def test_hyperparameters_in_the_closure_of_a_likelihood_have_derivatives():
 
 
 def test_large_counts_have_a_mode():
-    """Terms of a million, whose sum is some hundred nats."""
+    """Terms of a million, whose sum is a few hundred nats."""
     many = np.linspace(0, 6, 60)[:, None]
     counts = np.random.default_rng(0).poisson(np.exp(np.sin(2 * many[:, 0]) + 7))
     program = marginal(of_noise("counts")[0])
