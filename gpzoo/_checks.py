@@ -278,8 +278,8 @@ def _host_array(name: str, x: Any) -> np.ndarray:
     _refuse_masked(name, x)
     refuse(
         is_table(x),
-        f"{name} is a table, which fit alone takes whole. Pass arrays of its rows, such as its first, "
-        "table.head(1000)[0], or those of one block after the other, table.read(block)[0].",
+        f"{name} is a table, which fit alone takes whole. Pass arrays instead: the first rows, table.head(1000)[0], "
+        "or the rows of each block in turn, table.read(block)[0].",
         TypeError,
     )
     no_array = x is None or isinstance(x, str | bytes) or callable(x)
@@ -329,7 +329,7 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
     advice = {
         "key": ", a random key.",
         "c": f": its imaginary part would be lost. Pass {name}.real if that is what is meant.",
-        "f": ". Kernels and factorisations are computed in the precision of their inputs, for which these are too "
+        "f": ". Kernels and factorisations use the dtype of their inputs, and this dtype has too "
         f"{few} bits: convert it, {name}.astype('float32').",
         **dict.fromkeys("Mm", dates),
         **dict.fromkeys("OUST", objects),

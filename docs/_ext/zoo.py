@@ -14,6 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 from gpzoo.reproductions.pages import worded
 
 RESULTS = Path(__file__).resolve().parents[2] / "reproductions" / "results"
+PAGES = Path(__file__).resolve().parents[1] / "results"
 
 
 def without_docstring(function: object) -> str:
@@ -54,8 +55,9 @@ class Recorded(SphinxDirective):
             # Small runs are checks of the program, and are not set against the paper.
             papers = {} if result["preset"] == "quick" else result["paper_metrics"]
             cells = [shown(metric, result["metrics"].get(metric), papers.get(metric)) for metric in wanted]
-            of = f"{result['experiment']}, {result['variant']}, {result['preset']}"
-            lines.append(f"| {of} | " + " | ".join(cells) + " |")
+            page = result["paper"] if (PAGES / f"{result['paper']}.md").exists() else "more"
+            command = result["command"].replace(" --seed 0", "")
+            lines.append(f"| [`{command}`](results/{page}.md) | " + " | ".join(cells) + " |")
         node = nodes.section()
         node.document = self.state.document
         self.state.nested_parse(StringList(lines, source=self.arguments[0]), self.content_offset, node)

@@ -456,9 +456,9 @@ class Periodic(Stationary):
     lengthscale is twice this one.
 
     The kernel subtracts whole periods from inputs without rounding, however many there are. The rounding of the inputs
-    and the period themselves remains, which in single precision is up to 1.2e-7 of the periods: 0.001 of a period after
-    10,000 periods, and 0.1 after a million. Count inputs from a near origin, or in units in which inputs and period are
-    whole numbers.
+    and the period themselves remains, which in single precision is up to 1.2e-7 times the number of periods: 0.001 of a
+    period after 10,000 periods, and 0.1 after a million. Count inputs from a near origin, or in units in which inputs
+    and period are whole numbers.
 
     Example:
         >>> import numpy as np

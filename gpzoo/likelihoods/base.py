@@ -129,7 +129,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         super().__init__(tuple(self.f.shape[:1]), tuple(event_shape), validate_args=validate_args)
         checks.refuse(
             missing and event_shape and not self.by_entry,
-            f"{type(self).__name__}: missing='mask' leaves out entries of y by themselves, but here a datum's "
+            f"{type(self).__name__}: missing='mask' leaves out entries of y one by one, but here a datum's "
             f"outputs, {tuple(event_shape)}, have one density together.",
         )
 

@@ -157,9 +157,9 @@ class CollapsedELBO(GaussianProcessELBO):
     ) -> Between:
         """Lower and upper bound of the log evidence, in nats, at these hyperparameters and inducing variables.
 
-        The gap between the bounds is the most that more inducing variables could add. ``least`` is the bound of the
-        class. Let ``t = sum beta d`` be the part of the data that inducing variables do not explain, in units of their
-        noise. Then ``most`` is
+        The gap between the bounds is the most that more inducing variables could add. ``least`` is the bound that this
+        class computes. Let ``t = sum beta d`` be the part of the data that inducing variables do not explain, in units
+        of their noise. Then ``most`` is
 
         ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
 
@@ -250,7 +250,7 @@ def _warn_if_lost(site: str, lost: Float[Array, ""]) -> None:
     single = lost.dtype == jnp.float32
     warnings.warn(
         f"The bound and the optimal q(u) of site {site!r} are lost in the rounding errors of {lost.dtype}: the data "
-        f"say up to {times:.2g} times as much of an inducing variable as the prior. "
+        f"raise the precision of an inducing variable up to {times:.2g} times above the prior's. "
         + ("Train in float64 (numpyro.enable_x64())." if single else "Keep the noise variance away from zero."),
         PrecisionWarning,
         stacklevel=3,
@@ -333,7 +333,7 @@ class _Terms:
         if len(shapes) > 1:
             raise _refusal(f"its GP sites have shapes {sorted(shapes)}", "Give all of them the same rows.")
         for name, (size, taken) in parts_of_plates(trace).items():
-            reason = f"plate {name!r} has {taken} of {size} rows, and an optimal q(u) is that of all"
+            reason = f"plate {name!r} has {taken} of {size} rows, and the optimal q(u) needs all rows"
             raise _refusal(reason, "Train without minibatches (no batch_size).")
 
     def _values(self) -> dict[str, Any]:

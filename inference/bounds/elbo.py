@@ -209,7 +209,8 @@ def _tightened(name: str, fn: Any, record: Trace) -> Any:
         if drawn and not isinstance(likelihood, GaussianProcess | Unit):
             raise ValueError(
                 f"GaussianProcessELBO(tight=True): data site {name!r} is given an array, and the program draws "
-                f"{drawn}. Draws have their full variance, so that nothing is tighter. Give the marginals of a "
+                f"{drawn}. A draw of f contains its residual variance already, so the bound would not be tighter. "
+                "Give the marginals of a "
                 "GP site to a likelihood of gpzoo.likelihoods, or leave tight=True out."
             )
         return fn

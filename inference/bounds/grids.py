@@ -61,8 +61,9 @@ class Cells(NamedTuple):
         sizes = " x ".join(map(str, cells.sizes))
         checks.refuse(
             len(cells.missing) > len(X),
-            f"{_ASKED} takes rows on a grid, and those of data site {name!r} with data fill "
-            f"{int(seen.sum())} of {sizes} cells: a product of covariances costs more than one of all rows; {_INSTEAD}",
+            f"{_ASKED} takes rows on a grid, and the observed rows of data site {name!r} fill "
+            f"{int(seen.sum())} of {sizes} cells: with so many empty cells, the Kronecker form costs more than one "
+            f"covariance of all rows; {_INSTEAD}",
         )
         return cells
 
@@ -140,8 +141,8 @@ class Grids:
         whole = one and f.parts[0].all_rows and f.parts[0].weights.shape == (1, 1)
         checks.refuse(
             not whole,
-            f"{_ASKED} takes one data site of one column that sees every row of one GP site, with one weight, and "
-            f"{name!r} is none: {_INSTEAD}",
+            f"{_ASKED} takes one data site, of one column, that sees every row of one GP site, with one weight, and "
+            f"{name!r} is of another kind: {_INSTEAD}",
         )
         prior = sites[0].prior
         with jax.ensure_compile_time_eval():

@@ -258,7 +258,8 @@ class _Rows(NamedTuple):
             )
         if not all(same_scale(scale, scales[0]) for scale in scales):
             raise ValueError(
-                f"{those} have different scales: their importance weights need both in full. Apply handlers.scale to "
+                f"{those} have different scales: an importance weight needs both terms with the same scale. Apply "
+                "handlers.scale to "
                 "all of these sites, or to none."
             )
         return sum(terms[1:], terms[0]), jnp.asarray(scales[0], terms[0].dtype)

@@ -65,8 +65,9 @@ class marginal(whitened):
     allowed. Outputs that no data see together, and sites that no data connect, are computed apart.
 
     Laplace's approximation (Williams and Barber 1998) has the curvature at the mode, which damped Newton steps find;
-    its derivatives are those of the implicit function. The steps begin near ``v = 0``, so that they find one of several
-    modes. If a covariance does not factorise, or the mode is not found, the density is zero: a divergence for NUTS.
+    its derivatives follow from the implicit function theorem. The steps begin near ``v = 0``, so that they find one of
+    several modes. If a covariance does not factorise, or the mode is not found, the density is zero: a divergence for
+    NUTS.
 
     :meth:`gpzoo.inference.Trained.of_draws` draws the functions given each draw of hyperparameters, for predictions,
     exports and everything else that a trained model can do. Under MCMC, ``numpyro.param`` sites need priors,
@@ -98,9 +99,9 @@ class marginal(whitened):
         kronecker: whether the density is computed by axes, for rows on a grid: each row has a cell of its own, most
             cells have a row, and the kernel is a product over groups of columns, ``RBF()`` or
             ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``, whose groups are the axes. One GP site, Gaussian
-            noise, which may differ along one axis. It costs the cubes of the axes' sizes and the square of the number
-            of empty cells times that of all. The density is the same; it has first derivatives. As for ``inducing``,
-            make a new marginal program for other data.
+            noise, which may differ along one axis. Its cost is the sum of the cubes of the axes' sizes, plus the number
+            of all cells times the square of the number of empty ones. The density is the same; it has first
+            derivatives. As for ``inducing``, make a new marginal program for other data.
         leave_out: if given, each data site has the sum of the log densities of its rows, each given all other data, in
             place of the log density of all data together. This is the objective of leave-one-out cross-validation
             (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). ``True``; or, for rows that are left
@@ -133,8 +134,8 @@ class marginal(whitened):
         asked = [name for name, x in options.items() if checks.instance(name, x, bool, "True or False")]
         checks.refuse(
             len(asked) > 1 or (asked and (inducing is not None or sparse != "vfe" or self._leave_out is not None)),
-            f"marginal(program, {' or '.join(asked)}=True) is exact, and has no inducing variables, no sparse, no "
-            "leave_out, and one structure of the data.",
+            f"marginal(program, {' or '.join(asked)}=True) is exact: it cannot be combined with inducing variables, "
+            "sparse, leave_out, or another structure of the data.",
         )
         self._structure: Any = AsSeries() if state_space else Grids() if kronecker else None
         self._structured = asked[0] if asked else ""
@@ -221,8 +222,9 @@ class marginal(whitened):
         sparse = any(site.conditional is not None for site in self._sites if site.name in likelihood.f.sites)
         if not (likelihood.smooth or sparse):
             raise ValueError(
-                f"Data site {name!r} has the likelihood {kind}, whose density is piecewise constant in f, so that "
-                "Laplace's approximation sees nothing. Give its GP sites inducing variables, marginal(program, "
+                f"Data site {name!r} has the likelihood {kind}, whose density is piecewise constant in f: its "
+                "derivatives are zero, and Laplace's approximation needs them. Give its GP sites inducing variables, "
+                "marginal(program, "
                 "kmeans(50)), or use likelihoods.Softmax."
             )
         if self._sparse == "vfe":
@@ -263,7 +265,7 @@ class marginal(whitened):
 
         large: dict[str, int] = {}
         if own := self._structured:
-            given = f"marginal(program, {own}=True) leaves out rows one by one; leave {own} out for others."
+            given = f"marginal(program, {own}=True) leaves out single rows only: for blocks of rows, leave {own} out."
             checks.refuse(not (leave_out is None or leave_out is False), given)
         blocks: Blocks | None = None
         if not (leave_out is None or leave_out is False):
@@ -293,8 +295,8 @@ class marginal(whitened):
         if len(bad := np.flatnonzero(~np.asarray(good))):
             raise FactorisationError(
                 f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, the first of "
-                f"which is {bad[0]}: a covariance has no factor, or Newton's steps no end. Look at the hyperparameters "
-                "there; a larger jitter or float64 helps with the former."
+                f"which is {bad[0]}: a covariance did not factorise, or Newton's steps did not converge. Look at the "
+                "hyperparameters there. A larger jitter or float64 helps if a covariance did not factorise."
             )
         for name, lost in found.pop("lost", {}).items():
             _warn_of_rounding(name, np.asarray(lost))
@@ -496,7 +498,10 @@ class Evidence(Distribution):
             ValueError: for any other mask.
         """
         if not isinstance(mask, bool):
-            raise ValueError("handlers.mask around marginal(program) has no terms: put it around the data site inside.")
+            raise ValueError(
+                "handlers.mask around marginal(program) has nothing to mask, because the data have one joint density: "
+                "put it around the data site, inside the program."
+            )
         return self if mask else super().mask(cast(Any, mask))
 
 

@@ -99,8 +99,8 @@ class OnlineELBO(GaussianProcessELBO):
         others = sorted(guide.sites.latents - guide.sites.processes)
         if others and guide.hyperparameters != "point":
             raise ValueError(
-                f"OnlineELBO moves hyperparameters from one old value, and latent site(s) {', '.join(others)} have a "
-                "posterior: use trained.condition(key, X_new, y_new), which holds it."
+                f"OnlineELBO needs point values of hyperparameters, but latent site(s) {', '.join(others)} have a "
+                "posterior: use trained.condition(key, X_new, y_new), which keeps this posterior fixed."
             )
         self.guide, self.params = guide, dict(trained.params)
 

@@ -31,7 +31,7 @@ class Finding:
         >>> type(finding).__name__, finding.name, finding.site
         ('Finding', 'constant columns', 'X')
         >>> print(finding.text)
-        column 0 is the same at all rows, which say nothing and have no lengthscale: leave out.
+        column 0 is the same at all rows. Such columns say nothing, and no lengthscale fits them: leave them out.
 
     Attributes:
         name: name of this kind of finding, the same for every program.

@@ -441,8 +441,8 @@ def _terms(
         x = x[:, mask] if single else x
         if np.isnan(x).any():
             warnings.warn(
-                f"Site {name!r}: rounding leaves no density of some data given all others, so that log_likelihood has "
-                "those given draws of f. Compute in float64 (numpyro.enable_x64()).",
+                f"Site {name!r}: some log densities given all other data are lost in rounding. log_likelihood has the "
+                "densities given draws of f in their place. Compute in float64 (numpyro.enable_x64()).",
                 PrecisionWarning,
                 stacklevel=checks.outside(),
             )
@@ -639,7 +639,8 @@ def _refuse_batches(model: BoundModel, found: Arrays, most: int) -> None:
         together |= model.guide.joint
     if together:
         raise ValueError(
-            f"The density of site(s) {sorted(together)} is one of all {rows} rows together, which do not come in "
+            f"The density of site(s) {sorted(together)} is one joint density of all {rows} rows together, which do "
+            "not come in "
             f"batches: pass batch_size={rows} or more, or fewer rows."
         )
 

@@ -72,8 +72,8 @@ def warn_if_lost(given: Mapping[str, Given]) -> None:
             warnings.warn(
                 f"The posterior of GP site {name!r} is lost in the rounding errors of {site.u.dtype}: its mean may be "
                 f"off by {2 * lost:.1g} of its standard deviations, because noise is small beside the variance. "
-                "Compute in float64 (numpyro.enable_x64()), or centre inputs and data where a diffuse kernel is to "
-                "take up their level.",
+                "Compute in float64 (numpyro.enable_x64()), or subtract the means of inputs and data, where a "
+                "constant or linear kernel of large variance is to hold their level.",
                 PrecisionWarning,
                 stacklevel=outside(),
             )

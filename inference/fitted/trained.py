@@ -322,9 +322,8 @@ class Trained:
             *new: the model's positional arguments at the inputs, one row per input.
             num_draws: number of functions ``S``. ``None``: 100, or the number of draws of a model from
                 :meth:`of_draws`, if that is smaller.
-            num_features: random features of each addend of each kernel. Over draws, the covariance is exact for any
-                number. Given its frequencies, the covariance of the values of one draw has an error of
-                ``O(num_features^-1/2)``.
+            num_features: random features of each addend of each kernel. Averaged over draws, the covariance is exact
+                for any number. For one draw, whose frequencies are fixed, it has an error of ``O(num_features^-1/2)``.
             parts: names for the addends of GP sites, as in :meth:`predict`. Their values add up to the site's values,
                 without the prior's mean and white noise.
             batch_size: rows at a time.
@@ -498,8 +497,8 @@ class Trained:
         guide, params = model.guide, model.params
         if guide.hyperparameters != "point":
             raise ValueError(
-                "left_out is of hyperparameters that are points, and these have a posterior: az.loo leaves out by what "
-                "to_arviz of a model Trained.of_draws exports."
+                "left_out needs point values of the hyperparameters, and here they have a posterior. Make a model "
+                "with Trained.of_draws, and give what its to_arviz exports to az.loo."
             )
         checks.refuse(
             leave_out is False, "leave_out=False leaves nothing out: give blocks of rows, or None for each row."
@@ -705,7 +704,7 @@ class Trained:
         """
         if several := self.losses.ndim > 1:
             failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))]
-            way = "export others of them, trained.member(k).to_arviz(...)."
+            way = "export the others, trained.member(k).to_arviz(...)."
             checks.refuse(failed, f"Trainings {failed} failed: {way}")
         each = [self.member(k) for k in range(len(self.losses))] if several else [self]
         options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats, params, parts)
@@ -745,7 +744,7 @@ class Trained:
         count = len(self.losses) if self.losses.ndim > 1 else 0
         checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
         kind = type(self.guide).__name__
-        wanted = f"guide must be the trained InducingGuide, got {kind}; ask a guide of NumPyro's by its Predictive."
+        wanted = f"guide must be the trained InducingGuide, got {kind}; use numpyro.infer.Predictive for others."
         checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
         for name, x in self.params.items():
             wide = any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x))
@@ -756,7 +755,7 @@ class Trained:
     def _guide_with_sites(self) -> InducingGuide:
         """The guide, which must have seen data."""
         guide = self._usable_guide()
-        unseen = "This guide has not seen data, which fix what is latent: call guide.setup(X, y) with training data."
+        unseen = "This guide has not seen data, which decide what sites are latent: call guide.setup(X, y) before."
         checks.refuse(guide.sites is None, unseen)
         return guide
 

@@ -211,7 +211,7 @@ def kernel_by_class(
         trained: the model.
         *args: the program's positional arguments.
         labels: the class of every row, ``[N]``.
-        site: the GP site; not needed if only one site is not an inner layer.
+        site: the GP site; not needed if all other GP sites are inner layers.
         output: which output's kernel, if they differ.
         count: the largest number of rows, drawn at random from more.
         model_kwargs: the program's keyword arguments, by name.

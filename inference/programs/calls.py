@@ -76,8 +76,8 @@ def _called(function: Callable[P, R], traceable: bool = False) -> Callable[P, R]
         refuse_fork(name)
         if not traceable and (is_traced() or not all(map(checks.is_concrete, tree.leaves((args, kwargs))))):
             raise TypeError(
-                f"{name} looks at numbers, which there are none of under jax.jit, vmap or grad: call it outside. "
-                "trained.function(key) and trained.posterior run inside."
+                f"{name} looks at numbers, and under jax.jit, vmap or grad there are only tracers: call it outside. "
+                "Inside, use trained.function(key) or trained.posterior."
             )
         _refuse_call(name, parameters, args, kwargs)
         keep_compiled()

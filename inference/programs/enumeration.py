@@ -89,7 +89,8 @@ def summed_out(model: Callable, depth: int) -> Callable:
                 raise
             except (TypeError, ValueError, IndexError) as error:
                 error.add_note(
-                    f"The program ran with all values of its enumerated sites at once, on axes left of its {depth} "
+                    "The program ran with all values of its enumerated sites at once. Their axis is left of its "
+                    f"{depth} "
                     "plate(s): [K, 1] in one. Index rows explicitly, draws(f)[jnp.arange(len(X)), z], and give values "
                     "that depend on these sites to distributions of NumPyro: those of gpzoo take one row per datum."
                 )
@@ -213,8 +214,8 @@ class DrawnByRow(Handler):
         name, fn = msg["name"], unmasked(msg["fn"])
         if name not in self.rows.layouts:
             raise ValueError(
-                f"Discrete site {name!r} has no value for each row, and what the data of training say of the value "
-                "that rows share is not kept. Put it into the plate of the data to predict, or make it continuous."
+                f"Discrete site {name!r} has one value for all rows, and training does not keep its posterior, so it "
+                "cannot be predicted. Put it into the plate of the data, or make it continuous."
             )
         axis, rows = -len(fn.batch_shape), self.rows.of(name, fn.batch_shape[0])
         support = fn.enumerate_support(expand=False)

@@ -80,6 +80,7 @@ def refuse_not_finite(
             "InducingHarmonics."
         ) from cause
     raise NonFiniteError(
-        f"{text}, though GP sites are: its distribution overflows there. Check its link function and parameters, "
+        f"{text}, although all GP sites are finite: its distribution overflows there. Check its link function and "
+        "parameters, "
         "or use float64 (numpyro.enable_x64())."
     ) from cause

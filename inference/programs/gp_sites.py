@@ -350,8 +350,8 @@ class Bound(Marginals):
         if self.tight and not (use.drawn or use.joint):
             if isinstance(posterior.form, Coupled):
                 raise ValueError(
-                    f"GaussianProcessELBO(tight=True): GP sites {', '.join(map(repr, posterior.form.group))} have one "
-                    "q, and the tighter bound is of sites with their own: InducingGuide(coupled=False)."
+                    f"GaussianProcessELBO(tight=True): GP sites {', '.join(map(repr, posterior.form.group))} share "
+                    "one q, and the tighter bound needs a q for each site: use InducingGuide(coupled=False)."
                 )
             rows = self.rows_of(posterior)
             return posterior.valued(Partial(marginals_in_parts, rows=rows, residual=use.residual))

@@ -93,8 +93,9 @@ def refuse_in_minibatches(
         return
     for name, reason in reasons.items():
         raise ValueError(
-            f"Site {name!r} does not come in minibatches: {reason}. Train on all rows at once (batch_size=None), or "
-            "pass what goes by the place of a row as an argument with a row of its own for each datum."
+            f"Site {name!r} does not come in minibatches: {reason}. Train on all rows at once (batch_size=None). Or "
+            "compute what depends on the place or the number of rows (jnp.arange(len(X)), X - X.mean(0)) before, and "
+            "pass it as an argument with one row for each datum."
         )
 
 
@@ -145,7 +146,7 @@ class _Compared:
             for what in laws:
                 if site not in found and self._stays(site, what) and not self._follows(site, what):
                     found[site] = (
-                        f"the same row at another place, or among another number of rows, gives other numbers in "
+                        f"the same row at another place, or in a batch of another size, gives other numbers in "
                         f"{what.rstrip(' 0123456789')} of {site!r}"
                     )
             if found and site not in found:

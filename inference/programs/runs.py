@@ -122,8 +122,8 @@ def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
         for name, size in plates.items():
             if "Incompatible shapes" in str(error) and f"({size},)" in str(error) and 0 < rows != size:
                 raise ValueError(
-                    f"Plate {name!r} has the size {size}, and the arguments have {rows} rows. If it is over rows, of "
-                    "which minibatches and new inputs have other numbers, write "
+                    f"Plate {name!r} has the size {size}, and the arguments have {rows} rows. A plate over rows must "
+                    "follow their number, which differs for minibatches and new inputs: write "
                     f"numpyro.plate({name!r}, num_data or len(X), subsample_size=len(X)), and give the program an "
                     "argument num_data=None, which fit fills in."
                 ) from error
@@ -160,7 +160,7 @@ class _Trace(handlers.trace):
             checks.refuse(
                 len(set(sizes)) > 1,
                 f"The plates named {msg['name']!r} have the sizes {sizes[0]} and {sizes[1]}: a plate of another size "
-                "needs a name of its own, also where it belongs to the guide.",
+                "needs another name, in the guide too.",
             )
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
@@ -284,7 +284,12 @@ def check_value(name: str, value: Any, wanted: tuple[int, ...]) -> None:
     shape = tuple(np.shape(value))
     if shape == wanted:
         return
-    per_row = " Values per row belong to the rows that they were found for." if shape[1:] == wanted[1:] else ""
+    per_row = (
+        " A value with one entry per row fits only the rows that it was found for: pass those rows, or leave the value "
+        "out."
+        if shape[1:] == wanted[1:]
+        else ""
+    )
     raise ValueError(f"The value given for {name!r} has shape {shape}, but the site has shape {wanted} here.{per_row}")
 
 

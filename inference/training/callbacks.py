@@ -119,7 +119,7 @@ class EarlyStopping:
             self._restart()
         value = loss if self.metric is None else self.metric(params)
         if np.ndim(value) or not np.isfinite(value):
-            raise ValueError(f"EarlyStopping is of one training and one finite number, got {value} at step {step}.")
+            raise ValueError(f"EarlyStopping watches one finite number of one training, got {value} at step {step}.")
         self._last, self._without_gain = step, self._without_gain + 1
         if value < self.best:
             self.best, self.step, self.params = float(value), step, dict(params)

@@ -116,7 +116,7 @@ class Checkpoints:
     def restore(self, template: SVIState) -> TrainState | None:
         """The newest undamaged checkpoint, in the structure of ``template``; ``None`` without checkpoints.
 
-        If a checkpoint is damaged, a warning names it and the one before it is used.
+        If a checkpoint is damaged, a warning names the damaged checkpoint, and the previous one is used.
 
         Raises:
             CheckpointError: if all are damaged, with the damage; or if the newest undamaged one belongs to a training
@@ -199,7 +199,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """
     description, arrays = files.read(path)
     if path.name != f"{description['step']}{_SUFFIX}":
-        raise ValueError(f"it is of step {description['step']}, which its name must say; rename it back")
+        raise ValueError(f"the file holds step {description['step']}, but its name says another step; rename it back")
     return description, arrays
 
 

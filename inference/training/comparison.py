@@ -327,7 +327,7 @@ class _Task:
                 if self.folds:
                     untrained.trained_without(svi, self.folds)
         except Exception as error:
-            error.add_note(f"Candidate {name!r} cannot be trained, or not without the rows of a fold.")
+            error.add_note(f"Candidate {name!r} cannot be trained, either on all rows or on the rows outside a fold.")
             raise
         return begun
 
@@ -427,7 +427,7 @@ def _folds(key: Array, data: tuple, kwargs: dict[str, Any], elpd: Any, by_weight
     if by_row:
         raise ValueError(f"elpd trains on parts of the rows, and model_kwargs {by_row} belong to all of them.")
     if not _observed(np.asarray(data[1])).all():
-        raise ValueError("elpd is of rows whose data are there: leave out those that miss some.")
+        raise ValueError("elpd needs data in every row: leave out the rows with missing data.")
     return np.array_split(np.asarray(random.permutation(named_key(key, "folds"), rows)), min(count, rows))
 
 

@@ -92,7 +92,9 @@ class NaturalGradients(Optimizer):
             without natural gradients.
     """
 
-    way_out = "Lower natural or the learning rate; where a kernel samples views, leave natural out."
+    way_out = (
+        "Lower the step length natural=..., or the learning rate; where a kernel samples views, leave natural out."
+    )
 
     def __init__(self, optimizer: Any, guide: InducingGuide, rate: Rate | Mapping[str, Rate]) -> None:
         if not isinstance(guide, InducingGuide):
@@ -102,7 +104,8 @@ class NaturalGradients(Optimizer):
         self.others: Any = optimizer if isinstance(optimizer, Optimizer) else optax_to_numpyro(optimizer)
         if type(self.others).eval_and_update is not Optimizer.eval_and_update:
             raise ValueError(
-                f"{type(self.others).__name__} evaluates the bound by itself, so that no natural step goes with it: "
+                f"{type(self.others).__name__} calls the objective itself, so it cannot be combined with natural "
+                "gradients: "
                 "use an optimiser that takes gradients, such as optax.adam(0.01)."
             )
         self.guide, self.rate = guide, rate
@@ -188,7 +191,7 @@ class NaturalGradients(Optimizer):
         return (jnp.where(fine, loss, jnp.nan), aux), jax.tree.map(partial(jnp.where, fine), after, state)
 
     def update(self, g: dict[str, Any], state: Any, value: Any = None) -> Any:
-        """The state after a step that no evaluation has judged.
+        """The state after one natural step; whether it lowers the bound is not checked here.
 
         Args:
             g: derivatives of the loss by the unconstrained parameters.
@@ -285,7 +288,7 @@ def shortened(site: str, count: int, steps: int) -> str | None:
         return None
     return (
         f"{count} of {steps} natural steps of site {site!r} were shortened: at the length asked for they lowered the "
-        "bound or led to no covariance. Lower natural, to 0.1 or less, or let a schedule of optax raise it slowly."
+        "bound or led to no covariance. Lower natural=... to 0.1 or less, or raise it slowly with a schedule of optax."
     )
 
 

@@ -76,8 +76,8 @@ def refuse_no_parameters(parameters: Collection[str]) -> None:
     """
     if not parameters:
         raise ValueError(
-            "There is nothing to train: neither the program nor its guide has a parameter. Make hyperparameters sites, "
-            "numpyro.param or numpyro.sample; an exact regression with known ones predicts without training, "
+            "There is nothing to train: neither the program nor its guide has a parameter. Write the hyperparameters "
+            "as sites, numpyro.param or numpyro.sample. If they are known, exact regression predicts without training: "
             "predict(key, program, X_new, train_args=(X, y))."
         )
 

@@ -84,7 +84,7 @@ BAD = {
     "unscaled inputs": (X * [1, 1e4, 1], Y, "column 1 is far from a spread of 1"),
     "constant columns": (X * [1, 0, 1] + [0, 2, 0], Y, "column 1 is the same at all rows"),
     "repeated rows": (np.repeat(X[:100], 2, axis=0), Y, "100 of 200 rows"),
-    "unscaled targets": (X, 2000 + 7 * Y, "they are 2e\\+03 give or take"),
+    "unscaled targets": (X, 2000 + 7 * Y, "their mean is 2e\\+03 and"),
     "constant targets": (X, 0 * Y + 3, "all 200 targets are 3"),
     "outliers": (X, with_entry(Y, 1e7), "the first 1e\\+07 in row 5"),
     "refused": (X, with_entry(Y, np.nan), "nan"),
