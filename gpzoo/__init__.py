@@ -7,7 +7,7 @@ are written in. Guides, training and prediction are in :mod:`gpzoo.inference`, t
 
 import lazy_loader
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 # Each name, with what it needs, is imported at its first use: "gpzoo --help" does not wait for JAX.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
