@@ -220,7 +220,7 @@ def two(kernel, X):
         (lambda m: m(one)(RBF(), GRID, Bernoulli), "data site 'y' is Bernoulli"),
         (lambda m: m(one)(RBF(), GRID, use=lambda f: f * np.arange(1.0, 7)), "with one weight"),
         (lambda m: m(one)(RBF(), GRID, use=lambda f: f[::-1]), "every row of one GP site"),
-        (lambda m: m(one)(RBF(), GRID, twice=True), "'z' is none"),
+        (lambda m: m(one)(RBF(), GRID, twice=True), "'z' is of another kind"),
         (lambda m: m(two)(RBF(), GRID), "one GP site"),
     ],
 )
