@@ -1,4 +1,4 @@
-"""``python docs/_ext/cards.py build/docs`` makes the pictures of the tutorials' cards from pictures of the built site."""
+"""``python docs/_ext/cards.py build/docs`` makes the pictures of the tutorials' cards from those of the built site."""
 
 import re
 import sys
