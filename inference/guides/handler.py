@@ -160,7 +160,7 @@ class PosteriorHandler(Handler):
         if self.mode.given_data:
             return law
         if name in getattr(self.mode, "at_inducing", ()) and prior.num_inputs == len(law.u_mean):
-            mean: Any = numpyro.param(f"{name}_mean")
+            mean: Any = numpyro.param(f"{name}_mean", None)
             return law._replace(u_mean=mean, form=Diagonal(jnp.zeros_like(mean)))
         if (rows := len(law.u_mean)) > MOST_DENSE:
             option = cast(RowByRow, law.conditional).option
