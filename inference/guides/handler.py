@@ -159,7 +159,7 @@ class PosteriorHandler(Handler):
         """A law by the structure of the data, or a draw with that structure at its rows, without a factor of all."""
         if self.mode.given_data:
             return law
-        if name in getattr(self.mode, "at_inducing", ()) and prior.num_inputs == len(law.u_mean):
+        if name in self.mode.at_inducing and prior.num_inputs == len(law.u_mean):
             mean: Any = numpyro.param(f"{name}_mean", None)
             return law._replace(u_mean=mean, form=Diagonal(jnp.zeros_like(mean)))
         if (rows := len(law.u_mean)) > MOST_DENSE:

@@ -253,8 +253,9 @@ class SiteMode:
     fixes_views: ClassVar[bool] = True
     #: Whether values follow from draws of ``u``, which sites that share one ``q`` draw together.
     draws: ClassVar[bool] = True
-    #: See :class:`Marginals`.
+    #: See :class:`Marginals` and :class:`JointDraw`.
     given_data = False
+    at_inducing: frozenset[str] = field(default=frozenset(), init=False)
 
     def rows_of(self, posterior: InducingPosterior) -> Integer[Array, " N"] | None:
         """Numbers of the rows of a site, see :class:`~gpzoo.GaussianMarginals`."""
