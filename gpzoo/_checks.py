@@ -261,8 +261,8 @@ def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = N
     return array
 
 
-def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None) -> Any:
-    """:func:`data` with one row per datum.
+def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None, each: str = "datum") -> Any:
+    """:func:`data` with one row for each datum, or for each of something else.
 
     Raises:
         TypeError: as :func:`data`.
@@ -270,7 +270,7 @@ def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None) -> 
     """
     number = isinstance(x, bool | int | float | complex | np.generic)
     array = x if number else data(name, x, absent=absent)
-    must(np.ndim(array), name, "be an array with one row per datum", repr(x) if number else "one number", hint)
+    must(np.ndim(array), name, f"be an array with one row per {each}", repr(x) if number else "one number", hint)
     return array
 
 
@@ -613,7 +613,7 @@ def _far_from_zero(name: str, x: Any) -> list[str]:
 
 
 def named(name: str, values: Any, *, absent: Absent | None = None) -> dict[str, Any]:
-    """Data by the names of sites, each through :func:`data`; nothing for ``None``.
+    """Test data, or draws, by the names of sites, each through :func:`data`; nothing for ``None``.
 
     Raises:
         TypeError: if ``values`` is not a mapping from names, and as :func:`data`.
@@ -623,7 +623,8 @@ def named(name: str, values: Any, *, absent: Absent | None = None) -> dict[str, 
         return {}
     wanted = f"{name} must map site names to arrays, such as {{'y': y}}; got {type(values).__name__}."
     refuse(not isinstance(values, Mapping), wanted, TypeError)
-    return {site: rows(f"{name}[{site!r}]", x, absent=absent) for site, x in values.items()}
+    each = "datum" if name == "test_data" else "draw"
+    return {site: rows(f"{name}[{site!r}]", x, absent=absent, each=each) for site, x in values.items()}
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------

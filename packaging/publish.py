@@ -21,7 +21,7 @@ def publish(root: Path, repository: str, site: str) -> None:
     insert(root / "pyproject.toml", "[project.scripts]\n", f"[project.urls]\n{lines}\n")
     insert(root / "CITATION.cff", "keywords:\n", f"repository-code: {repository}\nurl: {site}\n")
     for name in ("README.md", "docs/index.md"):
-        insert(root / name, "`pip install .` in a checkout", "`pip install gpzoo`, or ")
+        insert(root / name, "`pip install -e .` in a checkout", "`pip install gpzoo`, or ")
     archived = json.loads((root / ".zenodo.json").read_text(encoding="utf-8"))
     archived["related_identifiers"] = [{"identifier": site, "relation": "isDocumentedBy", "scheme": "url"}]
     (root / ".zenodo.json").write_text(json.dumps(archived, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -194,7 +194,7 @@ def test_publishing_is_one_change(tmp_path):
     assert urls["Documentation"] == "https://example.org/site/" and urls["Homepage"] == "https://example.org/gpzoo"
     for name in names[1:4]:
         said = (tmp_path / name).read_text(encoding="utf-8")
-        assert "url: https://example.org/site/" in said or "`pip install gpzoo`, or `pip install .`" in said, name
+        assert "url: https://example.org/site/" in said or "`pip install gpzoo`, or `pip install -e .`" in said, name
     archived = json.loads((tmp_path / ".zenodo.json").read_text(encoding="utf-8"))
     assert archived["related_identifiers"][0]["identifier"] == urls["Documentation"]
     with pytest.raises(SystemExit, match="published already"):

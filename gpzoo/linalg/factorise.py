@@ -506,8 +506,9 @@ def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> st
     nearest = float(distance.min()) if K.shape[-1] > 1 else float("nan")
     return text + (
         f", jitter {used}, diagonal from {diagonal.min():.3g} to {diagonal.max():.3g}, smallest variance of a "
-        f"difference of two of its variables {nearest:.3g}). Two inducing inputs may coincide or the lengthscale may "
-        "be too long: use fewer or distinct inducing inputs, a larger jitter, or float64 (numpyro.enable_x64())."
+        f"difference of two of its variables {nearest:.3g}). Two inputs may coincide or the lengthscale may be too "
+        "long: use fewer or distinct inducing inputs, a larger jitter, or float64 (numpyro.enable_x64()). A kernel of "
+        "your own may be no covariance: some of its matrices are not positive definite."
     )
 
 

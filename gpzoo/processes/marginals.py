@@ -687,7 +687,10 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
 _COMPARED = {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
-_OTHERS |= {name: f"{what}, as distributions of NumPyro ask of arguments," for name, what in _COMPARED.items()}
+_OTHERS |= {
+    name: f"{what}, as distributions of NumPyro ask of arguments (likelihoods such as likelihoods.Bernoulli(f) do not),"
+    for name, what in _COMPARED.items()
+}
 _OTHERS |= {"bool": "A condition on f", "iter": "A loop over f", "contains": "c in f"}
 _OTHERS |= {"float": "float(f)", "int": "int(f)"}
 for _name, _what in _OTHERS.items():

@@ -90,6 +90,24 @@ class Cells(NamedTuple):
             good &= jnp.all(X[:, at] == X[points[own]][:, at])
         return good
 
+    def refuse_noise(self, noise: Any, name: str) -> None:
+        """Refuse noise that is known and differs by row along more than one axis.
+
+        Raises:
+            ValueError: naming the data site.
+        """
+        with jax.ensure_compile_time_eval():
+            noise = jnp.asarray(noise)
+            if not is_concrete(noise) or noise.ndim != 1:
+                return
+            known = jnp.where(self.seen, noise, 1)
+            good = bool(_along_one_axis(known, self)[-1])
+        checks.refuse(
+            not good,
+            f"{_ASKED} takes noise that is the same for all rows, or differs along one axis of the grid, and that of "
+            f"data site {name!r} differs along several: {_INSTEAD}",
+        )
+
     def put(self, values: Float[Array, " N"]) -> Float[Array, "..."]:
         """Values of rows on the grid, 0 in cells without data."""
         whole = jnp.zeros(np.prod(self.sizes), values.dtype)
@@ -125,7 +143,8 @@ class Grids:
             len(axes) < 2,
             f"{_ASKED} takes kernels that are products over columns, such as RBF() or Matern52(active_dims=[0, 1]) * "
             f"Matern52(active_dims=[2]), and {type(kernel).__name__} of site {name!r} is not known to be one over "
-            f"{shape[1]} column(s): {_INSTEAD}",
+            f"{shape[1]} column(s): {_INSTEAD} A sum within the columns of one factor is allowed, as in space * "
+            "(Constant(1.0) + Periodic(active_dims=[2])).",
         )
 
     def of_data(self, sites: Sequence[Site], earlier: Sequence[Term], term: Term) -> OnCells:
@@ -150,7 +169,13 @@ class Grids:
         if is_concrete(prior.X) and is_concrete(seen):
             rows = np.ones(prior.num_inputs, bool) if seen is None else np.asarray(seen)[:, 0]
             axes = axes_of(prior.kernel, prior.X.shape[1])
+            checks.refuse(
+                len(rows) != prior.num_inputs,
+                f"The data of site {name!r} have {len(rows)} rows, and its inputs {prior.num_inputs}: a row of "
+                "the data is a cell of the grid, y.ravel().",
+            )
             self._known[name] = Cells.of(axes, np.asarray(prior.X), rows, name)
+            self._known[name].refuse_noise(term.likelihood.noise, name)
         return OnCells(self._known.get(name), name)
 
 
@@ -255,10 +280,7 @@ class _Data(NamedTuple):
         residual, variance, seen = residual_of(term)
         X, kernel = site.prior.X, site.prior.kernel
         noise = jnp.sqrt(variance[:, 0])
-        means, errors = zip(*(_by_point(noise, cells, i) for i in range(len(cells.sizes))), strict=True)
-        least = jnp.argmin(jnp.stack(errors))
-        same = jnp.min(jnp.stack(errors)) <= 1e2 * jnp.finfo(noise.dtype).eps * jnp.max(noise)
-        scales = [jnp.where(least == i, mean, jnp.ones_like(mean)) for i, mean in enumerate(means)]
+        scales, same = _along_one_axis(noise, cells)
         scales[0] = scales[0] / part.weights[0, 0]
         points, factors = [X[first] for first in cells.points], []
         for i, (Z, scale) in enumerate(zip(points, scales, strict=True)):
@@ -266,6 +288,14 @@ class _Data(NamedTuple):
         good = cells.hold(X, None if seen is None else seen[:, 0]) & same
         y = cells.put(residual[:, 0] / noise)
         return cls(tuple(factors), y, noise, tuple(points), tuple(scales), good)
+
+
+def _along_one_axis(noise: Float[Array, " N"], cells: Cells) -> tuple[list[Float[Array, " _"]], Bool[Array, ""]]:
+    """The noise at the points of the axis along which it differs, 1 at those of others, and whether there is one."""
+    means, errors = zip(*(_by_point(noise, cells, i) for i in range(len(cells.sizes))), strict=True)
+    least = jnp.argmin(jnp.stack(errors))
+    same = jnp.min(jnp.stack(errors)) <= 1e2 * jnp.finfo(noise.dtype).eps * jnp.max(noise)
+    return [jnp.where(least == i, mean, jnp.ones_like(mean)) for i, mean in enumerate(means)], same
 
 
 def _by_point(noise: Float[Array, " N"], cells: Cells, axis: int) -> tuple[Float[Array, " _"], Float[Array, ""]]:

@@ -33,7 +33,7 @@ def of_draws(subject: BoundModel) -> Diagnosis:
     # For draws that never move both are NaN, and NaN is not less than anything.
     bad = [row for row in rows if not ((row[2] or 0) <= APART and row[3] >= FEWEST * chains)]
     findings = ()
-    if bad:
+    if bad and chains * count > 1:  # one draw is a point
         name, _, rhat, effective = max(bad, key=lambda row: ((row[2] or 0), -row[3]))
         reason = f"R-hat is {rhat:.3f} and there are" if rhat is not None else "There are"
         findings = (finding("chains not mixed", name, reason=reason, effective=effective, chains=chains, draws=count),)

@@ -32,8 +32,10 @@ from gpzoo.inference.programs.runs import data_of, sampled
 #: Steps of the search for the mode, and the relative change of the density at which it ends.
 _STEPS, _ENOUGH = 200, 1e-6
 
-_NO_START = "No start with a finite density was found: check the priors and the data, or take float64 "
-_NO_START += "(numpyro.enable_x64())."
+_NO_START = (
+    "No start with a finite density and a finite gradient was found: check the priors and the data, or take float64 "
+    "(numpyro.enable_x64()). A kernel or likelihood of your own needs a gradient where inputs coincide (no sqrt at 0)."
+)
 
 #: A potential with its gradient.
 _Both: TypeAlias = Callable[[Any], tuple[Array, Array]]
@@ -122,6 +124,8 @@ def nuts(
         except RuntimeError as error:
             checks.refuse("valid initial parameters" in str(error), _NO_START, NonFiniteError)
             raise
+        observed = any(site["type"] == "sample" and site["is_observed"] for site in start.model_trace.values())
+        checks.refuse(not observed, "The program has no data: give nuts all its arguments, nuts(key, program, X, y).")
         first = start.param_info.z
         checks.refuse(not first, "The program has no latent sites for NUTS to move: give it priors.")
         kind = jnp.result_type(*jax.tree.leaves(first))  # of one step size for all

@@ -25,9 +25,11 @@ from numpyro.distributions import constraints
 from numpyro.infer import autoguide
 
 import gpzoo
+from gpzoo import _checks as checks
 from gpzoo.errors import CheckpointError, plain
 from gpzoo.inducing.initialisers import Initialiser, blocks
 from gpzoo.inducing.variables import InducingBlocks, InducingVariable
+from gpzoo.inference.bounds.marginal import marginal
 from gpzoo.inference.guides.draws import LAWS, LEFT_OUT, DrawsGuide
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.row_latents import PerRow
@@ -208,6 +210,8 @@ def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 def load(path: Path, program: Callable, guide: Any = None, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Arguments of a :class:`~gpzoo.inference.Trained`; see :func:`gpzoo.inference.load`."""
+    message = "load takes the program itself, load(path, program), in place of marginal(program)."
+    checks.refuse(isinstance(program, marginal), message, TypeError)
     try:
         description, arrays = files.read(path)
         if description.get("format") != _FORMAT:

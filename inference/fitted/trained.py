@@ -174,7 +174,9 @@ class Trained:
         own: Any = draws
         if isinstance(draws, MCMC):
             program, own = draws.sampler.model, draws.get_samples(group_by_chain=True)
-        of: Any = checks.instance("program", program, marginal, "marginal(program)")
+        wanted = "marginal(program); a program whose GP site is the data is asked by predict(key, program, X_new, "
+        wanted += "posterior_samples=mcmc.get_samples(), train_args=(X, y))"
+        of: Any = checks.instance("program", program, marginal, wanted)
         given, fn = jax.tree.map(jnp.asarray, checks.parameters("params", params or {})), of.fn
         columns, shape = columns_of(fn, args), (1, checks.positive_int("num_draws", num_draws))
         given_args, (args, kwargs) = args, arguments(fn, args, model_kwargs)
@@ -744,7 +746,11 @@ class Trained:
         count = len(self.losses) if self.losses.ndim > 1 else 0
         checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
         kind = type(self.guide).__name__
-        wanted = f"guide must be the trained InducingGuide, got {kind}; use numpyro.infer.Predictive for others."
+        wanted = (
+            f"guide must be the trained InducingGuide, got {kind}. Give values of latent sites to gpzoo.inference."
+            "predict(key, program, X_new, posterior_samples={name: value[None]}, train_args=(X, y)), which conditions "
+            "GP sites on their data; numpyro.infer.Predictive does not."
+        )
         checks.refuse(not isinstance(self.guide, InducingGuide), wanted, TypeError)
         for name, x in self.params.items():
             wide = any(isinstance(leaf, Array) and leaf.dtype == np.float64 for leaf in jax.tree.leaves(x))

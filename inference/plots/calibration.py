@@ -69,14 +69,16 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
         'share of data where it is right'
 
     Args:
-        probs: predicted probabilities ``[N, K]``.
+        probs: predicted probabilities ``[N, K]``; or of class 1 of two, ``[N]``, which are ``mean`` of a ``Bernoulli``.
         labels: true classes ``0 .. K - 1``, ``[N]``.
         ax: axes to draw into; those of a new figure if ``None``.
 
     Raises:
         ValueError: for shapes that do not agree, or labels that are not classes.
     """
-    scores = scores_of(np.asarray(probs), np.asarray(labels))
+    probs = np.asarray(probs)
+    probs = np.stack([1 - probs, probs], axis=1) if probs.ndim == 1 else probs
+    scores = scores_of(probs, np.asarray(labels))
     ax = draw.one(ax, height=3.9, width=4.2)
     draw.curve(ax, [0, 1], [0, 1], "calibrated", "--", color="0.5", linewidth=1)
     pairs = zip(scores.count, scores.confidence, strict=True)

@@ -368,6 +368,12 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
     if isinstance(unmasked(fn), Likelihood | GaussianProcess):
         return  # these check their own data
     given = jax.tree.leaves((fn, value), is_leaf=lambda x: isinstance(x, GaussianMarginals))
+    checks.refuse(
+        type(unmasked(fn)).__name__ == "Evidence",
+        f"Data site {name!r} is of marginal(program), which has no GP sites left: fit, check and load take the program "
+        "itself; marginal(program) is for nuts(key, marginal(program), X, y) and NumPyro's own svi.run.",
+        TypeError,
+    )
     if sites := sorted(frozenset().union(*(x.sites for x in given if isinstance(x, GaussianMarginals)))):
         raise TypeError(
             f"Data site {name!r} is a distribution of NumPyro ({type(unmasked(fn)).__name__}) that is given GP site(s) "

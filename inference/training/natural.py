@@ -105,8 +105,7 @@ class NaturalGradients(Optimizer):
         if type(self.others).eval_and_update is not Optimizer.eval_and_update:
             raise ValueError(
                 f"{type(self.others).__name__} calls the objective itself, so it cannot be combined with natural "
-                "gradients: "
-                "use an optimiser that takes gradients, such as optax.adam(0.01)."
+                "gradients: use an optimiser that takes gradients, such as optax.adam(0.01)."
             )
         self.guide, self.rate = guide, rate
         for name, each in self._by_name():
@@ -135,6 +134,11 @@ class NaturalGradients(Optimizer):
 
     def init(self, params: dict[str, Any]) -> tuple[Integer[Array, ""], Any]:
         """The state of unconstrained parameters, after the guide has seen the program."""
+        checks.refuse(
+            self.guide.sites is None,
+            "NaturalGradients has a guide that has not seen the program: give it the guide of the SVI, "
+            "NaturalGradients(optimizer, svi.guide, rate).",
+        )
         rates = self._rates()
         if inner := sorted(rates.keys() & self.guide.sites.inner):
             warnings.warn(

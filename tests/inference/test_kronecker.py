@@ -240,3 +240,9 @@ def test_inputs_that_are_never_known_are_refused():
 def test_not_with_another_way(how):
     with pytest.raises(ValueError, match="kronecker"):
         marginal(one, kronecker=True, **how)
+
+
+def test_noise_along_two_axes_is_refused_where_it_is_known():
+    """Inside ``jit`` there is no density then."""
+    with pytest.raises(ValueError, match=r"noise .* data site 'y' differs along several"), handlers.seed(rng_seed=0):
+        marginal(program, kronecker=True)(GRID, np.zeros(6), kernel=lambda a, b: RBF(a, b), by_row=np.arange(1.0, 7))

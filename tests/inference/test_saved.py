@@ -35,7 +35,7 @@ from gpzoo import (
     unique_patches,
 )
 from gpzoo.inducing.variables import InducingBlocks
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load, marginal
 from gpzoo.inference.fitted.saved import _decoded, _encoded
 from gpzoo.kernels import RBF, Matern52, Periodic
 from gpzoo.likelihoods import Expected, Gaussian
@@ -508,3 +508,8 @@ def test_a_write_that_fails_leaves_what_was_there(trained, saved, tmp_path, monk
     with pytest.raises(ValueError, match="path must be the path of a file, got ' '"):
         load(" ", gp_regression)
     assert gpzoo.__version__ in saved.read_text(errors="replace") and numpyro.__version__
+
+
+def test_a_marginal_program_is_not_what_a_file_belongs_to(saved, trained):
+    with pytest.raises(TypeError, match=r"load takes the program itself"):
+        load(saved, marginal(trained.model))

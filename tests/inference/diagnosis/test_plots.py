@@ -453,6 +453,14 @@ def test_confusion_counts():
     assert not plots.confusion(np.eye(20), np.arange(20)).texts  # too many to be read
 
 
+def test_reliability_takes_the_probability_of_one_of_two_classes():
+    sure, labels = np.linspace(0.01, 0.99, 200), np.arange(200) % 2
+    one, both = (
+        plots.reliability(p, labels).collections[-1].get_offsets() for p in (sure, np.stack([1 - sure, sure], 1))
+    )
+    np.testing.assert_array_equal(one, both)
+
+
 def test_reliability_shows_bins_and_scores():
     probs = np.array([[0.9, 0.1]] * 10 + [[0.3, 0.7]] * 10)
     labels = np.array([0] * 10 + [1] * 5 + [0] * 5)

@@ -85,3 +85,15 @@ def test_a_density_that_is_nowhere_finite_is_told(of, num_chains, standard_promo
 
     with pytest.raises(NonFiniteError, match="No start with a finite density"):
         nuts(KEY, of(nowhere), *rows(6, np.float32), num_chains=num_chains, num_warmup=2, num_samples=2)
+
+
+def test_a_program_without_data_is_refused():
+    """It would draw from the prior."""
+
+    def regression(X, y=None):
+        lengthscale = numpyro.sample("lengthscale", dist.LogNormal())
+        f = numpyro.sample("f", GaussianProcess(kernels.RBF(1.0, lengthscale), X))
+        numpyro.sample("y", likelihoods.Gaussian(f, 0.1), obs=y)
+
+    with pytest.raises(ValueError, match="has no data"):
+        nuts(KEY, marginal(regression), np.ones((3, 1), np.float32), None, num_warmup=1, num_samples=1, progress=False)
