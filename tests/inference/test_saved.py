@@ -512,4 +512,4 @@ def test_a_write_that_fails_leaves_what_was_there(trained, saved, tmp_path, monk
 
 def test_a_marginal_program_is_not_what_a_file_belongs_to(saved, trained):
     with pytest.raises(TypeError, match=r"load takes the program itself"):
-        load(saved, marginal(trained.model))
+        load(saved, marginal(trained["sparse"].model))
