@@ -34,7 +34,7 @@ from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
 
 #: Rows of data with a structure beyond which no factor of their covariance is formed.
-MOST_DENSE = 20_000
+MOST_DENSE = 5000
 
 
 def parameter_of(inducing: InducingVariable) -> Any:
@@ -165,9 +165,10 @@ class PosteriorHandler(Handler):
         if (rows := len(law.u_mean)) > MOST_DENSE:
             option = cast(RowByRow, law.conditional).option
             raise ValueError(
-                f"Draws of GP site {name!r} at other inputs than those of its data would form the covariance of all "
-                f"{rows} rows (at most {MOST_DENSE} here), and marginal(program, {option}=True) needs none: predict "
-                "has moments there; rows whose data are NaN (missing='mask') have draws in to_arviz(key, X, y)."
+                f"This forms the covariance of all {rows} rows of the data that GP site {name!r} is given, and takes "
+                f"at most {MOST_DENSE}. marginal(program, {option}=True) needs no such covariance for predict at any "
+                "rows, and for to_arviz(key, X, y), which has draws at the rows of the data; rows whose data are NaN "
+                "(missing='mask') are drawn there too."
             )
         return self._posterior(name, prior, inducing)
 

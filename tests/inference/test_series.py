@@ -299,7 +299,7 @@ def test_functions_of_many_rows_are_drawn_and_exported_in_linear_memory():
     trained = Trained.of_draws(KEY, {}, X, np.sin(X[:, 0]), program=marginal(long, state_space=True), num_draws=2)
     assert np.asarray(trained.to_arviz(KEY, X, np.sin(X[:, 0]))["posterior"]["f"]).shape == (1, 2, 60_000)
     assert trained.predict(KEY, X[:50] + 0.5)["f"].mean.shape == (50,)
-    with pytest.raises(ValueError, match=r"'f' at other inputs .* 60000 rows"):
+    with pytest.raises(ValueError, match=r"all 60000 rows .* GP site 'f'"):
         trained.functions(KEY, X[:50] + 0.5)
 
 
