@@ -105,8 +105,8 @@ class HilbertSpace(Wrapper):
     is linear in the number of inputs.
 
     As ``M`` grows, the approximation tends to the given kernel inside the box, some lengthscales away from its faces.
-    At the faces, functions are zero: let the box reach a fifth to a half beyond the data (Riutort-Mayol and others
-    2023). The inducing variables are :class:`gpzoo.InducingBasis` of the same box, which determine the function
+    At the faces of the box, functions are zero: let the box reach a fifth to a half beyond the data (Riutort-Mayol and
+    others 2023). The inducing variables are :class:`gpzoo.InducingBasis` of the same box, which determine the function
     completely; any other inducing variables are possible too.
 
     Example:

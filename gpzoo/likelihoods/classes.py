@@ -49,7 +49,7 @@ class ClassLikelihood(Likelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class; predictive under marginals."""
+        """Probability of every class. If ``f`` is marginal, it is the predictive probability."""
         checks.unwritten(self, "probs, of shape [N, K]")
 
     @property
@@ -79,7 +79,7 @@ class TabledClasses(ClassLikelihood):
         checks.unwritten(self, "log_given(f)")
 
     def log_probs(self) -> Float[Array, "N K"]:
-        """Log probabilities of the classes; predictive under marginals, by draws."""
+        """Log probabilities of the classes. If ``f`` is marginal, they are predictive, by draws."""
         if not self.is_marginal:
             return self.log_given(self.f)
         return log_mean_exp(self.log_given(self.f.draws(self.num_predictive_draws)))
@@ -96,5 +96,5 @@ class TabledClasses(ClassLikelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class; predictive under marginals."""
+        """Probability of every class. If ``f`` is marginal, it is the predictive probability."""
         return jnp.exp(self.log_probs())

@@ -180,7 +180,7 @@ class Grids:
 
 
 class OnCells:
-    """Data on a grid; compared by identity of their cells.
+    """Data on a grid. Two of these are equal if their cells are the same object.
 
     Args:
         cells: the cells of the data's rows; ``None`` if they are not known.

@@ -396,7 +396,7 @@ class marginal(whitened):
 
 
 class LeaveOut:
-    """Rows that are left out together, of data with a number of rows that is not known yet; compared by identity.
+    """Rows that are left out together. The number of rows of the data is not known yet.
 
     Args:
         rows: see :class:`marginal`.

@@ -1,4 +1,4 @@
-"""Comparison of the mean field of GP sites that a program adds with their joint posterior."""
+"""Comparison of two posteriors of GP sites that a program adds: the mean field, and the joint posterior."""
 
 from __future__ import annotations
 

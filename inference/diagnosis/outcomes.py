@@ -169,12 +169,22 @@ def _misfit(
     site: str, outcomes: Outcomes, y: np.ndarray, values: np.ndarray, residuals: list[tuple[Any, ...]]
 ) -> tuple[Finding, ...]:
     """The finding about the distribution of the transforms, if there is one."""
-    misfit = _by_coverage(site, outcomes, values, residuals) or _by_shape(site, outcomes, values)
+    coverage_first = not _off_to_one_side(_observed(values))
+    misfit = _by_coverage(site, outcomes, values, residuals) if coverage_first else None
+    misfit = misfit or _by_shape(site, outcomes, values)
     if misfit is None:
         return ()
     if outcomes.kind != "numbers" or not np.all(_observed(y) == np.round(_observed(y))):
         return (misfit,)
     return (finding("whole numbers as real ones", site, likelihood=outcomes.likelihood, text=misfit.text),)
+
+
+def _off_to_one_side(values: np.ndarray) -> bool:
+    """Whether outcomes leave their intervals at one end only, which is no fault of the noise."""
+    n = len(values)
+    fewer, more = sorted((float(np.mean(values < 0.05)), float(np.mean(values > 0.95))))
+    few = share_bounds(n, 0.05, LEVEL)[1]
+    return fewer <= 0.05 < few < more and abs(values.mean() - 0.5) > max(2 * _of_mean(n), DISTANCE)
 
 
 def _by_coverage(site: str, outcomes: Outcomes, values: np.ndarray, residuals: list[tuple[Any, ...]]) -> Finding | None:

@@ -38,7 +38,8 @@ PathDraw: TypeAlias = tuple[PRNGKeyArray, dict[str, Any], AtTraining | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(GivenProgram):
-    """Predictions of draws: the guide or samples give the latent sites, and training data condition GP sites.
+    """Predictions made with draws. The guide, or samples, give the latent sites; GP sites are conditioned on the "
+    "training data.
 
     Attributes:
         sites: sites of the program; discrete latent sites are drawn from their prior at new inputs.

@@ -145,6 +145,27 @@ def test_outliers_are_told_from_a_noise_that_is_too_large(name):
     assert found == {name} - {"nothing"}
 
 
+def names_of_residuals(residuals, sd=1.0):
+    size = len(residuals)
+    predicted = SitePrediction(
+        mean=np.zeros(size),
+        variance=np.full(size, sd**2),
+        log_density=scipy.stats.norm.logpdf(residuals, 0, sd),
+        cdf=scipy.stats.norm.cdf(residuals, 0, sd),
+    )
+    outcomes = Outcomes(residuals, np.full(size, True), "numbers", "Gaussian", sd**2)
+    return set(names(judge("y", outcomes, predicted, np.full(size, True)))) - {"no better than a constant"}
+
+
+@pytest.mark.parametrize("size", [60, 1000])
+@pytest.mark.parametrize("shift", [0.7, -1.5, 3.0, -8.0])
+def test_a_shift_of_any_size_is_no_noise(size, shift):
+    """Intervals that miss at one end only are off to one side; those that miss at both ends are too narrow."""
+    noise = np.random.default_rng(SEED).standard_normal(size)
+    assert names_of_residuals(noise + shift) == {"outcomes off to one side"}
+    assert names_of_residuals(noise * (1 + abs(shift))) == {"intervals too narrow"}
+
+
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
