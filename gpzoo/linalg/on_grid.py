@@ -48,7 +48,7 @@ class OnGrid(NamedTuple):
     @property
     def spectrum(self) -> Float[Array, "..."]:
         """``l`` of the whole grid, with an axis for each of its own."""
-        return _outer(self.values)
+        return outer(self.values)
 
     @property
     def inverse(self) -> Float[Array, "..."]:
@@ -135,7 +135,7 @@ def _slope(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     weights, W, total = found.solved(_first_order(y)), found.of_missing(), jnp.zeros((), y.dtype)
     for i, (U, moved) in enumerate(zip(found.vectors, of_factors, strict=True)):
         others = [np.ones(1) if j == i else l for j, l in enumerate(found.values)]
-        scale = _outer([jnp.asarray(l, y.dtype) for l in others])
+        scale = outer([jnp.asarray(l, y.dtype) for l in others])
         own = jnp.sum(found.inverse * scale, axis=[j for j in range(y.ndim) if j != i])
         M = _gram(weights[None], scale, i) + _gram(W, scale, i) - jnp.diag(own)
         total += jnp.sum(matmul(U, matmul(M, U.T)) * moved) / 2
@@ -163,7 +163,8 @@ def _refuse(primals: tuple, tangents: tuple) -> Any:
     )
 
 
-def _outer(vectors: Sequence[Float[Array, " _"]]) -> Float[Array, "..."]:
+def outer(vectors: Sequence[Float[Array, " _"]]) -> Float[Array, "..."]:
+    """Products of the entries of vectors, one vector for each axis of a grid."""
     whole = vectors[0]
     for x in vectors[1:]:
         whole = whole[..., None] * x

@@ -17,7 +17,7 @@ from gpzoo.inference.bounds.evidence import Site, Term, residual_of
 from gpzoo.inference.bounds.laws import SitesGivenData
 from gpzoo.inference.bounds.left_out import one_by_one
 from gpzoo.kernels.by_axis import along, axes_of
-from gpzoo.linalg.on_grid import OnGrid, log_density
+from gpzoo.linalg.on_grid import OnGrid, log_density, outer
 from gpzoo.processes.process import GaussianProcess
 
 _ASKED = "marginal(program, kronecker=True)"
@@ -234,7 +234,7 @@ class OnCells:
         noise = random.normal(key_noise, data.y.shape, data.y.dtype)
         drawn = cells.put(cells.take(data.y - prior - noise))
         f = prior + found.back(spectrum * found.solved(drawn))
-        scales = cells.take(_outer(data.scales))
+        scales = cells.take(outer(data.scales))
         rows = jnp.where(cells.seen, cells.take(found.back(weights)) / data.noise, 0)
         precisions = jnp.where(cells.seen, cells.take(found.precisions()) / jnp.square(data.noise), 1)
         left = one_by_one(term, data.noise * cells.take(data.y), rows, precisions, key_left)
@@ -306,10 +306,3 @@ def _by_point(noise: Float[Array, " N"], cells: Cells, axis: int) -> tuple[Float
     means = jnp.where(counts > 0, total / np.maximum(counts, 1).astype(noise.dtype), 1)
     difference = jnp.where(cells.seen, jnp.abs(noise - means[own]), 0)
     return means, lax.stop_gradient(jnp.max(difference))
-
-
-def _outer(vectors: Sequence[Float[Array, " _"]]) -> Float[Array, "..."]:
-    whole = vectors[0]
-    for x in vectors[1:]:
-        whole = whole[..., None] * x
-    return whole
