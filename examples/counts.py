@@ -1,4 +1,4 @@
-"""Poisson counts with a trend and a season, whose hyperparameters have priors; forecasts with intervals.
+"""Forecasts of Poisson counts by a GP with a trend, a season and priors on its hyperparameters.
 
 python examples/counts.py [--steps 1500]
 """

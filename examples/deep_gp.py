@@ -1,4 +1,4 @@
-"""A deep GP that fits a step, beside a GP of one layer.
+"""A deep GP and a GP with one layer, both fitted to a step function.
 
 python examples/deep_gp.py [--steps 1500]
 """

@@ -1,4 +1,4 @@
-"""A deep kernel: a GP on the features of a flax network, which tells two spirals apart.
+"""A deep kernel that classifies the points of two spirals: a GP on the features of a flax network.
 
 python examples/deep_kernel.py [--steps 2000]
 """

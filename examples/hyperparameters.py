@@ -1,4 +1,4 @@
-"""The posterior of a lengthscale by NUTS, with the function integrated out, and an ArviZ summary of it.
+"""Posteriors of hyperparameters by NUTS, with the function integrated out, and their summary in ArviZ.
 
 python examples/hyperparameters.py [--draws 500]
 """

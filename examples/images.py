@@ -1,4 +1,4 @@
-"""A convolutional GP that tells tall rectangles from wide ones, beside a GP on pixels.
+"""Two classifiers of tall and wide rectangles: a GP on pixels and a convolutional GP on patches.
 
 python examples/images.py [--steps 400]
 """

@@ -1,4 +1,4 @@
-"""Sparse regression of 5,000 rows in minibatches, scored on rows that were held out.
+"""Sparse GP regression on 4,000 rows in minibatches, scored on 1,000 held-out rows.
 
 python examples/regression.py [--steps 2000]
 """

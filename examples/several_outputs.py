@@ -1,4 +1,4 @@
-"""Three sensors with gaps: what one sensor saw fills the gaps of the others.
+"""Three sensors with gaps: the data of each sensor help to fill the gaps of the others.
 
 python examples/several_outputs.py [--steps 1200]
 """
@@ -23,7 +23,7 @@ def main(steps: int) -> None:
     y = (truth + 0.1 * rng.standard_normal(truth.shape)).astype(np.float32)
     missing = np.stack([(x > 3) & (x < 6), (x > 5) & (x < 8), x > 9], axis=1)
 
-    # A row for each number that there is; the second column is the number of the sensor.
+    # One row for each observed number. The second column is the index of the sensor.
     at, sensor = np.nonzero(~missing)
     rows = np.stack([x[at], sensor], axis=1).astype(np.float32)
     program = partial(coregionalised_gp, num_outputs=3, rank=2)

@@ -1,4 +1,4 @@
-"""A trend and a season as two functions, trained together; each has its own posterior.
+"""A trend and a season as two functions that are trained together, with a prediction of each function.
 
 python examples/time_series.py [--steps 60]
 """

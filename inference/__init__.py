@@ -5,11 +5,11 @@ The folder ``inference/`` is installed as ``gpzoo.inference``. From the lowest f
 * ``programs/``: what a program is and how it runs. ``gp_sites.py`` gives the value of a GP site, ``rows.py`` the rows
   of a site that go with rows of data, and ``arguments.py`` checks arguments.
 * ``guides/`` and ``bounds/``: posteriors of a program, and objectives.
-* ``training/``, which begins in ``fit.py``, and ``fitted/``, the results of a trained model: a call begins in
-  ``trained.py``, and ``map_batches.py`` computes its numbers.
-* ``diagnosis/`` and ``plots/``: whether to believe a model, and pictures of it.
-* ``reports/``: both on one page; ``trackers.py``: trainings in MLflow and TensorBoard; ``launch.py``: several
-  processes.
+* ``training/`` and ``fitted/``: training, which begins in ``fit.py``, and the results of a trained model. A call of a
+  trained model begins in ``trained.py``, and ``map_batches.py`` computes its numbers.
+* ``diagnosis/`` and ``plots/``: checks of a model, and pictures of it.
+* ``reports/``: checks and pictures on one page; ``trackers.py``: trainings in MLflow and TensorBoard; ``launch.py``:
+  scripts in several processes.
 """
 
 import lazy_loader

@@ -2,9 +2,9 @@
 
     python -m gpzoo.inference.launch --processes 2 script.py --its-own options
 
-In a cluster, ``srun``, ``mpirun`` or Kubernetes does this, and :func:`~gpzoo.inference.all_devices` knows them. One
-machine usually does not have them. A launcher of another library, such as ``torchrun``, would bring that library, and
-set none of the variables by which JAX finds the processes.
+In a cluster, ``srun``, ``mpirun`` or Kubernetes does this, and :func:`~gpzoo.inference.all_devices` knows them. A
+single machine usually does not have these tools. A launcher of another library, such as ``torchrun``, would need that
+library. It also does not set the environment variables by which JAX finds the processes.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from collections.abc import Sequence
 from gpzoo.inference.training._signals import Signals
 from gpzoo.inference.training.devices import PROCESS
 
-#: Seconds that processes have to end: those asked to write a checkpoint, and those that wait for a dead process.
+#: Seconds that processes have to end: if they must write a checkpoint, and if they wait for a dead process.
 _CHECKPOINT, _DEAD = 60.0, 5.0
 
 
 def launch(processes: int, command: Sequence[str]) -> int:
     """Run a script in several processes, which :func:`~gpzoo.inference.all_devices` joins.
 
-    If one process dies, the others are ended: by SIGTERM, then SIGKILL. SIGINT and SIGTERM go to all processes, so that
-    a training writes its checkpoint.
+    If one process dies, the launcher ends the others: by SIGTERM, then by SIGKILL. It passes SIGINT and SIGTERM on to
+    all processes, so that a training writes its checkpoint.
 
     Args:
         processes: number of processes.
         command: the script, ``.py``, and its arguments.
 
     Returns:
-        An exit status: 0 if all ended well, 1 if one died, 128 and the signal's number after a signal.
+        An exit status: 0 if all ended well, 1 if one died, 128 plus the signal's number after a signal.
 
     Raises:
         ValueError: if ``processes`` is below 1 or there is no script.

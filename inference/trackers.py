@@ -16,7 +16,7 @@ from gpzoo._extras import needs
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.training.callbacks import Metrics
 
-#: Parameters with more entries are not tracked: parameters of ``q(u)``, inducing inputs and networks.
+#: Parameters with more entries are not tracked, such as parameters of ``q(u)``, inducing inputs and networks.
 _MOST_ENTRIES = 16
 
 #: Largest number of points of a tracked bound, and of metrics that MLflow takes at once.
@@ -29,7 +29,7 @@ class TensorBoard:
     ``with TensorBoard("runs/board") as board: board.bound(fit(key, svi, 5000, X, y, callback=board))``
 
     Args:
-        folder: folder of the events, one for each training: ``tensorboard --logdir`` of the folder above compares them.
+        folder: folder of the events of one training. ``tensorboard --logdir`` with the folder above compares trainings.
         metrics: function from the parameters to numbers by name.
 
     Raises:
@@ -48,7 +48,7 @@ class TensorBoard:
         self.writer.flush()
 
     def bound(self, trained: Trained) -> None:
-        """Write the evidence lower bound of every step, or of means over several steps, at most 1,000, in nats."""
+        """Write the evidence lower bound, in nats, at every step; for more than 1,000 steps, 1,000 means over steps."""
         for step, value in _bound(trained):
             self.writer.add_scalar("bound", value, step)
 
@@ -83,7 +83,7 @@ class MLflow:
         self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in numbers.items()}, step=step)
 
     def bound(self, trained: Trained) -> None:
-        """Log the evidence lower bound of every step, or of means over several steps, at most 1,000, in nats."""
+        """Log the evidence lower bound, in nats, at every step; for more than 1,000 steps, 1,000 means over steps."""
         run, now, Metric = self.mlflow.active_run(), int(1000 * time.time()), self.mlflow.entities.Metric
         batch = [Metric("bound", value, now, step) for step, value in _bound(trained)]
         self.mlflow.MlflowClient().log_batch(run.info.run_id, batch)
@@ -103,7 +103,7 @@ def _tracked(seconds: float, params: Mapping[str, Any], metrics: Metrics | None,
 
 
 def _bound(trained: Trained) -> Iterator[tuple[int, float]]:
-    """Step numbers, and the mean bound over the steps since the point before."""
+    """Step numbers, and the mean bound over the steps since the previous number."""
     if trained.losses.ndim != 1:
         raise ValueError(f"These are {len(trained.losses)} trainings: track one of them, such as trained.member(0).")
     ends = np.unique(np.linspace(0, trained.losses.size, min(trained.losses.size, _MOST_POINTS) + 1).astype(int))

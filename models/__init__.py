@@ -1,4 +1,4 @@
-"""NumPyro programs, a file for each kind of model, and the parts that they share: parameters, views, networks."""
+"""NumPyro programs, with one file for each kind of model, and their common parts: parameters, views, networks."""
 
 from gpzoo.models.convolutional import (
     colour_patch_gp,

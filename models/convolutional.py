@@ -1,8 +1,8 @@
 """Convolutional Gaussian processes (van der Wilk, Rasmussen, Hensman 2017): every model of the paper, and a later one.
 
-As in the authors' code, sums over patches are divided by the number of patches, which only rescales variances, and
-kernels have a little white noise. Images are ``[N, H, W, C]`` with pixels in [0, 1]. Two classes use the probit
-Bernoulli likelihood, and more classes use the robust-max likelihood.
+Sums over patches are divided by the number of patches, as in the authors' code. This only rescales variances. Kernels
+have a little white noise, also as in that code. Images are ``[N, H, W, C]`` with pixels in [0, 1]. Two classes use the
+probit Bernoulli likelihood, and more classes use the robust-max likelihood.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def convolutional_gp(
     """The convolutional GP for images, with one function per class: ``f(x) = (1 / P) sum_p w_p g(x[p])``.
 
     ``g ~ GP(0, RBF)`` acts on the ``P`` patches. These are eq. 13 and 17 divided by ``P``, as in the authors' code:
-    ``variance`` refers to a mean of responses. With ``weighted=False``, all weights are one and the model is
-    translation invariant (section 4.1). The patches of every channel are separate, which is the baseline of section
-    4.4. Inducing variables are patches (eq. 15, 16 and 19): ``InducingGuide(convolutional_gp, unique_patches(750))``.
+    ``f`` is a mean of responses, not a sum. With ``weighted=False``, all weights are one, and the model
+    is translation invariant (section 4.1). Every channel has its own patches, as in the baseline of section 4.4.
+    Inducing variables are patches (eq. 15, 16 and 19): ``InducingGuide(convolutional_gp, unique_patches(750))``.
 
     Example:
         >>> import jax, numpy as np
@@ -61,9 +61,9 @@ def convolutional_gp(
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
-            absolute jitter on covariance diagonals in place of the relative default.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
+            absolute jitter on covariance diagonals that replaces the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape) if weighted else None
@@ -85,14 +85,14 @@ def translation_insensitive_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """The translation-insensitive convolutional GP (TICK): responses depend on patches and on their places.
+    """The translation-insensitive convolutional GP (TICK): responses depend on patches and on their positions.
 
     ``f(x) = (1 / P) sum_p w_p g(x[p], p)`` (Dutordoir, van der Wilk, Artemev and Hensman 2020, *Bayesian image
-    classification with deep convolutional Gaussian processes*). ``g`` has the product of a kernel of patches and a
-    kernel of places, so that the response to a patch changes slowly over the image. If ``place_lengthscale`` is far
-    above 1, the model tends to :func:`convolutional_gp` without weights; if it is far below 1, every place has its own
-    response. Patches have all channels. Inducing variables are patches with places:
-    ``InducingGuide(translation_insensitive_gp, unique_patches(750))``.
+    classification with deep convolutional Gaussian processes*). The kernel of ``g`` is the product of a kernel of
+    patches and a kernel of positions, so that the response to a patch changes slowly over the image. If
+    ``place_lengthscale`` is far above 1, the model is close to :func:`convolutional_gp` without weights. If it is far
+    below 1, every position has its own response. Patches have all channels. Inducing variables are patches with
+    positions: ``InducingGuide(translation_insensitive_gp, unique_patches(750))``.
 
     Example:
         >>> import jax, numpy as np
@@ -109,16 +109,16 @@ def translation_insensitive_gp(
         X: images ``[N, H, W, C]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         patch_shape: height and width of a patch, in pixels.
-        weighted: whether each patch also has a trained weight, beside the kernel of places.
+        weighted: whether each patch also has a trained weight, in addition to the kernel of positions.
         num_classes: number of classes.
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of patches, in units of pixel values.
-        place_lengthscale: initial lengthscale of places; 1 is the distance from the first patch of the image to the
-            last.
+        place_lengthscale: initial lengthscale of positions; 1 is the distance between the first and the last patch of
+            the image.
         white: variance of the white noise, fixed; 0 for none.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the probit Bernoulli or robust-max,
-            and ``jitter``, the absolute jitter on covariance diagonals in place of the relative default.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the probit Bernoulli or robust-max,
+            and ``jitter``, an absolute jitter on covariance diagonals that replaces the relative default.
     """
     size = X.shape[3] * patch_shape[0] * patch_shape[1]
     of_patch = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X), active_dims=range(size))
@@ -145,11 +145,11 @@ def convolutional_plus_rbf_gp(
 ) -> None:
     """A weighted convolution plus an RBF of the whole image: ``f(x) = f_conv(x) + f_rbf(x)`` (section 4.3, eq. 20-21).
 
-    The convolution is the one of :func:`convolutional_gp`, divided by the number of patches.
+    The convolution is the same as in :func:`convolutional_gp`, divided by the number of patches.
 
     Inducing variables are patches for the convolution and images for the RBF:
     ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two sets are correlated
-    in ``q(u)``, unless ``covariance="block_diagonal"`` (mean-field).
+    in ``q(u)``. With ``covariance="block_diagonal"`` they are independent (mean field).
 
     Example:
         >>> import jax, numpy as np
@@ -173,10 +173,10 @@ def convolutional_plus_rbf_gp(
         lengthscale: initial lengthscale of the patch response, in units of pixel values.
         rbf_variance: initial variance of the RBF of the image.
         rbf_lengthscale: initial lengthscale of the RBF of the image.
-        white: variance of the white noise, fixed; it belongs to the RBF, as in the authors' code; 0 for none.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
-            absolute jitter on covariance diagonals in place of the relative default.
+        white: variance of the white noise, fixed; 0 for none. It is a part of the RBF, as in the authors' code.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
+            absolute jitter on covariance diagonals that replaces the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     conv = Convolutional(base, X.shape[1:], patch_shape, _weights(X, patch_shape), mean=True)
@@ -198,10 +198,10 @@ def colour_patch_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """The convolutional GP on colour patches, which have all channels together (section 4.4).
+    """The convolutional GP on colour patches: each patch contains all channels (section 4.4).
 
     ``f(x) = (1 / P) sum_p w_p g(x[p])``. With ``additive=True``, the covariance of ``g`` is a sum over channels (eq.
-    24-25), each with its own variance and lengthscale. Inducing variables are colour patches:
+    24-25), and each channel has its own variance and lengthscale. Inducing variables are colour patches:
     ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
 
     Example:
@@ -222,12 +222,12 @@ def colour_patch_gp(
         patch_shape: height and width of a patch, in pixels.
         additive: whether the covariance of ``g`` is a sum over channels; otherwise channels interact.
         num_classes: number of classes.
-        variance: initial variance of ``g``, or of each channel's part if additive.
-        lengthscale: initial lengthscale of the same, in units of pixel values.
+        variance: initial variance of ``g``, or of the part of each channel if additive.
+        lengthscale: initial lengthscale of ``g`` or of each part, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
-            absolute jitter on covariance diagonals in place of the relative default.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
+            absolute jitter on covariance diagonals that replaces the relative default.
     """
     base: Kernel
     if additive:
@@ -258,8 +258,9 @@ def multi_channel_gp(
     """The multi-channel convolutional GP, with one patch response per channel (section 4.4, eq. 22).
 
     ``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])``. The responses share their kernel and their inducing patches (eq.
-    23): ``InducingGuide(multi_channel_gp, blocks(unique_patches(1000)), covariance="block_diagonal")`` is the paper's
-    mean-field approximation, and ``covariance="full"`` has all correlations between channels.
+    23). The paper's mean-field approximation is
+    ``InducingGuide(multi_channel_gp, blocks(unique_patches(1000)), covariance="block_diagonal")``. With
+    ``covariance="full"``, all channels are correlated in ``q(u)``.
 
     Example:
         >>> import jax, numpy as np
@@ -282,9 +283,9 @@ def multi_channel_gp(
         variance: initial variance of the responses.
         lengthscale: initial lengthscale of the responses, in units of pixel values.
         white: variance of the white noise on every patch response, fixed; 0 for none.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, the distribution of ``y`` given ``f`` in place of the paper's, and ``jitter``, the
-            absolute jitter on covariance diagonals in place of the relative default.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
+            absolute jitter on covariance diagonals that replaces the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape).reshape(X.shape[3], -1)

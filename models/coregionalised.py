@@ -1,4 +1,4 @@
-"""GPs of several correlated outputs, each with its own inputs and missing entries."""
+"""GPs of several correlated outputs. Each output has its own inputs, and may have missing entries."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def coregionalised_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """The intrinsic model of coregionalisation, for several correlated outputs, each with its own noise.
+    """The intrinsic model of coregionalisation, for several correlated outputs. Each output has its own noise.
 
     ``Cov[f_d(x), f_e(x')] = B_de k(x, x')`` with ``B = W W^T + diag(kappa)`` (Álvarez, Rosasco and Lawrence 2012,
-    *Kernels for vector-valued functions*, section 4.2). A row is one number of one output: a missing number has no row,
-    and each output may have its own inputs. Each inducing point belongs to one output: start from some of the rows,
-    ``random_subset(100)``.
+    *Kernels for vector-valued functions*, section 4.2). A row is one number of one output. Missing numbers therefore
+    have no row, and each output may have its own inputs. Each inducing point belongs to one output, so it should start
+    at a row: ``random_subset(100)``.
 
     Example:
         >>> import jax, numpy as np
@@ -45,14 +45,14 @@ def coregionalised_gp(
         (3, 6)
 
     Args:
-        X: ``[N, d + 1]``: the inputs, and in the last column the number of the output, ``0 .. num_outputs - 1``.
+        X: ``[N, d + 1]``: the inputs. The last column is the number of the output, ``0 .. num_outputs - 1``.
         y: targets ``[N]``, best standardised for each output.
         num_outputs: number of outputs.
         rank: number of columns of ``W``.
         kernel: class of ``k``, a stationary kernel; its variance is 1, because ``B`` has the variances.
         noise_variance: initial noise variance of every output, in squared units of ``y``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     inputs = range(X.shape[-1] - 1)
     k = kernel(1.0, positive("f_lengthscale", jnp.ones(len(inputs)), X), active_dims=inputs)
@@ -77,16 +77,16 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
                [2., 5., 5.]], dtype=float32)
 
     Args:
-        name: prefix of the parameters ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which is
+        name: prefix of the parameters ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which are
             positive.
-        X: the inputs ``[N, d]``, whose column has numbers from 0 to ``num - 1``.
+        X: the inputs ``[N, d]``. The column has numbers from 0 to ``num - 1``.
         num: number of categories.
         rank: number of columns of ``W``.
         column: number of the column of the inputs.
 
     Raises:
         ValueError: if inputs are concrete and a number is not a category, or if a count is below one. Inside ``jit``,
-            such a number makes the kernel NaN, which predictions and trainings refuse.
+            such a number makes the kernel NaN, and predictions and trainings refuse NaN.
     """
     num, rank = checks.positive_int("num", num), checks.positive_int("rank", rank)
     concrete = checks.is_concrete(X)
@@ -109,9 +109,9 @@ def _between(x: Array, z: Array, W: Array, kappa: Array) -> Array:
 
 
 def _of(values: Array, number: Array) -> Array:
-    """The entry of a category; its number is rounded, because inducing points may start at means of rows.
+    """The entry of a category. Its number is rounded, because inducing points may start at means of rows.
 
-    Inside ``jit``, an unknown number gives NaN and not the entry of a neighbour; predictions and trainings refuse NaN.
+    Inside ``jit``, an unknown number gives NaN, not the entry of a neighbour. Predictions and trainings refuse NaN.
     """
     i = jnp.round(number).astype(jnp.int32)
     known = ((i >= 0) & (i < len(values))).reshape(i.shape + (1,) * (values.ndim - 1))

@@ -34,8 +34,8 @@ def deep_gp(
 ) -> None:
     """A deep GP: ``h_l = GP_l(h_(l-1)) + h_(l-1) W_l``, ``h_0 = x``, and ``f = GP(h_L)`` under a likelihood.
 
-    See eq. 1 and 11. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last layer is ``f``. The paper's
-    posterior (eq. 12) is ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
+    See eq. 1 and 11. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last layer is ``f``. For the
+    paper's posterior (eq. 12), use ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
 
     Example:
         >>> import jax, numpy as np
@@ -54,19 +54,19 @@ def deep_gp(
         X: inputs ``[N, d]``, best standardised.
         y: observations ``[N, ...]``.
         layers: the inner layers, from the input upwards. A matrix ``W``, ``[width below, width]``, is a layer with the
-            mean ``h W`` (see :func:`linear_layers`); a number is a layer of that width with mean zero. A layer with
-            mean zero starts at zero everywhere, so initialisers find no distinct inputs for the layer above: give that
-            layer ``InducingPoints``, unless inputs are propagated. Without inner layers, this is a single GP.
-        propagate_inputs: whether every layer but the first also sees ``x`` (Duvenaud et al. 2014), the alternative to
-            linear means; widths below are then ``d`` larger.
+            mean ``h W`` (see :func:`linear_layers`). A number is a layer of this width with mean zero. Such a layer
+            starts at zero everywhere, so initialisers find no distinct inputs for the layer above: give that layer
+            ``InducingPoints``, unless inputs are propagated. Without inner layers, this is a single GP.
+        propagate_inputs: whether every layer except the first also sees ``x`` (Duvenaud et al. 2014), as an alternative
+            to linear means. The widths below these layers are then larger by ``d``.
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
             :class:`~gpzoo.likelihoods.RobustMax`, or a function that declares its own parameters.
         num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
             By default each function has its own noise, see :func:`~gpzoo.models.gaussian`.
-        kernel: makes a layer's kernel from the site's name and the layer's inputs.
-        layer_noise: initial noise variance of inner layers, a part of their kernels (eq. 11); ``None`` for no noise.
+        kernel: a function that makes the kernel of a layer from the name of its site and its inputs.
+        layer_noise: initial noise variance of inner layers, which is in their kernels (eq. 11); ``None`` for no noise.
         jitter: absolute jitter on covariance diagonals of every layer; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
 
     Raises:
         ValueError: if a matrix among ``layers`` does not fit the layer below, or a width is not a positive integer.
@@ -93,10 +93,10 @@ def deep_gp(
 
 
 def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
-    """The paper's linear mean maps for inner layers of given widths ("Further Model Details").
+    """The paper's linear mean functions for inner layers of given widths ("Further Model Details").
 
-    A layer as wide as the layer below has the identity. A narrower layer projects its inputs onto their principal
-    directions (right singular vectors, not centred), and a wider layer pads its inputs with zeros.
+    A layer that is as wide as the layer below has the identity. A narrower layer projects its inputs onto their
+    principal directions (right singular vectors, not centred). A wider layer pads its inputs with zeros.
 
     Example:
         >>> import numpy as np
@@ -137,7 +137,7 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
 def inner_scales(layers: Sequence[Any], scale: float = 1e-5) -> dict[str, float]:
     """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: near zero in inner layers.
 
-    Inner layers then start at their means (supplement of the paper), and the first steps train the last layer.
+    Inner layers then start at their means (supplement of the paper). The first steps train the last layer.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Deep convolutional Gaussian processes (Blomqvist, Kaski, Heinonen 2018): GPs on patches of images drawn by GPs."""
+"""Deep convolutional Gaussian processes (Blomqvist, Kaski, Heinonen 2018): GPs on patches of images from other GPs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def deep_convolutional_gp(
     last: Callable[..., None],
     num_data: int | None = None,
 ) -> None:
-    """A deep convolutional GP: layers that draw images, and any program for images on top of them.
+    """A deep convolutional GP: layers that make images, and on top of them any program for images.
 
     ``h_l = layer_l(h_(l-1))`` with ``h_0 = x``. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last
     layer is the site of ``last``. Draws are joint within an image, so pixels that see the same patch have the same
-    value. In the guide, each site has its own inducing variables; for an inner layer, these are patches as vectors.
-    With :func:`inner_scales`, inner layers start near their means.
+    value. In the guide, each site has its own inducing variables. Inducing variables of an inner layer are patches as
+    vectors. With :func:`inner_scales`, inner layers start near their means.
 
     Example:
         >>> import jax, numpy as np
@@ -51,12 +51,12 @@ def deep_convolutional_gp(
     Args:
         X: images ``[N, H, W, C]``.
         y: labels, for ``last``.
-        layers: the inner layers, from the image upwards; each makes images from a site's name and images:
-            ``partial(convolutional_layer, patch_shape=(5, 5), maps=10, stride=2)``.
-        last: the program of the last layer, called with images, ``y`` and ``num_data``. Blomqvist et al. use weighted
-            patches of all maps, ``partial(colour_patch_gp, patch_shape=(5, 5), num_classes=10)``. Dutordoir et al. 2020
-            use patches with places (:func:`translation_insensitive_gp`).
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        layers: the inner layers, from the image upwards. Each is a function from the name of a site and images to
+            images: ``partial(convolutional_layer, patch_shape=(5, 5), maps=10, stride=2)``.
+        last: the program of the last layer. Its arguments are images, ``y`` and ``num_data``. Blomqvist et al. use
+            weighted patches of all maps, ``partial(colour_patch_gp, patch_shape=(5, 5), num_classes=10)``. Dutordoir et
+            al. 2020 use patches with positions (:func:`translation_insensitive_gp`).
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     h = X
     for i, layer in enumerate(layers):
@@ -79,10 +79,10 @@ def convolutional_layer(
     kernel: Callable[[str, Array], Kernel] = _one_lengthscale,
     jitter: float | None = None,
 ) -> Array:
-    """A convolutional layer: a GP drawn at every patch of an image gives the pixels of a new image.
+    """A convolutional layer: a GP is drawn at every patch of an image, and its values are the pixels of a new image.
 
     ``h(x)[p] = g(x[p]) + x[p] W`` with ``g ~ GP(0, k)``. ``g`` has an output for each map (channel) of the new image.
-    Patches have all channels together.
+    Each patch contains all channels.
 
     Example:
         >>> import jax, numpy as np
@@ -94,23 +94,23 @@ def convolutional_layer(
         (5, 12, 12, 3)
 
     Args:
-        name: name of the site, whose values are ``[N, A B, maps]`` for ``A`` times ``B`` patches in an image.
+        name: name of the site. Its values are ``[N, A B, maps]`` for ``A`` times ``B`` patches in an image.
         X: images ``[N, H, W, C]``.
         patch_shape: height and width of a patch, ``h`` and ``w``, in pixels.
         maps: number of maps of the result.
-        stride: pixels from one patch to the next, in both directions: the result is smaller by this factor.
-        mean: ``W``, ``[C h w, maps]``, with its rows ordered as the columns of :class:`~gpzoo.Patches` with joint
-            channels. ``None`` takes the pixel in the middle of the patch, for map ``d`` from channel ``d`` modulo
-            ``C``: the mean is then the image itself, cut to size.
-        kernel: makes the kernel from the site's name and the patches ``[N A B, C h w]``; by default an RBF with one
-            lengthscale.
+        stride: pixels from one patch to the next, in both directions. The result is smaller by this factor.
+        mean: ``W``, ``[C h w, maps]``. Its rows have the order of the columns of :class:`~gpzoo.Patches` with joint
+            channels. ``None`` takes the pixel in the middle of the patch, from channel ``d`` modulo ``C`` for map
+            ``d``. The mean is then the image itself without its border, at every ``stride``-th pixel.
+        kernel: a function that makes the kernel from the name of the site and the patches ``[N A B, C h w]``; by
+            default an RBF with one lengthscale.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
 
     Returns:
         Images ``[N, A, B, maps]``.
 
     Raises:
-        ValueError: if ``X`` are not images, a patch does not fit into an image, or the mean does not fit the patches.
+        ValueError: if ``X`` is not images, if a patch does not fit into an image, or if the mean does not fit patches.
     """
     hint = ". Images of one channel need their last axis too: X[..., None]"
     checks.must(jnp.ndim(X) == 4, f"X of {name}", "be images [N, H, W, C]", f"shape {jnp.shape(X)}", hint)

@@ -33,11 +33,11 @@ def deep_kernel_gp(
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
-    """Deep kernel learning, ``p(y | A g(h(x)))``: mixed GPs ``g_k`` on subsets of a network's features ``h``.
+    """Deep kernel learning, ``p(y | A g(h(x)))``: mixed GPs ``g_k`` on subsets of the features ``h`` of a network.
 
     See section 3, eq. 1. With ``InducingGuide(program, InducingGrid(64))``, every GP is interpolated from a grid (eq.
     2). With ``InducingGuide(program, kmeans(100))``, the kernel is exact. Features are shifted, scaled and squashed to
-    (-1, 1) with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained; they start at
+    (-1, 1) with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained. They start at
     the values of :func:`feature_range`, or at 0 and 1.
 
     Example:
@@ -57,17 +57,18 @@ def deep_kernel_gp(
         X: inputs ``[N, ...]``.
         y: observations, such as class labels ``[N]``.
         network: network of the inputs, see :func:`~gpzoo.models.network_of`.
-        subsets: columns of the features that each GP sees, all of one length; ``None`` for a GP on every feature.
+        subsets: columns of the features for each GP, the same number for all GPs; ``None`` for a GP on every feature.
         likelihood: distribution of ``y`` given the mixed functions ``[N, num_outputs]``.
         num_outputs: number of functions after mixing; ``None`` for the number of GPs.
-        kernel: makes the kernels from the site's name and the inputs ``[D, N, G]``; ``None`` for one RBF per GP.
+        kernel: a function that makes the kernels from the name of the site and the inputs ``[D, N, G]``; ``None`` for
+            one RBF per GP.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
-        training: whether the network is in training mode (batch normalisation, dropout); for ``fit``, pass
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
+        training: whether the network is in training mode (batch normalisation, dropout). For ``fit``, pass
             ``model_kwargs={"training": True}``.
 
     Raises:
-        ValueError: if the features are not ``[N, q]``, or subsets do not fit them or differ in length.
+        ValueError: if the features are not ``[N, q]``, if subsets do not fit them, or if subsets differ in length.
     """
     checks.finite("X", X)
     h = network(X, training)
@@ -96,7 +97,7 @@ def network_classifier(
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
-    """A network as classifier, without GPs: its features are the logits of a softmax (section 5, "Model Training").
+    """A network as classifier, without GPs. Its features are the logits of a softmax (section 5, "Model Training").
 
     Example:
         >>> import numpy as np
@@ -115,7 +116,7 @@ def network_classifier(
         y: class labels ``[N]``.
         network: as for :func:`deep_kernel_gp`; one feature per class.
         likelihood: distribution of ``y`` given the features ``[N, q]``.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
         training: as for :func:`deep_kernel_gp`.
     """
     checks.finite("X", X)
@@ -125,7 +126,7 @@ def network_classifier(
 
 
 def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 0.5) -> RBF:
-    """An RBF for every output of inputs ``[D, N, G]``, with parameters ``<name>_variance`` and ``<name>_lengthscale``.
+    """An RBF with parameters ``<name>_variance`` and ``<name>_lengthscale``, for each GP on inputs ``[D, N, G]``.
 
     Args:
         name: prefix of the parameters.
@@ -141,11 +142,11 @@ def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float =
 
 
 def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
-    """Initial shifts and scales that put features well inside the bounds.
+    """Initial shifts and scales that put features inside their bounds, away from the ends.
 
     Args:
         features: features of training inputs, ``[N, q]``.
-        spread: number of standard deviations of a feature that are one unit before ``tanh``.
+        spread: number of standard deviations of a feature that become one unit before ``tanh``.
 
     Returns:
         ``feature_shift`` and ``feature_scale``, ``[q]`` each, for ``fit(..., init_params=...)``.

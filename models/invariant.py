@@ -1,9 +1,10 @@
 """Gaussian processes with learned invariances (van der Wilk, Bauer, John, Hensman 2018).
 
-``f`` is the mean of a GP ``g`` over views of the input: transformed images. The distribution of views is trained with
-the other parameters, by the same bound. Every program takes a view. This is an orbit or a sampled view; a function of
-``X`` that returns a view with trained parameters, such as those of :func:`rotation`, :func:`affine` and
-:func:`deformation`; or ``None`` for no invariance.
+``f`` is the mean of a GP ``g`` over views of the input, which are transformed images. The distribution of views is
+trained together with the other parameters, by the same bound. Every program takes a view. This is an orbit (a fixed set
+of transformations) or a sampled view (random transformations). It may also be a function of ``X`` that returns a view
+with trained parameters, such as :func:`rotation`, :func:`affine` and :func:`deformation` make; or ``None`` for no
+invariance.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def invariant_gp(
     """Invariant GP regression: ``f(x) = mean of g(x_a) over p(x_a | x)``, with learned views ``x_a`` of the input.
 
     ``g ~ GP(0, RBF)`` and ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15). With one-hot ``y``, one output per class and
-    ``shared_noise``, this is the paper's classifier for several classes. Inducing variables are views,
-    ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``. Without a view, they are inputs,
+    ``shared_noise``, this is the paper's classifier for several classes. Inducing variables are views:
+    ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``. Without a view, they are inputs:
     ``random_subset(750)``.
 
     Example:
@@ -72,10 +73,10 @@ def invariant_gp(
         num_outputs: number of functions, which share one kernel.
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
-        noise_variance: initial noise variance, one number or one for each column of ``y``.
-        shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
+        noise_variance: initial noise variance: one number, or one for each column of ``y``.
+        shared_noise: whether all columns share one noise variance, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     f = numpyro.sample(
         "f", GaussianProcess(_kernel("f", X, view, variance, lengthscale), X, num_outputs=num_outputs, jitter=jitter)
@@ -96,9 +97,9 @@ def invariant_classifier(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """Invariant GP classification: the ``f`` of :func:`invariant_gp`, and a logistic likelihood (section 4.5).
+    """Invariant GP classification: the ``f`` of :func:`invariant_gp` with a logistic likelihood (section 4.5).
 
-    The likelihood has the Pólya-Gamma bound. The paper has two classes; more classes use stick breaking, as the paper
+    The likelihood has the Pólya-Gamma bound. The paper has two classes. More classes use stick breaking, as the paper
     conjectures. If views are sampled, ``q(omega)`` comes from :func:`recognition`. If moments are exact, it is the
     optimal ``q(omega)``.
 
@@ -121,10 +122,10 @@ def invariant_classifier(
         num_classes: number of classes ``K``, with ``K - 1`` functions.
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
-        likelihood: distribution of ``y`` given ``f`` (``[N, K]`` for more than two classes) in place of the above; it
-            must take estimated moments if views are sampled.
+        likelihood: distribution of ``y`` given ``f`` that replaces the logistic likelihood (``[N, K]`` for more than
+            two classes). If views are sampled, it must take estimated moments.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
 
     Raises:
         ValueError: for fewer than two classes.
@@ -156,8 +157,8 @@ def invariant_convolutional_gp(
 ) -> None:
     """An invariant convolution: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
 
-    The convolution shares statistical strength between positions, and the view between transformations. Inducing
-    variables are patches: ``unique_patches(100)``. A sampled view costs ``num_views ** 2`` convolutional variances per
+    The convolution shares information between positions, and the view shares it between transformations. Inducing
+    variables are patches: ``unique_patches(100)``. A sampled view needs ``num_views ** 2`` convolutional variances per
     input: take few views and small minibatches.
 
     Example:
@@ -181,10 +182,10 @@ def invariant_convolutional_gp(
         num_outputs: number of functions, which share one kernel.
         variance: initial variance of the patch response.
         lengthscale: initial lengthscale of the patch response, in units of pixel values.
-        noise_variance: initial noise variance, one number or one for each column of ``y``.
-        shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
+        noise_variance: initial noise variance: one number, or one for each column of ``y``.
+        shared_noise: whether all columns share one noise variance, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     shape = X.shape[1:]
     weights = numpyro.param("weights", jnp.ones(Patches(shape, patch_shape).num_views, precision(X)))
@@ -212,8 +213,8 @@ def invariant_deep_gp(
     """A deep GP on invariant features: ``h`` is the paper's GP with ``width`` outputs, and ``f = GP(h)``.
 
     The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises an error,
-    because draws cannot be made from estimated moments. Features start at zero: give the upper layer
-    ``InducingPoints``, as in ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+    because estimated moments do not give draws. Features start at zero: give the upper layer ``InducingPoints``, as in
+    ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
     Example:
         >>> import jax, numpy as np
@@ -239,7 +240,7 @@ def invariant_deep_gp(
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     prior = GaussianProcess(_kernel("features", X, view, variance, lengthscale), X, num_outputs=width, jitter=jitter)
     h = draws(numpyro.sample("features", prior))
@@ -249,12 +250,12 @@ def invariant_deep_gp(
 
 
 def averaged(network: Network, view: ViewOf) -> Network:
-    """A network's features, averaged over views of its input: ``mean of h(x_a) over p(x_a | x)``.
+    """The features of a network, averaged over views of its input: ``mean of h(x_a) over p(x_a | x)``.
 
-    A GP on these features is as invariant as the features are (Schwöbel et al. 2022, *Last layer marginal likelihood
-    for invariance learning*): ``deep_kernel_gp(X, y, network=averaged(network, affine()))``. The parameters of the
-    view, trained with the network, set the degree of invariance. In training, every input has new views. Otherwise all
-    inputs have the same views, so that predictions do not change from call to call.
+    A GP on these features has the same invariance as the features (Schwöbel et al. 2022, *Last layer marginal
+    likelihood for invariance learning*): ``deep_kernel_gp(X, y, network=averaged(network, affine()))``. The parameters
+    of the view are trained with the network, and set the degree of invariance. In training, every input has new views.
+    Otherwise all inputs have the same views, so that predictions do not change from call to call.
 
     Example:
         >>> import numpy as np
@@ -270,13 +271,13 @@ def averaged(network: Network, view: ViewOf) -> Network:
 
     Args:
         network: network of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch together, as
-            rows. Outside training, there are 64 views of each input by default, so that
-            ``affine(num_views=4, num_fixed=8)`` takes an eighth of the memory.
+            rows. Outside training, each input has 64 views by default. ``affine(num_views=4, num_fixed=8)`` therefore
+            takes an eighth of the memory.
         view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
 
     Raises:
         TypeError: when the network is called, if ``view`` is not a view.
-        ValueError: likewise, if the views do not have the shape of inputs.
+        ValueError: when the network is called, if the views do not have the shape of inputs.
     """
 
     def of_views(X: Array, training: bool) -> Array:

@@ -1,6 +1,6 @@
 """GPs of latent inputs: the Bayesian GPLVM, and deep GPs with a latent variable for each row.
 
-Every row has a latent variable, and the guide must know how to infer it:
+Every row has a latent variable, and the guide must have a way to infer it:
 ``InducingGuide(gplvm, kmeans(50), hyperparameters=PerRow({"x": principal_components(y, 2)}))``, or ``Amortised``.
 """
 
@@ -41,9 +41,10 @@ def gplvm(
 ) -> None:
     """The Bayesian GPLVM: ``y_n ~ N(f(x_n), noise_variance)`` with latent inputs ``x_n ~ N(0, I)``.
 
-    There is one function for each column of ``y``, with one kernel and, as in the paper, one noise (Titsias and
-    Lawrence 2010, *Bayesian GPLVM*). Moments of ``f`` are exact given a draw of ``x``, so that minibatches suffice
-    (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational inference*).
+    There is one function for each column of ``y``. As in the paper, all functions have one kernel and one noise
+    variance (Titsias and Lawrence 2010, *Bayesian GPLVM*). Moments of ``f`` are exact given a draw of ``x``, so that
+    training can use minibatches (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational
+    inference*).
 
     Example:
         >>> import jax, numpy as np
@@ -59,15 +60,15 @@ def gplvm(
         ((20, 2), (6, 5))
 
     Args:
-        rows: ``[N, ...]``, from which the guide finds the latent inputs: numbers of rows for
+        rows: ``[N, ...]``, from which the guide finds the latent inputs: row numbers for
             :class:`~gpzoo.inference.PerRow`, or ``y`` itself for :class:`~gpzoo.inference.Amortised`.
         y: data ``[N, D]``.
         num_outputs: ``D``.
         num_latents: ``Q``, the number of latent inputs.
-        kernel: makes the kernel from a site name and the latent inputs.
-        likelihood: distribution of ``y`` given ``f``; ``gaussian`` for one noise per column.
+        kernel: a function that makes the kernel from a site name and the latent inputs.
+        likelihood: distribution of ``y`` given ``f``; ``gaussian`` for one noise variance per column.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``rows`` are a minibatch.
+        num_data: number of rows of the whole data, if ``rows`` are a minibatch.
     """
     x = _latent("x", num_latents, rows, num_data)
     f = numpyro.sample("f", GaussianProcess(kernel("f", x), x, num_outputs=num_outputs, jitter=jitter))
@@ -81,8 +82,8 @@ def latent_variable_deep_gp(
     """A deep GP of ``(x_n, w_n)`` with latent ``w_n ~ N(0, I)``, for noise that is neither normal nor constant.
 
     See Salimbeni, Dutordoir, Hensman and Deisenroth 2019, *Deep Gaussian processes with importance-weighted variational
-    inference*, section 3. The densities of a prediction are averaged over ``w`` and may have several modes. The paper's
-    bound is :class:`~gpzoo.inference.ImportanceWeightedELBO`.
+    inference*, section 3. The density of a prediction is an average over ``w``, and may have several modes. The bound
+    in the paper is :class:`~gpzoo.inference.ImportanceWeightedELBO`.
 
     Example:
         >>> import jax, numpy as np
@@ -97,7 +98,7 @@ def latent_variable_deep_gp(
         X: inputs ``[N, d]``, best standardised.
         y: observations ``[N, ...]``.
         num_latents: number of latent variables of each row.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
         **deep: other arguments of :func:`~gpzoo.models.deep_gp`.
     """
     w = _latent("w", num_latents, X, num_data)
@@ -124,7 +125,7 @@ def principal_components(y: ArrayLike, num_latents: int = 2) -> Array:
         num_latents: ``Q``.
 
     Returns:
-        ``[N, Q]``, each column of mean 0 and variance 1.
+        ``[N, Q]``. Each column has mean 0 and variance 1.
 
     Raises:
         ValueError: if ``y`` is not ``[N, D]`` with at least ``Q`` columns and rows, or not finite.

@@ -1,4 +1,4 @@
-"""Overlapping mixtures of GPs: every datum belongs to one of several functions, and which one is unknown."""
+"""Overlapping mixtures of GPs: every row of the data belongs to one of several functions, but to an unknown one."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def mixture_of_gps(
 
     ``f_k ~ GP(0, k)``, ``z_n ~ Categorical(weights)``, ``y_n ~ N(f_{z_n}(x_n), noise_variance)``. This is the data
     association problem of M. Lázaro-Gredilla, S. Van Vaerenbergh and N. D. Lawrence, *Overlapping Mixtures of Gaussian
-    Processes for the data association problem*, Pattern Recognition 45(4), 2012, with ``z`` summed out instead of a
-    factor ``q(z)``. Functions that start alike often end as the upper and the lower envelope of the data. Start at
-    random, ``fit(..., init_params={"f_mean": normal [M, K]})``, several times, and keep the result with the highest
-    bound.
+    Processes for the data association problem*, Pattern Recognition 45(4), 2012. Here ``z`` is summed out, and there is
+    no factor ``q(z)``. Functions with similar starts often end as the upper and the lower envelope of the data. Train
+    several times from random starts, ``fit(..., init_params={"f_mean": normal [M, K]})``, and keep the result with the
+    highest bound.
 
     Example:
         >>> import jax, numpy as np
@@ -49,10 +49,10 @@ def mixture_of_gps(
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.
         num_components: number of functions ``K``, at least two.
-        kernel: makes the kernel that all functions share, from a site name and the inputs.
+        kernel: a function that makes the kernel of all functions from a site name and the inputs.
         noise_variance: initial noise variance, in squared units of ``y``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_components, jitter=jitter))
     start = jnp.full(num_components, 1 / num_components, precision(X))

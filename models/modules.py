@@ -1,4 +1,4 @@
-"""Networks in NumPyro programs: modules of flax and equinox, pairs of functions, and augmented images in training."""
+"""Networks in NumPyro programs: modules of flax and equinox, pairs of functions, and image augmentation in training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jax import Array, random
 
 from gpzoo import _checks as checks
 
-#: A network of these programs: a function of inputs, and of whether it is in training mode, to features ``[N, q]``.
+#: A network of these programs: a function from inputs and a flag for training mode to features ``[N, q]``.
 Network = Callable[[Array, bool], Array]
 
 
 def network_of(module: Any, name: str = "network") -> Network:
-    """A network for these programs from a library's module; its weights become a ``numpyro.param`` site.
+    """A network for these programs from a module of a library. Its weights become a ``numpyro.param`` site.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -36,15 +36,15 @@ def network_of(module: Any, name: str = "network") -> Network:
         ((5, 2), ['network$params'])
 
     Args:
-        module: a flax ``nnx`` module (in its ``train()`` mode in training, otherwise in ``eval()``); a flax ``linen``
-            module (called with ``training`` or ``train`` if it has such an argument; its dropout uses the program's
-            keys); an equinox module, which is mapped over the rows; or a pair ``(init, apply)`` as in
-            ``jax.example_libraries.stax``. Flax state, such as the running statistics of batch normalisation, is kept,
-            and is frozen outside training.
+        module: a flax ``nnx`` module, a flax ``linen`` module, an equinox module, or a pair ``(init, apply)`` as in
+            ``jax.example_libraries.stax``. An ``nnx`` module is in ``train()`` mode in training, otherwise in
+            ``eval()`` mode. A ``linen`` module is called with ``training`` or ``train`` if it has such an argument, and
+            its dropout uses the program's keys. An equinox module is mapped over the rows. Flax state, such as running
+            statistics of batch normalisation, is kept. It is frozen outside training.
         name: prefix of the parameter ``<name>$params`` and the state ``<name>$state``.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: for any other object.
     """
     from numpyro.contrib import module as libraries
 
@@ -92,10 +92,10 @@ def _linen(libraries: Any, module: Any, name: str) -> Network:
 
 
 def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
-    """A network that sees images randomly shifted and mirrored in training, and unchanged otherwise.
+    """A network that sees randomly shifted and mirrored images in training, and unchanged images otherwise.
 
     Residual networks are trained in this way on CIFAR-10 (He et al. 2016). Pixels from outside the image are zero. The
-    draws come from the program's random numbers and are new for every image and step.
+    random numbers come from the program, and are new for every image and step.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Networks of the deep-kernel experiments, as flax modules (SV-DKL, section 5). Importing this needs flax."""
+"""Networks of the deep-kernel experiments, as flax modules (SV-DKL, section 5). This module needs flax."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FullyConnected(nnx.Module):
     """A fully connected network, ``d-1000-1000-500-50-c``, with rectified linear units (section 5.1).
 
     Args:
-        num_inputs: ``d``; inputs of other rank are flattened.
+        num_inputs: ``d``; inputs of other shapes are flattened.
         num_features: ``c``.
         widths: widths of the hidden layers.
         rngs: keys of the initial weights.
@@ -45,7 +45,7 @@ class LeNet(nnx.Module):
     Args:
         num_features: ``c``.
         image_shape: ``(H, W, C)``.
-        hidden: units of the hidden layers before the features; the baseline CNN+ has one more layer.
+        hidden: units of the hidden layers before the features. The baseline CNN+ has one more layer.
         rngs: keys of the initial weights.
     """
 
@@ -108,7 +108,7 @@ class AlexNet(nnx.Module):
     """Five convolutions with max pooling and two wide hidden layers, after Krizhevsky et al. (2012), for small images.
 
     The paper does not say which variant it uses for ImageNet (section 5.3). Here the first convolution is 5x5 with
-    stride 2 instead of 11x11 with stride 4, hidden layers have 1,024 units, and there is no dropout.
+    stride 2, not 11x11 with stride 4. Hidden layers have 1,024 units, and there is no dropout.
 
     Args:
         num_features: ``c``.
@@ -143,10 +143,10 @@ class AlexNet(nnx.Module):
 
 
 def _max_pool(x: Array, width: int = 3, padding: str = "SAME") -> Array:
-    """The maxima of every other window.
+    """Max pooling with stride 2.
 
-    XLA takes three times as long for the gradient of ``nnx.max_pool``: 159 ms instead of 47 ms for 100 images of 32x32
-    and 32 channels on one core.
+    The gradient of ``nnx.max_pool`` takes XLA three times as long: 159 ms instead of 47 ms for 100 images of 32x32 and
+    32 channels on one core.
     """
     window, strides = (1, width, width, 1), (1, 2, 2, 1)
     x = jnp.pad(x, lax.padtype_to_pads(x.shape, window, strides, padding), constant_values=-jnp.inf)
@@ -160,7 +160,7 @@ class ResNet20(nnx.Module):
     Args:
         num_features: ``c``.
         channels: number of channels of the images.
-        hidden: units of layers before the features; the original has none.
+        hidden: units of layers before the features. The original network has no such layers.
         rngs: keys of the initial weights.
     """
 
@@ -184,7 +184,7 @@ class _Residual(nnx.Module):
         self.stride = 1 if narrow == wide else 2
         strides = (self.stride, self.stride)
         options = {"use_bias": False, "kernel_init": _HE, "rngs": rngs}
-        # Centred on the pixels of the shortcut; with strides, "SAME" would be centred on their neighbours.
+        # Centred on the pixels of the shortcut. With strides, "SAME" would be centred on their neighbours.
         self.first = nnx.Conv(narrow, wide, (3, 3), strides=strides, padding=((1, 1), (1, 1)), **options)
         self.second = nnx.Conv(wide, wide, (3, 3), **options)
         self.norms = nnx.List([nnx.BatchNorm(wide, momentum=0.9, rngs=rngs) for _ in range(2)])
@@ -192,7 +192,7 @@ class _Residual(nnx.Module):
     def __call__(self, x: Array) -> Array:
         y = nnx.relu(self.norms[0](self.first(x)))
         y = self.norms[1](self.second(y))
-        # This shortcut has no parameters: every other pixel, and zeros in the new channels.
+        # This shortcut has no parameters: it takes every other pixel, and zeros in the new channels.
         x = x[:, :: self.stride, :: self.stride]
         return nnx.relu(y + jnp.pad(x, [(0, 0)] * 3 + [(0, y.shape[-1] - x.shape[-1])]))
 

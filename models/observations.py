@@ -1,4 +1,4 @@
-"""GPs for data other than numbers with constant normal noise: changing noise, ordered labels, counts of events."""
+"""GPs for data that are not numbers with constant normal noise: changing noise, ordered labels, counts of events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def heteroscedastic_gp(
 ) -> None:
     """GP regression with input-dependent noise, ``y_n ~ N(f(x_n), exp(g(x_n)))`` (Lázaro-Gredilla and Titsias 2011).
 
-    ``f`` and ``g`` are GPs. They are the two columns of the site ``f``, each with its own RBF kernel.
+    ``f`` and ``g`` are GPs. They are the two columns of the site ``f``, and each has its own RBF kernel.
 
     Example:
         >>> import jax, numpy as np
@@ -43,10 +43,10 @@ def heteroscedastic_gp(
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.
-        noise_variance: initial noise variance, in squared units of ``y``. Its logarithm is the mean of ``g``, which is
-            learned.
+        noise_variance: initial noise variance, in squared units of ``y``. Its logarithm is the initial mean of ``g``,
+            which is trained.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     kernel = RBF(positive("f_variance", jnp.ones(2), X), positive("f_lengthscale", jnp.ones((2, X.shape[-1])), X))
     level = jnp.log(positive("noise_variance", noise_variance, X))
@@ -67,15 +67,15 @@ def ordinal_gp(
 ) -> None:
     """Ordinal regression, for ordered labels: the ordered logit of a GP.
 
-    Chu and Ghahramani 2005, *Gaussian processes for ordinal regression*, have a probit in place of the logit. The
-    parameter ``cutpoints`` ``[K - 1]`` has no prior. To give it a prior::
+    Chu and Ghahramani 2005, *Gaussian processes for ordinal regression*, use a probit instead of a logit. The parameter
+    ``cutpoints`` ``[K - 1]`` has no prior. To give it a prior::
 
         prior = dist.TransformedDistribution(dist.Normal(jnp.zeros(2), 1.0).to_event(1), OrderedTransform())
         program = handlers.lift(partial(ordinal_gp, num_classes=3), prior={"cutpoints": prior})
 
-    An :class:`~gpzoo.inference.InducingGuide` takes cutpoints and function to be independent, but data do not tell them
-    apart: its intervals of cutpoints are too narrow, with any ``hyperparameters=``. A joint guide of both,
-    ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, gives intervals that hold at their level.
+    An :class:`~gpzoo.inference.InducingGuide` makes cutpoints and function independent, although the posterior couples
+    them. Its intervals of cutpoints are therefore too narrow, with any ``hyperparameters=``. A joint guide of cutpoints
+    and function, ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, gives intervals with the right coverage.
 
     Example:
         >>> import jax, numpy as np
@@ -92,9 +92,9 @@ def ordinal_gp(
         X: inputs ``[N, d]``, best standardised.
         y: ordered labels, ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of labels, at least two.
-        kernel: makes the kernel from a site name and the inputs.
+        kernel: a function that makes the kernel from a site name and the inputs.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     cuts = checks.positive_int("num_classes - 1", num_classes - 1)
     start = jnp.linspace(-2, 2, cuts, dtype=precision(X)) if cuts > 1 else jnp.zeros(1, precision(X))
@@ -117,7 +117,7 @@ def log_gaussian_cox(
     """A log Gaussian Cox process, for counts of events in space or time: ``y_n ~ Poisson(e_n rate exp(f(x_n)))``.
 
     See Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Cells of space or time have centres
-    ``x_n`` and sizes ``e_n``, and the rate is constant within a cell.
+    ``x_n`` and sizes ``e_n``. The rate is constant within a cell.
 
     Example:
         >>> import jax, numpy as np
@@ -131,10 +131,10 @@ def log_gaussian_cox(
         X: centres ``[N, d]``, best standardised.
         y: counts ``[N]``.
         exposure: sizes ``[N]``, or any other known factor of the rate, 0 or more; ``None`` for 1.
-        kernel: makes the kernel from a site name and the inputs.
+        kernel: a function that makes the kernel from a site name and the inputs.
         rate: initial rate per unit of exposure.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, jitter=jitter))
     level = positive("rate", rate, X) * (jnp.ones(len(X), precision(X)) if exposure is None else exposure)
@@ -147,7 +147,7 @@ def _poisson(f: Array, level: Array) -> dist.Poisson:
 
 
 class Poisson(dist.Poisson):
-    """NumPyro's Poisson distribution, with a derivative at rate 0, where a count of 0 is certain."""
+    """NumPyro's Poisson distribution with a derivative at rate 0, at which a count of 0 is certain."""
 
     def log_prob(self, value: Any) -> Any:
         """The log probability of counts."""

@@ -1,4 +1,4 @@
-"""Parts of models whose parameters are ``numpyro.param`` sites, so that a model file can say ``rbf("f", X)``."""
+"""Parts of models with ``numpyro.param`` sites as parameters, so that the file of a model can say ``rbf("f", X)``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, on
         name: name of the parameter.
         value: initial value.
         like: an array, for its precision.
-        one_for_all: whether a handler may give one number for several.
+        one_for_all: whether a handler may give one number for several values.
 
     Raises:
-        ValueError: if a handler gives the parameter another number of values, such as ``lift`` with the prior of one
-            number for several, unless ``one_for_all``. One number may stand for an array of shape ``[1]``.
+        ValueError: if a handler gives the parameter another number of values. For example, ``lift`` may give it the
+            prior of one number for several values, which ``one_for_all`` allows. One number may stand for an array of
+            shape ``[1]``.
     """
     start = jnp.asarray(value, precision(like))
     found = numpyro.param(name, start, constraint=constraints.softplus_positive)
@@ -55,7 +56,7 @@ def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, on
 
 
 def precision(like: Array | GaussianMarginals) -> Any:
-    """The floating dtype of computations on ``like``: the dtype of ``like``, or the default one for integers."""
+    """The floating-point dtype of computations on ``like``: its dtype, or the default dtype if it has integers."""
     return jax.dtypes.canonicalize_dtype(like.dtype if jnp.issubdtype(like.dtype, jnp.floating) else float)
 
 
@@ -72,8 +73,8 @@ def rbf(name: str, X: Array, *, variance: float = 1.0, lengthscale: float = 1.0,
         (['f_variance', 'f_lengthscale'], Array([2., 2., 2.], dtype=float32))
 
     Args:
-        name: prefix of the parameters, usually the GP site's name.
-        X: the inputs ``[N, ...]``, for their precision and, with ``ard``, their number of dimensions.
+        name: prefix of the parameters, usually the name of the GP site.
+        X: the inputs ``[N, ...]``, for their precision. With ``ard``, also for their number of dimensions.
         variance: initial variance.
         lengthscale: initial lengthscales, in the units of ``X``.
         ard: whether each dimension has its own lengthscale (automatic relevance determination).
@@ -89,7 +90,7 @@ def gaussian(
     *,
     shared_noise: bool = False,
 ) -> Gaussian:
-    """A Gaussian likelihood with the parameter ``noise_variance``, one for each column of ``f``.
+    """A Gaussian likelihood with the parameter ``noise_variance``, which has a value for each column of ``f``.
 
     Example:
         >>> import numpy as np
@@ -104,11 +105,11 @@ def gaussian(
         noise_variance: initial noise variances, in squared units of ``y``: one number, or one for each column.
         missing: as for :class:`~gpzoo.likelihoods.Gaussian`.
         shared_noise: whether the parameter has the shape of the given ``noise_variance``, so that all columns share one
-            number. If a handler gives the parameter one number, such as ``lift`` with the prior of one number, columns
-            share it too.
+            number. Columns also share one number if a handler gives the parameter one, such as ``lift`` with the prior
+            of one number.
     """
     if np.ndim(noise_variance) == 0 and not shared_noise:
         noise_variance = jnp.full(f.shape[1:], jnp.asarray(noise_variance))
-    # Models that were trained by earlier versions have one noise.
+    # Models from earlier versions have one noise variance.
     noise = positive("noise_variance", noise_variance, f, one_for_all=True)
     return Gaussian(f, noise, missing=missing)

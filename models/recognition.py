@@ -1,4 +1,4 @@
-"""Recognition networks for Pólya-Gamma likelihoods: ``c`` of ``q(omega) = PG(1, c)`` from a datum and its label."""
+"""Recognition networks for Pólya-Gamma likelihoods: ``c`` of ``q(omega) = PG(1, c)`` from an input and its label."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: 
     class Network(linen.Module):
         @linen.compact
         def __call__(self, x: Array) -> Array:
-            # Saturating units, unlike rectified units, do not die after one large step.
+            # Saturating units do not die after one large step, unlike rectified units.
             return linen.Dense(num_classes - 1)(jnp.tanh(linen.Dense(hidden)(x)))
 
     flat = X.reshape(len(X), -1)

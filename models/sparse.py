@@ -1,4 +1,4 @@
-"""Sparse GP regression and classification (Hensman et al. 2013, 2015): the baseline of every paper in the zoo."""
+"""Sparse GP regression and classification (Hensman et al. 2013, 2015), which every paper in the zoo has as baseline."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gp_regression(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """GP regression: ``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``, with a noise for each column of ``y``.
+    """GP regression: ``f ~ GP(0, k)``, ``y_n ~ N(f(x_n), noise_variance)``. Each column of ``y`` has its own noise.
 
     Example:
         >>> import jax, numpy as np
@@ -54,12 +54,12 @@ def gp_regression(
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``, or ``[N, D]`` for ``D`` functions that share one kernel.
-        kernel: makes the kernel from a site name and the inputs.
+        kernel: a function that makes the kernel from a site name and the inputs.
         noise_variance: initial noise variance, in squared units of ``y``: one number, or one for each column.
         num_outputs: ``D``, for targets ``[N, D]``.
-        shared_noise: whether all columns have one noise, see :func:`~gpzoo.models.gaussian`.
+        shared_noise: whether all columns share one noise variance, see :func:`~gpzoo.models.gaussian`.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     f = numpyro.sample("f", GaussianProcess(kernel("f", X), X, num_outputs=num_outputs, jitter=jitter))
     likelihood = gaussian(f, noise_variance, shared_noise=shared_noise)
@@ -77,7 +77,7 @@ def gp_classification(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """GP classification, with the probit Bernoulli likelihood for two classes and the robust-max likelihood for more.
+    """GP classification, with a probit Bernoulli likelihood for two classes and a robust-max likelihood for more.
 
     Two classes have one function, ``y_n ~ Bernoulli(Phi(f(x_n)))``. More classes have one function per class.
 
@@ -95,10 +95,10 @@ def gp_classification(
         X: inputs ``[N, d]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of classes ``K``.
-        kernel: makes the kernel from a site name and the inputs.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the likelihood named above.
+        kernel: a function that makes the kernel from a site name and the inputs.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the likelihoods above.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     classify(kernel("f", X), X, y, num_classes=num_classes, likelihood=likelihood, jitter=jitter, num_data=num_data)
 
@@ -113,7 +113,7 @@ def classify(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """The last part of every classifier of the zoo: ``f ~ GP(0, kernel)``, and labels given ``f``.
+    """The last part of every classifier in the zoo: ``f ~ GP(0, kernel)``, and labels given ``f``.
 
     Two classes have one function and the probit Bernoulli likelihood. More classes have one function per class, with
     the same kernel, and the robust-max likelihood.
@@ -123,9 +123,9 @@ def classify(
         X: inputs ``[N, ...]``.
         y: labels ``0 .. num_classes - 1``, ``[N]``.
         num_classes: number of classes ``K``.
-        likelihood: distribution of ``y`` given ``f``; ``None`` for the likelihood named above.
+        likelihood: distribution of ``y`` given ``f``; ``None`` for the likelihoods above.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     binary = num_classes == 2
     outputs = None if binary else num_classes

@@ -1,4 +1,4 @@
-"""Training of deep kernels: first the network alone, then GPs on its features, then both (SV-DKL, section 5)."""
+"""Training of deep kernels: first only the network, then GPs on its features, then both (SV-DKL, section 5)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 
 from gpzoo import _checks as checks
-from gpzoo import linalg
 from gpzoo._types import ArrayLike
 from gpzoo.errors import keeping_finished
 from gpzoo.inducing.grid import InducingGrid
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
 from gpzoo.inference.guides.options import Inducing
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.linalg.operators import KroneckerProduct
+from gpzoo.linalg.operators import KroneckerProduct, kronecker_matmul
 from gpzoo.models.deep_kernel import deep_kernel_gp, feature_columns, feature_range, network_classifier
 from gpzoo.models.modules import Network
 
-#: Number of rows whose features determine initial values.
+#: Number of rows whose features give initial values.
 _START_ROWS = 5000
 
 #: Range of the squashed features, for ``InducingGrid(64, BOUNDS)``.
@@ -44,10 +43,10 @@ class DeepKernelFit(NamedTuple):
     """The three trained models of :func:`fit_deep_kernel`.
 
     Attributes:
-        network: the network, trained alone; without losses if it has given parameters.
-        features: GPs trained on the features of that network (the baseline DNN+GP).
-        joint: everything trained together: ``joint.predict(key, X)``. The program of ``joint`` and of ``features`` is
-            :func:`deep_kernel_gp` with its arguments.
+        network: the network, trained without GPs. It has no losses if its parameters were given.
+        features: GPs trained on the features of this network (the baseline DNN+GP).
+        joint: network and GPs trained together: ``joint.predict(key, X)``. The program of ``joint`` and of ``features``
+            is :func:`deep_kernel_gp` with its arguments.
     """
 
     network: Trained
@@ -75,9 +74,9 @@ def fit_deep_kernel(
 ) -> DeepKernelFit:
     """Train a network, then GPs on its features, then both together (section 5, "Model Training").
 
-    The optimiser is Adam. Each rate decays as a cosine to a hundredth of itself, and the network has weight decay.
-    Every GP starts as the first feature that it sees, so that the program begins where the network ended. (On a grid of
-    more than 256 points, GPs start at zero.)
+    The optimiser is Adam. Each learning rate decays along a cosine to a hundredth of its start, and the network has
+    weight decay. Every GP starts as the first feature that it sees, so that the second phase starts with the
+    predictions of the network. (On a grid of more than 256 points, GPs start at zero.)
 
     Example:
         >>> import jax, numpy as np
@@ -91,31 +90,32 @@ def fit_deep_kernel(
         ('network', 'features', 'joint')
 
     Args:
-        rng_key: random key, which fixes everything random.
+        rng_key: random key, which determines all random numbers.
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
         network: network of the inputs, with one feature per class, see :func:`~gpzoo.models.network_of`.
-        inducing: inducing variables or their initialiser, which sees the features of 5,000 rows; ``None`` for a grid of
-            64 points for every GP.
-        num_steps: numbers of steps for the network alone, for GPs on its features, and for both together.
+        inducing: inducing variables, or their initialiser, which sees the features of 5,000 rows; ``None`` for a grid
+            of 64 points for every GP.
+        num_steps: number of steps for the network alone, for GPs on its features, and for both together.
         learning_rates: learning rates of the network alone, of the GPs, and of the network when both are trained
             together.
-        weight_decay: the network's parameters shrink by this factor times the rate in every step (AdamW).
-        pretrained: parameters of a trained network, ``.network.params`` of another call; the first phase is then left
+        weight_decay: in every step, the parameters of the network shrink by this factor times the learning rate
+            (AdamW).
+        pretrained: parameters of a trained network, ``.network.params`` of another call. The first phase is then left
             out.
         batch_size: rows per minibatch; ``None`` for all rows.
         one_draw: whether a step takes one draw of ``u``, from which all rows of the minibatch are interpolated, as in
             the paper (section 4). Otherwise each row has its own draws from its marginal, which have less noise.
             Predictions use marginals in both cases.
-        checkpoint: folder for the checkpoints of all phases; a stopped call continues from there.
-        progress: show progress bars; a string is shown as the training's name.
+        checkpoint: folder for the checkpoints of all phases. A stopped call continues from them.
+        progress: whether to show progress bars; a string is also shown, as the name of the training.
         model_kwargs: further arguments of :func:`deep_kernel_gp`, such as ``subsets`` and ``num_outputs``.
 
     Raises:
-        ValueError: if inputs are empty or not finite, if ``weight_decay`` is negative, and as
+        ValueError: if inputs are empty or not finite, or if ``weight_decay`` is negative; see also
             :func:`~gpzoo.inference.fit` and the programs.
 
-    An error in a later phase carries the finished phases, ``"network"`` and ``"features"``, as ``.finished``.
+    An error in a later phase has the finished phases, ``"network"`` and ``"features"``, in ``.finished``.
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     for name, each in (("num_steps", num_steps), ("learning_rates", learning_rates)):
@@ -166,7 +166,7 @@ def fit_deep_kernel(
         start = guide.init_params(keys["features"], few, labels, given=given, model_kwargs={"num_data": num_data})
         start = _as_the_network(guide, start, X)
         by_row.setup(few, labels, model_kwargs={"num_data": num_data})
-        # The network is not in training mode, so that its running statistics stay fixed too.
+        # The network is not in training mode, so that its running statistics also stay fixed.
         features = finished["features"] = phase("features", start, optax.set_to_zero(), False)
         joint = phase("joint", features.params, _adam(together, lengths["joint"], weight_decay), True)
     return DeepKernelFit(alone, features, joint)
@@ -186,7 +186,7 @@ def fit_network(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = True,
 ) -> Trained:
-    """Train :func:`network_classifier`, the network alone; arguments as for :func:`fit_deep_kernel`.
+    """Train :func:`network_classifier`, which is the network alone. Arguments are as for :func:`fit_deep_kernel`.
 
     Example:
         >>> import jax, numpy as np
@@ -209,7 +209,7 @@ def fit_network(
         site = handlers.trace(handlers.seed(model, 0)).get_trace(X, y)["y"]
         return site["fn"].log_prob(site["value"])
 
-    # The likelihood checks all labels, which are concrete here; nothing is computed.
+    # The likelihood checks all labels, whose values are known here. Nothing is computed.
     jax.eval_shape(look)
     svi = SVI(model, _no_guide, _adam(learning_rate, num_steps, weight_decay), Trace_ELBO())
     options = {"batch_size": batch_size, "checkpoint": checkpoint, "progress": progress}
@@ -237,9 +237,9 @@ def _adam(rate: float, steps: int, weight_decay: float = 0.0) -> optax.GradientT
 
 
 def _as_the_network(guide: InducingGuide, params: dict[str, Any], X: Rows) -> dict[str, Any]:
-    """Parameters that make every GP the first feature that it sees, so that the program predicts like the network.
+    """Parameters with which every GP is the first feature that it sees, so that the program predicts like the network.
 
-    Training then improves on the network. From zero, it would first have to learn again to predict like the network.
+    Training then improves on the network. From zero, training would first have to find these predictions again.
     """
     return params | jax.jit(partial(_changed, guide))(params, X[:2])
 
@@ -254,27 +254,35 @@ def _changed(guide: InducingGuide, params: dict[str, Any], X: Array) -> dict[str
     inner = jnp.arctanh(jnp.clip(jnp.atleast_2d(Z[..., 0]), -0.98, 0.98))
     u = (params["feature_shift"][columns] + params["feature_scale"][columns] * inner.T).astype(inner.dtype)
     scale, changed = jnp.mean(jnp.square(u), axis=0), {}
-    if "f_variance" in params:  # another kernel starts as it is
+    if "f_variance" in params:  # another kernel keeps its start
         changed["f_variance"] = jnp.broadcast_to(scale, params["f_variance"].shape)
     q = Trained(guide.model, guide, params | changed).posterior(random.key(0), X)["f"]
     L = q.conditional.L
-    L = L.factors[0] if isinstance(L, KroneckerProduct) else L
-    # The GP's smooth fit to noisy values: under this prior, the corner of the values at the bounds has a large norm.
-    K = linalg.matmul(L, L.mT) + (1e-2 * scale)[:, None, None] * jnp.eye(L.shape[-1], dtype=L.dtype)
-    v = linalg.matmul(L.mT, jnp.linalg.solve(K, u.T[..., None]))[..., 0].T
-    return changed | {"f_mean": v, "f_scale": 0.1 * params["f_scale"]}
+    # The GP's smooth fit to noisy values, L^T (L L^T + noise)^-1 u, from the factors of a product of axes: under this
+    # prior, the corner of the values at the bounds has a large norm.
+    factors = L.factors if isinstance(L, KroneckerProduct) else (L,)
+    left, deviations, right = zip(*map(jnp.linalg.svd, factors), strict=True)
+    s = deviations[0]
+    for each in deviations[1:]:
+        s = (s[..., :, None] * each[..., None, :]).reshape(*s.shape[:-1], -1)
+    turned = kronecker_matmul(tuple(U.mT for U in left), u.T[..., None])[..., 0]
+    shrunk = turned * s / (jnp.square(s) + 1e-2 * scale[:, None])
+    v = kronecker_matmul(tuple(V.mT for V in right), shrunk[..., None])[..., 0].T
+    first, *rest = params["f_scale"] if isinstance(params["f_scale"], tuple) else (params["f_scale"],)
+    return changed | {"f_mean": v, "f_scale": (0.1 * first, *rest) if rest else 0.1 * first}
 
 
 def _no_guide(*args: Any, **kwargs: Any) -> None:
-    """Samples nothing: the network alone has no latent variables."""
+    """A guide that samples nothing, because the network alone has no latent variables."""
 
 
 def features_of(network: Network, params: Mapping[str, Any], X: Rows, *, batch_size: int = 5000) -> np.ndarray:
-    """Features of inputs by a trained network, outside training mode.
+    """Features of inputs from a trained network, outside training mode.
 
     Args:
         network: see :func:`~gpzoo.models.network_of`.
-        params: the network's parameters and state, possibly among others, such as a trained model's ``params``.
+        params: parameters and state of the network. Other parameters may be among them, as in ``params`` of a trained
+            model.
         X: inputs ``[N, ...]``.
         batch_size: number of rows at a time.
 

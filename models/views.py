@@ -31,7 +31,7 @@ class Counts(TypedDict, total=False):
 def rotation(
     angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
 ) -> Callable[[Array], Affine]:
-    """Rotations by up to ``angle`` degrees in either direction; ``angle`` is trained (section 5.1).
+    """Rotations by up to ``angle`` degrees in both directions. The angle is trained (section 5.1).
 
     Example:
         >>> import numpy as np
@@ -43,7 +43,7 @@ def rotation(
         (8, ['angle'])
 
     Args:
-        angle: initial value of the angle, which stays fixed unless ``learn``.
+        angle: initial value of the angle. It stays fixed unless ``learn``.
         learn: whether the angle is trained.
         prefix: prefix of the parameter's name, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``, as for :class:`~gpzoo.Affine`.
@@ -57,15 +57,15 @@ def rotation(
     return view
 
 
-#: Initial distances, on either side, of the bounds of :func:`affine` from the identity: degrees, factors, shear and
-#: halves of the image.
+#: Initial distances of the two bounds of :func:`affine` from the identity: degrees, factors, shear, and halves of the
+#: image.
 AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
 
 
 def affine(
     widths: ArrayLike = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
 ) -> Callable[[Array], Affine]:
-    """Affine maps between two bounds, trained as their distances ``affine_below`` and ``affine_above`` to the identity.
+    """Affine maps between two bounds, with trained distances ``affine_below`` and ``affine_above`` to the identity.
 
     The bounds are recorded as the deterministic sites ``affine_low`` and ``affine_high`` (section 5).
 
@@ -136,7 +136,7 @@ def _affine_bounds(X: Array, widths: ArrayLike, learn: bool, prefix: str) -> tup
     below = above = jnp.asarray(widths, precision(X))
     if not learn:
         return identity - below, identity + above
-    # Positive parameters are trained on the log scale, where an optimiser's steps suit degrees and shifts alike.
+    # Positive parameters are trained on the log scale, where one step size suits degrees and shifts.
     below = numpyro.param(f"{prefix}affine_below", below, constraint=constraints.positive)
     above = numpyro.param(f"{prefix}affine_above", above, constraint=constraints.positive)
     low = numpyro.deterministic(f"{prefix}affine_low", identity - below)

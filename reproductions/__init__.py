@@ -1,4 +1,4 @@
-"""Reproductions of the papers' experiments and the ``gpzoo`` command line.
+"""Reproductions of the experiments of the papers, and the ``gpzoo`` command line.
 
-One module per paper holds its experiments; :mod:`gpzoo.reproductions.experiment` says what an experiment is.
+One module per paper has its experiments. :mod:`gpzoo.reproductions.experiment` defines experiments.
 """

@@ -1,4 +1,4 @@
-"""Changes of settings from the command line, ``--set NAME=VALUE``: read, checked against an experiment's, applied."""
+"""Changes of settings from the command line, ``--set NAME=VALUE``: how they are read, checked and applied."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpzoo.reproductions.experiment import Experiment, Run
 
-#: Options of an experiment that are facts, and not settings.
+#: Options of an experiment that are facts, not settings.
 FACTS = ("notes", "selection", "stands_in", "of", "all_splits")
 
-#: Values for settings whose default has no type, or is 0 although nobody would choose that.
+#: Example values for settings whose default has no type, or is 0, which nobody would choose.
 _EXAMPLES = {"num_inducing": 1, "natural": 0.1, "weighted": 1, "decay": 0.999, "rate": 0.01, "batch_size": 1}
 
 
 def parsed(text: str) -> tuple[str, Any]:
-    """The name and the value of ``NAME=VALUE``; the value is written as in TOML, or is a word.
+    """The name and the value of ``NAME=VALUE``. The value is written as in TOML, or is a word.
 
     Raises:
         ValueError: if there is no name or no value.
@@ -36,7 +36,7 @@ def parsed(text: str) -> tuple[str, Any]:
 
 
 def written(value: Any) -> str:
-    """A value as :func:`parsed` reads it."""
+    """A value as text that :func:`parsed` can read."""
     if isinstance(value, Mapping):
         inner = ", ".join(f"{name} = {written(each)}" for name, each in value.items())
         return f"{{{inner}}}"
@@ -44,7 +44,7 @@ def written(value: Any) -> str:
 
 
 def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's options with other values, wherever the names occur; a name that does not occur is added."""
+    """The options of an experiment with other values wherever their names occur. Names that do not occur are added."""
     return {name: changes[name] for name in changes.keys() - dict(_named(options)).keys()} | _inside(options, changes)
 
 
@@ -61,7 +61,7 @@ def _inside(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def _named(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every setting by its name; settings of inner tables come after the others."""
+    """Every setting by its name. Settings of inner tables come after the others."""
     settings = {name: value for name, value in options.items() if name not in FACTS}
     yield from settings.items()
     for value in settings.values():
@@ -70,10 +70,10 @@ def _named(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def settings_of(experiment: Experiment, run: Run) -> dict[str, Any]:
-    """The settings of a run by name, each with an example value: from this run, another one, or the default.
+    """The settings of a run by name, each with an example value: from this run, from another run, or the default.
 
-    Defaults are those of the dataclass ``SETTINGS`` of the paper's module. Without it, they are those of
-    :class:`~gpzoo.reproductions.training.Setting`, for experiments that name what it needs.
+    Defaults come from the dataclass ``SETTINGS`` of the paper's module. If the module has no such dataclass, they come
+    from :class:`~gpzoo.reproductions.training.Setting`, for experiments that name all settings without a default.
     """
     from gpzoo.reproductions.judge import module_of
     from gpzoo.reproductions.training import Setting
@@ -98,10 +98,10 @@ def _default(field: Field) -> Any:
 
 
 def check_changes(experiment: Experiment, run: Run) -> None:
-    """Refuse changes of settings that an experiment does not have, and values that they cannot have.
+    """Refuse changes of settings that an experiment does not have, and values that a setting cannot have.
 
     Raises:
-        ValueError: naming the setting, and the existing settings or a value that it has.
+        ValueError: naming the setting, and the existing settings or a possible value.
     """
     if not run.changes:
         return
@@ -132,7 +132,7 @@ def _fits(name: str, value: Any, example: Any) -> bool:
 
 
 def _like(value: Any, example: Any) -> bool:
-    """Whether a value is of an example's type, and, if the example is a positive number, positive."""
+    """Whether a value has the type of an example. If the example is a positive number, the value must be positive."""
     if isinstance(example, bool) or isinstance(value, bool):
         return isinstance(example, bool) and isinstance(value, bool)
     if isinstance(example, int | float):

@@ -1,4 +1,4 @@
-"""Claims of the papers: printed numbers and statements, each with the metric or function that answers it."""
+"""Claims of the papers: printed numbers and statements, each with the metric or the function that answers it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Answer(NamedTuple):
-    """The metric of an experiment's variant that answers a claim."""
+    """The metric, of a variant of an experiment, that answers a claim."""
 
     experiment: str
     variant: str
@@ -26,19 +26,19 @@ class Claim:
     Attributes:
         where: the table, figure or section.
         what: the claim in words.
-        printed: the number, ``None`` for a statement.
-        answer: the metric of ours that answers a number; ``None`` if nothing does.
-        judge: the name of the function of :mod:`gpzoo.reproductions.judge`, or of the paper's module, that says whether
-            a statement holds.
-        arguments: its keyword arguments.
-        needs: the runs that it uses: ``experiment`` and ``variants``, or ``experiments`` with the variant ``all``. With
-            ``some``, the recorded ones are enough.
-        by: our reading of a statement's words, such as what "far" means.
-        baseline: whether it is about a method that the paper compares with, and not its own method.
-        reading: whether the number is read off a figure or an axis; it is then never scored.
-        why: the reason why nothing answers it.
-        margin: the largest difference from the number that counts as none, in its unit; ``None`` for the margin of the
-            metric.
+        printed: the number; ``None`` for a statement.
+        answer: our metric that answers a number; ``None`` if no metric does.
+        judge: the name of a function that says whether a statement holds. The function is in
+            :mod:`gpzoo.reproductions.judge`, or in the module of the paper.
+        arguments: keyword arguments of this function.
+        needs: the runs that the function uses: ``experiment`` and ``variants``, or ``experiments`` with the variant
+            ``all``. With ``some``, the recorded runs among these are enough.
+        by: our interpretation of the words of a statement, such as the meaning of "far".
+        baseline: whether the claim is about a method that the paper compares with its own method.
+        reading: whether the number is read off a figure or an axis. It is then never scored.
+        why: the reason why nothing answers the claim.
+        margin: the largest difference that counts as no difference, in the unit of the number; ``None`` for the margin
+            of the metric.
     """
 
     where: str
@@ -56,7 +56,7 @@ class Claim:
 
     @property
     def runs(self) -> list[tuple[str, str]]:
-        """Experiment and variant of every run that answers it."""
+        """Experiment and variant of every run that answers the claim."""
         if self.answer is not None:
             return [self.answer[:2]]
         if "experiments" in self.needs:
@@ -66,15 +66,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a paper's table.
+    """A column of a table in a paper.
 
     Attributes:
-        title: its heading.
-        key: its key in :attr:`Table.answer`; ``None`` for numbers of others, or numbers that nothing answers.
-        percent: whether its numbers are per cent.
+        title: heading of the column.
+        key: key of the column in :attr:`Table.answer`; ``None`` for numbers from other papers, or numbers that nothing
+            answers.
+        percent: whether the numbers are per cent.
         why: the reason why nothing answers a number of the paper itself.
-        metric: the metric of its numbers, in words, if its heading is a metric.
-        baseline: whether its numbers are of a method that the paper compares with.
+        metric: the metric of the numbers, in words, if the heading is a metric.
+        baseline: whether the numbers belong to a method that the paper compares with its own method.
     """
 
     title: str
@@ -87,7 +88,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a paper's table: its heading, its key, and its numbers as they are printed, ``-`` for none."""
+    """A row of a table in a paper: its heading, its key, and its numbers as they are printed, ``-`` for none."""
 
     title: str
     key: str
@@ -97,16 +98,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a paper, or numbers of its text in the form of one.
+    """A table of a paper, or numbers from the text of the paper in the form of a table.
 
     Attributes:
-        where: its number, or the section.
-        columns: its columns.
-        rows: its rows.
-        title: what it is about.
-        answer: experiment, variant and metric of a number, in which ``{row}`` and ``{column}`` stand for their keys.
-        metric: the metric of all numbers, in words, unless columns have their own.
-        note: what a reader must know about its numbers, such as a misprint.
+        where: number of the table, or the section.
+        columns: columns of the table.
+        rows: rows of the table.
+        title: subject of the table.
+        answer: experiment, variant and metric of a number. ``{row}`` and ``{column}`` stand for the keys of its row and
+            its column.
+        metric: the metric of all numbers, in words, unless columns have their own metrics.
+        note: a fact about the numbers that readers must know, such as a misprint.
         margin: see :attr:`Claim.margin`.
     """
 
@@ -129,7 +131,7 @@ class Table:
             yield column, printed, answer
 
     def claims(self) -> Iterator[Claim]:
-        """The claims in it, without numbers from other papers."""
+        """The claims in the table, without numbers from other papers."""
         for row in self.rows:
             for column, printed, answer in self.cells(row):
                 if printed is not None and (answer is not None or column.why):
@@ -145,19 +147,20 @@ class Paper:
     """A paper, its claims, and the facts of its experiments.
 
     Attributes:
-        key: its name on the command line.
-        title: its title.
+        key: name of the paper on the command line.
+        title: title of the paper.
         source: authors and year.
-        about: its subject, in a sentence or two.
-        tables: its tables.
-        others: its claims that are not in a table.
-        experiments: the facts of its experiments by name: description, presets, settings, why it was ``not_run``.
+        about: subject of the paper, in a sentence or two.
+        tables: tables of the paper.
+        others: claims of the paper that are not in a table.
+        experiments: facts about each experiment by name: description, presets, settings, reason for ``not_run``.
         telling: the most telling figure: ``figures``, of which the first drawn one is shown, and its ``words``.
-        by_hand: how its settings were chosen by hand, and in which ``presets``, see
+        by_hand: how settings were chosen by hand, and in which ``presets``, see
             :func:`~gpzoo.reproductions.experiment.by_hand`.
         drawn_by_runs: words for pictures that runs draw of their trained models, by name.
         differs: differences between this reproduction and the paper, and misprints of the paper, in a sentence or two
             each.
+        titles: names of variants in words, for legends of figures. Other variants keep their names.
         module: the file with the experiments of a user's own paper; ``None`` for a paper of ``gpzoo``.
     """
 
@@ -172,15 +175,16 @@ class Paper:
     by_hand: Mapping[str, Any] = field(default_factory=dict)
     drawn_by_runs: Mapping[str, str] = field(default_factory=dict)
     differs: Sequence[str] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
     module: Path | None = None
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """All of its claims, those of its tables first."""
+        """All claims of the paper. Claims from tables come first."""
         return (*(claim for table in self.tables for claim in table.claims()), *self.others)
 
     def numbers(self, experiment: str, variants: Iterable[str]) -> dict[str, dict[str, float | None]]:
-        """The printed numbers of an experiment's variants, by metric, without numbers read off or from other machines.
+        """The printed numbers of variants, by metric, without numbers that are read off or from other machines.
 
         Raises:
             ValueError: if another variant answers a claim.
@@ -199,17 +203,17 @@ class Paper:
         return found
 
     def sha256(self) -> str:
-        """The hash of the two files of a user's own paper."""
+        """One hash of both files of a user's own paper."""
         assert self.module is not None
         return hashlib.sha256(self.module.read_bytes() + self.module.with_suffix(".toml").read_bytes()).hexdigest()
 
 
 def load(paper: str | Path) -> Paper:
-    """The claims of a paper, and the facts of its experiments.
+    """The claims of a paper, and the facts about its experiments.
 
     Args:
-        paper: the name of a paper of ``gpzoo``; or the path of a user's own TOML file, ``NAME.toml``, with the
-            experiments in ``NAME.py`` beside it.
+        paper: the name of a paper of ``gpzoo``, or the path of a user's own TOML file, ``NAME.toml``. The experiments
+            of the user's file are in ``NAME.py`` beside it.
     """
     path = paper if isinstance(paper, Path) else Path(__file__).parent / "papers" / f"{paper}.toml"
     found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -220,7 +224,7 @@ def load(paper: str | Path) -> Paper:
 
 
 def _table(columns: Iterable[dict[str, Any]], rows: Iterable[Any], **facts: Any) -> Table:
-    """A table of a TOML file; a row is an array of heading, key and numbers, or has these names."""
+    """A table of a TOML file. A row is an array of heading, key and numbers, or it has these names."""
     rows = [Row(**row) if isinstance(row, dict) else Row(*row) for row in rows]
     return Table(columns=[Column(**column) for column in columns], rows=rows, **facts)
 
@@ -236,25 +240,25 @@ METRICS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("met
 
 
 def kind(metric: str) -> str | None:
-    """The kind of a metric, if one direction is better: ``"accuracy"`` for a model's ``"dnn_accuracy"``."""
+    """The kind of a metric, if one direction is better: ``"accuracy"`` for the metric ``"dnn_accuracy"`` of a model."""
     ends = [name for name, facts in METRICS.items() if "better" in facts and f"_{metric}".endswith(f"_{name}")]
     return ends[0] if ends else None
 
 
 def toward(metric: str) -> int:
-    """1 if higher values of a metric are better, -1 if lower ones are, 0 if neither."""
+    """1 if higher values of a metric are better, -1 if lower values are better, 0 if neither is better."""
     return {"higher": 1, "lower": -1}.get(METRICS.get(kind(metric) or "", {}).get("better", ""), 0)
 
 
 class Printed(float):
-    """A number of a paper, which knows its last digit: ``Printed("1.22 %")`` is 0.0122, rounded by at most 0.00005.
+    """A number of a paper with the place of its last digit: ``Printed("1.22 %")`` is 0.0122, rounded by up to 0.00005.
 
     Attributes:
-        text: the number as it is printed, with its standard deviation if there is one: ``"0.781±0.001"``.
+        text: the printed number, with its standard deviation if there is one: ``"0.781±0.001"``.
         scale: 100 for a percentage, else 1.
         decimals: number of printed digits after the point.
         rounding: the largest rounding error of the number, half a unit of its last digit.
-        deviation: the standard deviation that is printed with it; ``None`` for none.
+        deviation: the standard deviation that is printed with the number, or ``None``.
     """
 
     text: str
@@ -264,7 +268,7 @@ class Printed(float):
     deviation: float | None
 
     def __new__(cls, text: str) -> Printed:
-        """The number of a text; in per cent if the text ends so."""
+        """The number in a text. It is a percentage if the text ends in the sign for it."""
         digits, _, deviation = text.removesuffix("%").strip().partition("±")
         scale = 100 if text.endswith("%") else 1
         decimals = len(digits.partition(".")[2])
@@ -276,12 +280,12 @@ class Printed(float):
 
 
 def as_printed(value: float) -> Printed:
-    """A number with its last digit: a plain number has the digits that Python shows."""
+    """A number with the place of its last digit. A plain number has the digits that Python shows."""
     return value if isinstance(value, Printed) else Printed(f"{float(value):.15g}")
 
 
 def beside(ours: float, error: float | None, printed: Printed) -> str:
-    """Our number in the paper's unit, with its standard error: one digit more than printed, or two of the error."""
+    """Our number in the paper's unit, with its standard error, to one digit more than printed or two of the error."""
     value, unit = ours * printed.scale, " %" if printed.scale == 100 else ""
     decimals = printed.decimals + 1
     if error:
@@ -292,7 +296,7 @@ def beside(ours: float, error: float | None, printed: Printed) -> str:
 
 
 def amount(difference: float, printed: Printed) -> str:
-    """A difference from a printed number, in its unit, with its sign and one digit more."""
+    """A difference from a printed number, in the unit of that number, with a sign and one digit more."""
     decimals = min(printed.decimals + 1, 2 if printed.scale == 100 else 4)
     return f"{difference * printed.scale:+.{decimals}f}"
 

@@ -39,7 +39,7 @@ with needs("reproductions", "The command line"):
     import click
     import rich  # noqa: F401
 
-#: Failures with a message that needs no traceback.
+#: Errors whose message is enough without a traceback.
 KNOWN_FAILURES = (ReproductionError, DatasetError, GPZooError, MissingExtraError, OSError)
 
 #: Exit statuses of commands that signals stopped.
@@ -47,7 +47,7 @@ _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class Failed(click.ClickException):
-    """A run that ended early for a reason that fits into one line."""
+    """A run that ended early, for a reason that fits into one line."""
 
 
 class Stopped(click.ClickException):
@@ -55,28 +55,28 @@ class Stopped(click.ClickException):
 
     def __init__(self, number: int, training: BaseException) -> None:
         how = "interrupted" if number == signal.SIGINT else "terminated"
-        # A training says whether its checkpoint is written.
+        # The error of a training says whether its checkpoint is written.
         super().__init__(f"{how}: resume by running the same command. {training}")
-        vars(self)["exit_code"] = 128 + number  # click's own is an attribute of the class
+        vars(self)["exit_code"] = 128 + number  # click's own exit code is an attribute of the class
 
 
 class Command(click.Command):
-    """A command whose every error is one line on stderr and an exit status, without the usage text."""
+    """A command that reports every error as one line on stderr and an exit status, without the usage text."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command as the whole work of this process; see :meth:`main`."""
+        """Run the command as the only work of this process; see :meth:`main`."""
         try:
             self.main(*args, **kwargs)
         except SystemExit as end:
             if end.code in _STOPPED:
-                # XLA may still compile in a thread, which crashes when the interpreter ends it.
+                # XLA may still compile in a thread. It crashes when the interpreter ends this thread.
                 os._exit(end.code)
-            # An interrupt could stop nothing any more.
+            # There is nothing left that an interrupt could stop.
             atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command, then raise SystemExit with its status; see :meth:`click.Command.main`."""
+        """Run the command, then raise SystemExit with its exit status; see :meth:`click.Command.main`."""
         try:
             status = super().main(*args, **kwargs, standalone_mode=False)
         except click.ClickException as error:
@@ -93,7 +93,7 @@ class Command(click.Command):
         sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run its function; with ``--debug``, a failure has a traceback; without it, a known cause is one line."""
+        """Run the command's function. With ``--debug``, failures show a traceback; otherwise, known ones one line."""
         if "debug" not in ctx.params:
             return super().invoke(ctx)
         debug = ctx.params.pop("debug")
@@ -107,11 +107,11 @@ class Command(click.Command):
                 raise
             raise Stopped(signal.SIGTERM, error) from None
         except Exception as error:
-            # JAX's error for a missing platform, such as one in JAX_PLATFORMS.
+            # JAX raises this error for a missing platform, such as one in JAX_PLATFORMS.
             backend = isinstance(error, RuntimeError) and "initialize backend" in str(error)
             if isinstance(error, BrokenPipeError) or (isinstance(error, OSError) and _is_of_output(error)):
                 raise
-            # Settings are checked one by one; in combination, or with the data, they can still be refused.
+            # Settings are checked one by one. They can still be refused in combination, or with the data.
             of_settings = isinstance(error, ValueError) and bool(ctx.params.get("changes"))
             if debug or not (backend or of_settings or isinstance(error, KNOWN_FAILURES)):
                 raise
@@ -121,9 +121,9 @@ class Command(click.Command):
 
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit, as SIGINT raises KeyboardInterrupt, and lose neither of them.
+    """Make SIGTERM raise SystemExit, as SIGINT raises KeyboardInterrupt, and do not lose either of them.
 
-    Python ignores exceptions in callbacks of weak references and of its garbage collector, and JAX has many of these.
+    Python ignores exceptions in callbacks of weak references and of its garbage collector. JAX has many such callbacks.
     """
 
     def terminated(number: int, frame: Any) -> None:
@@ -136,7 +136,7 @@ def _signals_raised() -> Iterator[None]:
         if number is None:
             hook(lost)
         else:
-            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # when the callback is over
+            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # again after the callback
 
     handler, hook = signal.signal(signal.SIGTERM, terminated), sys.unraisablehook
     sys.unraisablehook = again
@@ -154,15 +154,15 @@ def _is_of_output(error: OSError) -> bool:
 
 
 def _output_failure(error: OSError) -> int:
-    """The exit status if standard output cannot be written; the rest of the output is dropped.
+    """The exit status if standard output cannot be written. The rest of the output is dropped.
 
     Raises:
         OSError: if the error is about something else.
     """
     try:
-        print(flush=True)  # with an empty buffer, only another character shows whether the output has failed
+        print(flush=True)  # if the buffer is empty, only one more character shows whether the output has failed
     except OSError as failure:
-        # A closed pipe is not an error, because its reader, such as ``head``, has read enough; a full disk is one.
+        # A closed pipe is not an error: its reader, such as ``head``, has read enough. A full disk is an error.
         if not isinstance(failure, BrokenPipeError):
             click.echo(f"gpzoo: cannot write to standard output: {failure.strerror or failure}.", err=True)
         # Otherwise the interpreter would fail again when it ends.
@@ -172,7 +172,7 @@ def _output_failure(error: OSError) -> int:
 
 
 class Folder(click.Path):
-    """A folder with a name: an empty name, for example from an unset variable, would mean the current folder."""
+    """A folder with a name. An empty name, as from an unset variable, is refused: it would mean the current folder."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(path_type=Path, **kwargs)
@@ -185,7 +185,7 @@ class Folder(click.Path):
 
 
 class Seeds(click.ParamType):
-    """Whole numbers and ranges of them, ``0,1,5`` or ``0-9``, as a tuple without repetitions."""
+    """Whole numbers and ranges of whole numbers, ``0,1,5`` or ``0-9``, as a tuple without repetitions."""
 
     name = "seeds"
 
@@ -203,7 +203,7 @@ class Seeds(click.ParamType):
 
 
 class Change(click.ParamType):
-    """A setting with another value, ``num_inducing=50``, as its name and its value."""
+    """A change of a setting, ``num_inducing=50``, as its name and its new value."""
 
     name = "name=value"
 
@@ -216,7 +216,7 @@ class Change(click.ParamType):
 
 
 class Group(Command, click.Group):
-    """A group of commands, with the errors of :class:`Command`."""
+    """A group of commands. Errors are reported as in :class:`Command`."""
 
     command_class = Command
 
@@ -229,7 +229,7 @@ def _choose(what: str, given: str, choices: Iterable[str]) -> None:
 
 
 def find(experiments: Sequence[Experiment], paper: str, name: str) -> Experiment:
-    """The experiment of that paper with that name.
+    """The experiment of this name in this paper.
 
     Raises:
         click.UsageError: naming the choices.
@@ -259,10 +259,10 @@ def _run(
     changes: Mapping[str, Any],
     runs: Path = Path("runs"),
 ) -> Run:
-    """A run in its own folder below ``runs``.
+    """A run with its own folder below ``runs``.
 
     Raises:
-        click.UsageError: if the experiment does not have these settings, or they cannot have these values.
+        click.UsageError: if the experiment does not have these settings, or if they cannot have these values.
     """
     name = f"{experiment.paper}-{experiment.name}-{variant}-{preset}-seed{seed}{_named(changes)}"
     key = (experiment.paper, experiment.name, variant, preset, seed)
@@ -275,7 +275,7 @@ def _run(
 
 
 def _named(changes: Mapping[str, Any]) -> str:
-    """The part of a folder's or file's name that names the changes."""
+    """The part of a folder or file name that names the changes."""
     return "".join("-" + re.sub(r"[^\w.+=-]+", "_", f"{name}={written(value)}") for name, value in changes.items())
 
 
@@ -291,15 +291,15 @@ def reproduce(
     output: Path | None,
     changes: Iterable[tuple[str, Any]] = (),
 ) -> None:
-    """Run one experiment and print our numbers beside the paper's.
+    """Run one experiment and print our numbers beside the numbers of the paper.
 
     Args:
         experiment: the experiment.
-        variant: one of its variants, or ``None`` for the default.
+        variant: one of its variants; ``None`` for the default.
         preset: one of its presets.
         seed: seed of all random keys of the run.
-        output: folder for the results; ``None`` for a folder under ``runs/`` named after the run.
-        changes: settings with other values than the experiment gives them.
+        output: folder for the results; ``None`` for a folder under ``runs/`` that is named after the run.
+        changes: settings with values that differ from the values in the experiment.
     """
     from rich.console import Console
 
@@ -337,25 +337,25 @@ CHANGES = click.option(
 
 
 def run_options(command: Any) -> Any:
-    """The options of a run, shared by ``gpzoo reproduce`` and the papers' own scripts."""
+    """Add the options of a run, which ``gpzoo reproduce`` and the scripts of papers share."""
     output = click.option("--output", type=Folder(file_okay=False), help="Folder for the results.")
     variant = click.option("--variant", help="The variant; each experiment has a default.")
     return variant(PRESET(SEED(CHANGES(output(DEBUG(command))))))
 
 
 def script_main(experiments: Sequence[Experiment], args: Sequence[str] | None = None) -> None:
-    """Run a paper's module as a script: ``python reproductions/PAPER.py EXPERIMENT [options]``.
+    """Run the module of a paper as a script: ``python reproductions/PAPER.py EXPERIMENT [options]``.
 
     Args:
         experiments: the experiments of one paper.
-        args: the command line, ``sys.argv[1:]`` unless given.
+        args: the command line; ``None`` for ``sys.argv[1:]``.
     """
 
     @click.command(cls=Command, context_settings={"show_default": True})
     @click.argument("experiment")
     @run_options
     def script(experiment: str, **options: Any) -> None:
-        """Run an experiment of the paper and print our numbers beside the paper's."""
+        """Run an experiment of the paper and print our numbers beside the numbers of the paper."""
         reproduce(find(experiments, experiments[0].paper, experiment), **options)
 
     script(args)
@@ -376,9 +376,9 @@ def main(context: click.Context) -> None:
 @run_options
 @OWN
 def reproduce_command(paper: str, experiment: str, own: Sequence[Path], **options: Any) -> None:
-    """Run EXPERIMENT of PAPER and print our numbers beside the paper's.
+    """Run EXPERIMENT of PAPER and print our numbers beside the numbers of the paper.
 
-    An interrupted run resumes from its last checkpoint when the same command is given again.
+    If a run was interrupted, the same command resumes it from its last checkpoint.
     """
     reproduce(find(all_experiments(own), paper, experiment), **options)
 
@@ -405,7 +405,8 @@ def compare_command(
 ) -> None:
     """Run the variants of EXPERIMENT of PAPER and compare their bounds and test metrics: here, and in a report.
 
-    The highest bound comes first, because it needs no test data. What has been run into OUTPUT before is not run again.
+    The variant with the highest bound comes first, because a bound needs no test data. Runs with a result in OUTPUT are
+    not run again.
     """
     from rich.console import Console
 
@@ -449,8 +450,8 @@ def sweep_command(
 ) -> None:
     """Run EXPERIMENTs of PAPER, all variants and seeds, each in its own process and folder.
 
-    It ends with the mean over the seeds of every metric, and its standard error. After a stop, the same command goes
-    on: runs with a result are not run again, and runs with a checkpoint resume.
+    It ends with the mean of every metric over the seeds, and its standard error. After a stop, the same command
+    continues: runs with a result are not run again, and runs with a checkpoint resume.
     """
     from rich.console import Console
 
@@ -495,7 +496,7 @@ def inspect_command(
 ) -> None:
     """Write a report on WHAT, the folder of a run or the file of a saved model, as one HTML file.
 
-    For a run, it evaluates the model that the run left on the first rows of its test set; nothing is trained.
+    For a run, the report evaluates the trained model of the run on the first rows of its test set. Nothing is trained.
     """
     from gpzoo._platform import compiled_for_one_run
     from gpzoo.reproductions.inspecting import report_of_model, report_of_run
@@ -516,7 +517,7 @@ def inspect_command(
 @OWN
 @DEBUG
 def list_command(paper: str | None, everything: bool, own: Sequence[Path]) -> None:
-    """List the papers' experiments, one line each; of one PAPER, or with --all, every variant as well."""
+    """List the experiments of all papers or of one PAPER, one line each. With --all, list every variant as well."""
     experiments = all_experiments(own)
     shown = experiments if paper is None else _of_paper(experiments, paper)
     column = 2 + max(len(experiment.name) for experiment in experiments)
@@ -535,14 +536,14 @@ def list_command(paper: str | None, everything: bool, own: Sequence[Path]) -> No
 
 
 def _wrapped(text: str, first: str = "") -> list[str]:
-    """Lines that fit the terminal: the first begins with ``first``, the others are indented by its length."""
-    # 80 columns without a terminal, unless COLUMNS says otherwise.
+    """Lines that fit the terminal. The first line begins with ``first``, and the others are indented by its length."""
+    # Without a terminal, there are 80 columns, unless COLUMNS gives another number.
     width = max(shutil.get_terminal_size().columns, len(first) + 20)
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * len(first))
 
 
 def _described(experiment: Experiment) -> Iterator[str]:
-    """An experiment with its variants and the paper's numbers, in lines that fit the terminal."""
+    """An experiment with its variants and the numbers of the paper, in lines that fit the terminal."""
     yield f"  {experiment.name}"
     yield from _wrapped(f"{experiment.description} Presets: {', '.join(experiment.presets)}.", " " * 4)
     column = max(map(len, experiment.variants))
@@ -557,7 +558,7 @@ def _described(experiment: Experiment) -> Iterator[str]:
 @OWN
 @DEBUG
 def data_command(name: str | None, own: Sequence[Path]) -> None:
-    """List the data sets and whether they are here, or fetch the one called NAME."""
+    """List the data sets and say whether they are on this machine, or fetch the data set called NAME."""
     from gpzoo.reproductions import datasets
 
     for path in own:
@@ -582,11 +583,11 @@ def data_command(name: str | None, own: Sequence[Path]) -> None:
 @OWN
 @DEBUG
 def results_command(folder: Path | None, output: Path, checks: bool, own: Sequence[Path]) -> None:
-    """Write the pages of results, and their figures, from the recorded result files; or check them.
+    """Write the pages of results, and their figures, from the recorded result files; or check the pages.
 
     A check compares every number and verdict of the pages with the files, every file with its schema, and every claim
-    with the experiment that answers it. With --paper, the pages are those of that paper, and FOLDER (runs unless given)
-    holds the folders of its runs.
+    with the experiment that answers it. With --paper, the pages are about that paper only, and FOLDER (runs unless
+    given) contains the folders of its runs.
     """
     from gpzoo.reproductions.figures import draw_figures
     from gpzoo.reproductions.pages import check, pages

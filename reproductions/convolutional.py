@@ -2,8 +2,9 @@
 
 ``gpzoo reproduce convolutional rectangles --variant weighted`` or ``python reproductions/convolutional.py rectangles``.
 
-Settings of ``paper`` are from the section that each experiment names, else from the authors' code
-(github.com/markvdw/convgp), else the program's defaults. Numbers of steps are in neither the paper nor the code.
+Settings of ``paper`` come from the section that each experiment names. If they are not there, they come from the
+authors' code (github.com/markvdw/convgp), and otherwise they are the defaults of the program. Numbers of steps are
+neither in the paper nor in the code.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from gpzoo.reproductions.training import Setting, train
 
 PAPER = load("convolutional")
 
-#: Variances of the parts of a sum of kernels, whose learned values section 4.3 prints.
+#: Variances of the parts of a sum of kernels. Section 4.3 prints their learned values.
 _VARIANCES = {"convolution_variance": "variance", "rbf_variance": "rbf_variance"}
 
-#: The program of a variant on patches; whether its inducing variables are one block of patches, or blocks of patches
-#: and images; and the covariance of ``q(u)``.
+#: For each variant on patches: the program; whether its inducing variables are one block of patches, or blocks of
+#: patches and images; and the covariance of ``q(u)``.
 _PROGRAMS: dict[str, tuple[Callable, Callable, str]] = {
     "invariant": (partial(models.convolutional_gp, weighted=False), lambda patches, points: patches, "full"),
     "weighted": (partial(models.convolutional_gp, weighted=True), lambda patches, points: patches, "full"),
@@ -53,7 +54,7 @@ _PROGRAMS: dict[str, tuple[Callable, Callable, str]] = {
     "multi-channel": (models.multi_channel_gp, lambda patches, points: blocks(patches), "block_diagonal"),
 }
 
-#: Makes an initialiser from the number of inducing variables.
+#: A function that makes an initialiser from the number of inducing variables.
 Start = Callable[[int], Any]
 
 
@@ -66,17 +67,17 @@ def _train(
     points: Start = kmeans,
     **outcome: Any,
 ) -> Outcome:
-    """Train and evaluate one variant: the tasks of the paper differ only in their data and settings.
+    """Train and evaluate one variant. The tasks of the paper differ only in their data and settings.
 
     Args:
         run: the run.
         whole: the data.
         setting: the settings of the training.
         patch_shape: patch shape of the convolutional variants.
-        patches: initialiser of inducing patches.
-        points: initialiser of inducing images.
-        **outcome: further fields of the outcome, such as ``stands_in``; ``init_params`` of the training; the
-            ``variant`` of the program, if it is not that of the run.
+        patches: makes the initialiser of inducing patches.
+        points: makes the initialiser of inducing images.
+        **outcome: further fields of the outcome, such as ``stands_in``; also ``init_params`` of the training, and the
+            ``variant`` of the program if it is not the variant of the run.
     """
     data, variant, M = whole, outcome.pop("variant", run.variant), setting.num_inducing
     layers = [_layer(**options) for options in run.options.get("layers", ())]
@@ -100,19 +101,19 @@ def _train(
     found = train(run, data, model, guide, setting, score=_metrics, settings=settings, **outcome)
     params = found.trained.params
     learned = {name: float(params[own]) for name, own in _VARIANCES.items() if "rbf_variance" in params}
-    # Figure 1: the inducing patches, sorted by the mean of their inducing output, the least first.
+    # Figure 1: the inducing patches, sorted by the mean of their inducing output from the smallest to the largest.
     patches_of = partial(plots.inducing_images, found.trained, data.X_train[:1], data.y_train[:1], count=64)
     figures = {"inducing_patches": patches_of} if shape and classes == 2 else {}
     return replace(found, metrics={**found.metrics, **learned}, data=whole, figures=figures)
 
 
 def _layer(variance: float, lengthscale: float, **options: Any) -> Callable:
-    """An inner layer that starts at these hyperparameters."""
+    """An inner layer whose hyperparameters start at these values."""
     kernel = partial(rbf, ard=False, variance=variance, lengthscale=lengthscale)
     return partial(models.convolutional_layer, kernel=kernel, **options)
 
 
-def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, float]:
+def _metrics(test: SitePrediction, y: np.ndarray) -> dict[str, Any]:
     wrong = int(np.sum(metrics.labels(test) != y))
     # nlpp is summed in float32, as in the recorded results.
     return {**metrics.of_classes(test, y), "wrong_images": wrong, "nlpp": metrics.nlpp(test, np.float32)}
@@ -195,7 +196,7 @@ def mnist_study(run: Run) -> Outcome:
     with jax.enable_x64(precise):
         start = {name: np.asarray(x, dtype) for name, x in first.trained.params.items()}
         then = own(run, data, last, init_params=start)
-    # The kept model is in float32, as every other model.
+    # The model that is kept is in float32, like every other model.
     kept = {name: np.asarray(x, np.float32) for name, x in then.trained.params.items()}
     steps, seconds = first.steps, first.seconds_training
     later = [{**each, "step": each["step"] + steps, "seconds": each["seconds"] + seconds} for each in then.curve]
@@ -213,7 +214,7 @@ def mnist_study(run: Run) -> Outcome:
 
 
 def rank(found: Found, images: int, most: int) -> Judged:
-    """The rank of the kernel matrix of images of 7 x 7 with one pixel on, by patches of 3 x 3 (appendix B)."""
+    """The rank of the kernel matrix of 7 x 7 images with one bright pixel, from patches of 3 x 3 (appendix B)."""
     import jax
     import jax.numpy as jnp
 

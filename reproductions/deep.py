@@ -1,9 +1,9 @@
 """Doubly stochastic deep GPs (Salimbeni and Deisenroth 2017): every experiment of section 4.
 
 ``gpzoo reproduce deep uci --variant kin8nm`` or ``python reproductions/deep.py uci``. SGP has one layer with 100
-inducing points, SGP 500 one layer with 500, and DGP n has n layers with 100 each.
+inducing points, SGP 500 has one layer with 500, and DGP n has n layers with 100 each.
 
-Settings of ``paper`` are from section 4 and, if they are not given there, from the authors' code
+Settings of ``paper`` come from section 4. If they are not given there, they come from the authors' code
 (github.com/ICL-SML/Doubly-Stochastic-DGP: ``demos/run_regression.py``, ``demos/demo_mnist.ipynb``).
 """
 
@@ -46,39 +46,39 @@ PAPER = load("deep")
 #: Number of taxi journeys held out for testing.
 _NUM_TEST = 1_000_000
 
-#: Number of last steps over which the bound of a choice is a mean, because the bound is noisy.
+#: Number of last steps over which the bound of a candidate is averaged, because the bound is noisy.
 _LAST = 10
 
 # -- models ----------------------------------------------------------------------------------------------------------
 
-#: Layers and inducing points of each model.
+#: Number of layers and inducing points of each model.
 MODELS = {"sgp": (1, 100), "sgp-500": (1, 500), "dgp2": (2, 100), "dgp3": (3, 100), "dgp4": (4, 100), "dgp5": (5, 100)}
 
-#: One layer with its optimal q(u), which L-BFGS trains on all rows in float64; not in the paper.
+#: One layer with its optimal q(u), trained by L-BFGS on all rows in float64. It is not in the paper.
 SGPR = "sgpr"
 
-#: How a model is trained, or which posterior it has, by the end of its name.
+#: Ways to train a model, or its posterior, by the end of the name of the model.
 _WAYS = {"-natural": ", natural gradients", "-global": ", global inducing", "-wide": ", wide start"}
 
-#: Standard deviation with which ``q(u)`` of inner layers starts in models whose name ends in ``-wide``; else 1e-5.
+#: Initial standard deviation of ``q(u)`` of inner layers in models whose name ends in ``-wide``; in others, it is 1e-5.
 WIDE = 0.1
 
-#: Jitter if training is in float64, which allows less than the default of 1e-6. naval's noise is that small, and after
-#: 1,000 steps its bound is 52,917 with this jitter and 48,633 with the default (split 0).
+#: Jitter if training is in float64, which allows a smaller jitter than the default of 1e-6. The noise of naval is as
+#: small as that. After 1,000 steps, its bound is 52,917 with this jitter and 48,633 with the default (split 0).
 JITTER = 1e-8
 
 
 def program_of(name: str, X: Array, setting: Setting, **options: Any) -> tuple[Callable, InducingGuide, dict[str, Any]]:
-    """A model, its guide, and keyword arguments: inducing points by k-means, inner layers that start at their means.
+    """A model, its guide, and keyword arguments. Inducing points are from k-means; inner layers start at their means.
 
     Args:
-        name: a key of :data:`MODELS`, ``"sgpr"``, or a key with the end of a name in :data:`_WAYS`, ``"dgp2-global"``.
+        name: a key of :data:`MODELS`, ``"sgpr"``, or a key with a name ending from :data:`_WAYS`, ``"dgp2-global"``.
         X: training inputs.
         setting: the settings of the training.
         **options: further arguments of :func:`~gpzoo.models.deep_gp`.
     """
     depth, num_inducing = shape_of(name, len(X), setting)
-    # Mean maps of the inner layers, whose width is 30, or that of the inputs if smaller.
+    # Mean functions of the inner layers. Their width is 30, or the width of the inputs if that is smaller.
     layers = linear_layers(X, [min(30, X.shape[-1])] * (depth - 1))
     kernel = partial(ard, first="layer_0" if depth > 1 else "f", **setting.start)
     exact = {"jitter": JITTER} if setting.collapsed else {}
@@ -91,7 +91,7 @@ def program_of(name: str, X: Array, setting: Setting, **options: Any) -> tuple[C
 
 
 def shape_of(name: str, num_data: int, setting: Setting) -> tuple[int, int]:
-    """Layers and inducing points of a model: the paper's, unless the setting gives a number of inducing points."""
+    """Number of layers and inducing points of a model, as in the paper unless the setting gives inducing points."""
     depth, num_inducing = MODELS["sgp" if name == SGPR else re.sub(f"({'|'.join(_WAYS)})$", "", name)]
     return depth, min(setting.num_inducing or num_inducing, num_data)
 
@@ -108,22 +108,22 @@ def ard(
 
     Args:
         name: the layer.
-        h: its inputs.
-        first: the layer that sees the inputs of the model.
-        lengthscale_inputs: where lengthscales of the first layer start, if elsewhere.
-        **start: where ``lengthscale`` starts (at the root of the number of columns unless given), and ``variance``.
+        h: inputs of the layer.
+        first: the layer whose inputs are the inputs of the model.
+        lengthscale_inputs: initial lengthscale of the first layer, if it differs from other layers.
+        **start: initial ``lengthscale`` (the square root of the number of columns unless given), and ``variance``.
     """
     own = {"lengthscale": lengthscale_inputs} if name == first and lengthscale_inputs is not None else {}
     return rbf(name, h, **{"lengthscale": float(h.shape[-1]) ** 0.5, **start, **own})
 
 
 def described(setting: Setting) -> dict[str, Any]:
-    """Further settings of a deep GP's training, for the result."""
+    """Further settings of the training of a deep GP, for the result."""
     return {"draws_training": 1, "draws_prediction": 100, "start": started(setting)}
 
 
 def started(setting: Setting) -> dict[str, float | str]:
-    """Initial hyperparameters of kernels, in words if they depend on the inputs."""
+    """Initial hyperparameters of kernels. They are in words if they depend on the inputs."""
     return {"lengthscale": "square root of the number of columns", "variance": 1.0} | dict(setting.start)
 
 
@@ -137,10 +137,10 @@ def title_of(model: str) -> str:
 
 
 def figure_1(results: Results) -> Figure:
-    """Test log likelihood of every model and data set, means and standard errors over folds (figure 1).
+    """Test log likelihood of every model and data set: means and standard errors over folds (figure 1).
 
     Args:
-        results: the content of the result files, by data set.
+        results: content of the result files, by data set.
 
     Returns:
         A figure without a window.
@@ -156,7 +156,7 @@ def figure_1(results: Results) -> Figure:
             axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
-        # The names once in a row of panels, because all panels have the same.
+        # The names are shown once in a row of panels, because all panels have the same names.
         titles = [title_of(model) if i % 4 == 0 or models != beside else "" for model in models]
         axes.set_yticks([-row for row in range(len(models))], titles)
         beside = models
@@ -170,10 +170,10 @@ def figure_1(results: Results) -> Figure:
 
 
 def figure_curves(results: Results) -> Figure:
-    """Test log likelihood against steps, means and standard errors over folds; models without a curve are lines.
+    """Test log likelihood against steps: means and standard errors over folds. Models without a curve are lines.
 
     Args:
-        results: the content of the result files, by data set.
+        results: content of the result files, by data set.
 
     Returns:
         A figure without a window.
@@ -190,7 +190,7 @@ def figure_curves(results: Results) -> Figure:
 
 
 def _panels(number: int, most: int, narrowest: float, each: tuple[float, float]) -> tuple[Figure, list[Any]]:
-    """A figure with ``number`` panels, at most ``most`` in a row, and at least as wide as ``narrowest``."""
+    """A figure with ``number`` panels. A row has at most ``most`` panels, and is at least ``narrowest`` wide."""
     columns, rows = min(most, number), -(-number // most)
     figure = plots.blank(max(narrowest, each[0] * columns + (most == 4)), each[1] * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -218,11 +218,11 @@ def _draw_curves(axes: Any, by_fold: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: Any) -> Outcome:
-    """Train and evaluate one model; the likelihood is that of the targets.
+    """Train and evaluate one model. The targets determine its likelihood.
 
     Args:
         run: the run.
-        whole: its data, with a sample of the training rows if there is a ``table``.
+        whole: data of the run, with a sample of the training rows if there is a ``table``.
         table: all training rows, if they are streamed.
         **outcome: further fields of the outcome.
     """
@@ -244,14 +244,15 @@ def _train(run: Run, whole: Dataset, *, table: Table | None = None, **outcome: A
     return replace(train(run, data, model, guide, setting, **(common | outcome)), data=whole)
 
 
-def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, float]:
-    """Metrics for classes: accuracy, and the area under the curve for two; else as :func:`metrics.of_numbers`."""
+def _metrics(data: Dataset, test: SitePrediction, y: np.ndarray) -> dict[str, Any]:
+    """Metrics for classes: accuracy, and for two classes the area under the curve; else :func:`metrics.of_numbers`."""
     if not data.is_classification:
         return metrics.of_numbers(test, y, data.y_std)
     area = {"auc": metrics.auc(test, y)} if test.probs is None else {}
     likelihood = {"test_log_likelihood": metrics.test_log_likelihood(test)}
     error = {"test_log_likelihood_se": metrics.standard_error(test)}
-    return {"accuracy": metrics.accuracy(test, y), **area, **likelihood, **error}
+    found = {"accuracy": metrics.accuracy(test, y), **area, **likelihood, **error}
+    return found | {"wrong_rows": metrics.wrong_rows(test, y)}
 
 
 def _large(run: Run) -> Outcome:
@@ -325,7 +326,7 @@ def step_function(run: Run) -> Outcome:
 
 # -- the regression benchmarks: all folds are trained as one program ---------------------------------------------------
 
-#: The benchmark sets of figure 1, in its order.
+#: The benchmark sets of figure 1, in the order of the figure.
 UCI = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red")
 
 
@@ -366,7 +367,7 @@ def uci_few_steps(run: Run) -> Outcome:
 
 
 def _bound(run: Run, raw: Dataset, name: str, number: int, setting: Setting) -> float | None:
-    """The bound at the end of a training on a split; ``None`` if it failed."""
+    """The bound at the end of a training on a split; ``None`` if the training failed."""
     data = raw.standardised().flat()
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
 
@@ -387,12 +388,12 @@ def _bound(run: Run, raw: Dataset, name: str, number: int, setting: Setting) -> 
 def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, Any] | None) -> Outcome:
     """Models on the first folds of a set.
 
-    The last model's posterior is exported, so that every start of a run trains it or resumes its training.
+    The posterior of the last model is exported, so every start of a run trains this model or resumes its training.
 
     Args:
-        run: the run, whose variant is the set.
-        models: the settings of each training; the result states those of the last one for all, and for the others only
-            where they differ.
+        run: the run. Its variant is the set.
+        models: the settings of each training. The result states the settings of the last model for all models, and for
+            the others only settings that differ.
         selection: how settings were chosen.
     """
     K = min(run.options["folds"], run.options["of"])
@@ -435,7 +436,7 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
 
 
 def _model_described(name: str, num_data: int, setting: Setting, common: Setting) -> dict[str, Any]:
-    """The description of a model in a result, without what all models have in common."""
+    """The description of a model in a result, without the settings that all models share."""
     own = dict(zip(("layers", "num_inducing"), shape_of(name, num_data, setting), strict=True))
     if name == SGPR:
         start = {"start": started(setting), "steps": setting.steps, "dtype": "float64", "jitter": JITTER}
@@ -452,9 +453,9 @@ METRICS = ("test_log_likelihood", "rmse")
 def _on_folds(
     run: Run, name: str, setting: Setting, parts: list[Dataset], made_by: dict[str, Any]
 ) -> tuple[dict[str, Any], Trained]:
-    """Test metrics of every fold in the target's original units, and the model with a leading axis of folds.
+    """Test metrics of every fold in the original units of the target, and the model with a leading axis of folds.
 
-    Every fold has the same number of rows. The metrics' means over folds are kept after the ``watched`` steps.
+    Every fold has the same number of rows. After the ``watched`` steps, the means of the metrics over folds are kept.
     """
     dtype = np.float64 if setting.collapsed else np.float32
     with jax.enable_x64(True) if setting.collapsed else nullcontext():
@@ -486,15 +487,15 @@ def _on_folds(
     return scores | {"curve": curve.until(setting.steps) if watched else ()}, result
 
 
-# -- statements, and what the page shows besides ----------------------------------------------------------------------
+# -- statements, and further numbers on the page ----------------------------------------------------------------------
 
 _LL = "test_log_likelihood"
 
 
 def _not_converged(found: Found, name: str, model: str) -> Value | None:
-    """By how much SGP is below SGPR, which is at its optimum, or two layers below the same two after 10,000 steps.
+    """The difference of SGP from SGPR, which is at its optimum, or of two layers from two layers after 10,000 steps.
 
-    ``None`` if they are not below, or the files do not tell.
+    ``None`` if SGP or the two layers are not below, or if the files do not have the numbers.
     """
     uci, longer = (found.records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
     if model in ("sgp", "sgp-500") and uci is not None:
@@ -508,7 +509,7 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "", margin: float = 0.0) -> Judged:
-    """In every run each model is better than one; a difference that more training would change decides nothing."""
+    """In every run, each model is better than ``than``. Differences that more training would change are undecided."""
     leads, unsure, doubts = [], [], {}
     for name, run in found.items():
         for model in models:
@@ -524,7 +525,7 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "", m
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
-    """The deepest model is best on at least ``least`` sets; sets on which SGP had not converged are doubtful."""
+    """The deepest model is best on at least ``least`` sets. Sets on which SGP had not converged are doubtful."""
     best, close, values = set(), set(), []
     for name, run in found.items():
         leads = [run.lead(_LL, "dgp5", other) for other in list(MODELS)[:-1]]
@@ -537,7 +538,7 @@ def deepest_is_best(found: Found, least: int) -> Judged:
 
 
 def facts(records: Records) -> dict[str, Any]:
-    """Numbers for ``pages/deep.md.jinja``, with their errors; ``None`` if there is none."""
+    """Numbers for ``pages/deep.md.jinja``, with their errors; ``None`` for missing numbers."""
     keys = [Key("deep", "uci", name, "cpu") for name in UCI]
     figure_1 = [_of_set(records.found[key]) for key in keys if key in records.found]
     natural: list[dict[str, Any]] = [
@@ -569,9 +570,9 @@ def facts(records: Records) -> dict[str, Any]:
 
 
 def _inducing(records: Records) -> dict[str, Any]:
-    """Two and three layers on each set: bounds per row and test log likelihoods of posteriors, and global ones' leads.
+    """Two and three layers on each set: bounds per row, test log likelihoods, and leads of the global posterior.
 
-    ``told`` has the sets on which a lead is clearly positive, and negative, by metric, other posterior and layers.
+    ``told`` has the sets on which a lead is clearly positive or clearly negative, by metric, other posterior, layers.
     """
     found: list[dict[str, Any]] = []
     told: dict[str, list[list[str]]] = {}
@@ -596,13 +597,13 @@ def _inducing(records: Records) -> dict[str, Any]:
 
 
 def _sign(leads: Sequence[Ours]) -> int:
-    """1 if all leads are positive, -1 if all are negative, 0 if that is undecided."""
+    """1 if all leads are positive, -1 if all are negative, 0 if this is undecided."""
     below = [each._replace(value=-each.value) for each in leads]
     return (holding(leads) is True) - (holding(below) is True)
 
 
 def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The sets on which two layers after 10,000 steps, by Adam and with natural steps, are above or below SGPR."""
+    """The sets on which two layers after 10,000 steps are above or below SGPR, with Adam and with natural steps."""
     told: dict[str, list[str]] = {"above": [], "undecided": [], "below": []}
     for each in natural:
         leads = [each[f"{model} less sgpr"] for model in ("dgp2", "dgp2-natural")]
@@ -612,7 +613,7 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _matches(records: Records) -> dict[str, Any]:
-    """The models whose printed accuracies on MNIST differ from ours of two layers, and two standard errors of ours."""
+    """The models whose printed accuracies on MNIST differ from our two layers, and two standard errors of ours."""
     key = Key("deep", "mnist", "dgp2", "cpu")
     if key not in records.found:
         return {}
@@ -623,7 +624,7 @@ def _matches(records: Records) -> dict[str, Any]:
 
 
 def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A set of figure 1: every model, and SGP and the best deep GP minus SGPR."""
+    """A set of figure 1: every model, and the differences of SGP and of the best deep GP from SGPR."""
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
     models = {model: _number(result, model) for model in MODELS}
     less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
@@ -631,21 +632,21 @@ def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(result: Mapping[str, Any], *models: str) -> Ours | None:
-    """The number of a model, or by how much it leads another; ``None`` if the file does not have them."""
+    """The number of a model, or its lead over another model; ``None`` if the file does not have them."""
     if not result["settings"]["by_fold"].keys() >= set(models):
         return None
     return error_of(result, f"{models[0]}_{_LL}") if len(models) == 1 else Recorded((), (result,)).lead(_LL, *models)
 
 
 def _published(name: str) -> list[Ours | None]:
-    """SGPR and two layers as others publish them; a standard deviation over ten splits gives the standard error."""
+    """Published numbers of SGPR and two layers. The standard error comes from a standard deviation over ten splits."""
     each = PAPER.experiments["uci-natural"]["published"].get(name, ())
     found = [Ours(mean, spread / 10**0.5 if spread else None, "10 splits", 9) for mean, spread in each]
     return [*found, None, None][:2]
 
 
 def _their_task(records: Records) -> list[dict[str, Any]]:
-    """SGPR and two layers in the regression task of bayesian_benchmarks, by the file of our benchmark."""
+    """SGPR and two layers in the regression task of bayesian_benchmarks, from the file of our benchmark."""
     path = records.folder.parent.parent / "benchmarks" / "results" / "regression_tasks.json"
     scores = read_json(path)["scores"] if path.is_file() else {}
     return [

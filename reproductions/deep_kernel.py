@@ -1,15 +1,16 @@
 """Stochastic variational deep kernel learning (Wilson et al. 2016): section 5.
 
 ``gpzoo reproduce deep_kernel adult`` or ``python reproductions/deep_kernel.py digits --preset quick``. Every run trains
-the paper's models: the network alone (``dnn``), a network with another hidden layer (``dnn+``, which the paper does not
-have for ResNet and ImageNet), GPs on the features of ``dnn`` (``dnn+gp``), and both together (``svdkl``). For
-comparison, ``dnn-long`` is the network alone, trained for as many steps as the network of ``svdkl``, and
-``dnn+gp-long`` has as many steps of the GPs. The other layer has one rectified unit per class, as the paper's seems to
-have: with few classes these can die, and ``dnn+`` with them. ``units = "leaky"`` keeps them alive.
+the models of the paper: the network alone (``dnn``), a network with another hidden layer (``dnn+``), GPs on the
+features of ``dnn`` (``dnn+gp``), and both together (``svdkl``). The paper has no ``dnn+`` for ResNet and ImageNet. Two
+models are for comparison. ``dnn-long`` is the network alone, trained for as many steps as the network of ``svdkl``, and
+``dnn+gp-long`` has as many steps of the GPs. The other layer of ``dnn+`` has one rectified unit per class, apparently
+as in the paper. With few classes, all these units can die, and then ``dnn+`` fails. ``units = "leaky"`` keeps them
+alive.
 
-Settings of ``paper`` are from section 5, which prints the networks' widths and the minibatches of airline (50,000) and
-of images (5,000), but neither epochs nor rates. Those are the defaults here, without choices by results, and Adam
-replaces SGD. Settings chosen by results are in ``cpu`` and ``tuned``.
+Settings of ``paper`` are from section 5, which prints the widths of the networks and the minibatches of airline
+(50,000) and of images (5,000), but neither epochs nor rates. Epochs and rates are the defaults here, without choices by
+results, and Adam replaces SGD. Settings that were chosen by results are in ``cpu`` and ``tuned``.
 """
 
 from __future__ import annotations
@@ -49,22 +50,22 @@ from gpzoo.reproductions.training import exported, inspected, predicted
 
 PAPER = load("deep_kernel")
 
-#: The paper's models, in its order, and the network alone, trained for as many steps as in ``svdkl``.
+#: The models of the paper, in its order. ``dnn-long`` and ``dnn+gp-long`` have as many steps as ``svdkl``.
 MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "dnn+gp-long", "svdkl")
 
-#: Number of test rows predicted at a time.
+#: Number of test rows that are predicted at a time.
 TEST_ROWS = 2000
 
-#: Weight decays, of which the network alone gets the best.
+#: Candidates for weight decay. The network alone decides which one is best.
 DECAYS = (0.0, 4.0)
 
-#: Rates of network and GPs together, of which SV-DKL gets the best.
+#: Candidates for the rate of network and GPs together. SV-DKL decides which one is best.
 RATES = (1e-3, 3e-4, 1e-4)
 
 #: Schedule of all learning rates.
 SCHEDULE = "Adam, cosine to a hundredth"
 
-#: The record of the choice in a result; the run adds the candidates.
+#: The record of the choice in a result. The run adds the candidates.
 SELECTION = {
     "what": "weight decay, by the network alone, and then the rate of the last phase, by SV-DKL",
     "rule": "by code, the lowest nlpp",
@@ -78,17 +79,19 @@ class Phases:
     """The training of the models: the network, GPs on its features, then both together.
 
     Attributes:
-        epochs: epochs of the network, of GPs on its features, of both together.
+        epochs: epochs of the network, of GPs on its features, and of both together.
         batch_size: rows per minibatch.
         splits: number of splits; results are means over them.
-        rates: learning rates of the network, of the GPs, of the network when both are trained together.
+        rates: learning rates of the network, of the GPs, and of the network when both are trained together.
         weight_decay: weight decay of the network.
         augmented: whether images are randomly shifted and mirrored in training.
-        views: number of affine views over which features are a mean, in training and otherwise; ``None`` for no views.
+        views: numbers of affine views over which features are averaged, in training and otherwise; ``None`` for none.
         units: units of the layer that ``dnn+`` adds: ``"rectified"``, ``"leaky"`` or ``"linear"``.
         network: the name of the network, see :func:`module`.
         models: the models that are trained.
         one_draw: whether a step takes one draw of ``u`` for all rows, see :func:`gpzoo.models.fit_deep_kernel`.
+        grid: number of grid points along each axis of the inputs of a GP. With one axis, every GP sees one feature.
+            With several axes, it sees several features, and the covariance of its ``u`` is a Kronecker product.
     """
 
     epochs: Sequence[float]
@@ -102,10 +105,11 @@ class Phases:
     network: str = "connected"
     models: Sequence[str] = MODELS
     one_draw: bool = False
+    grid: Sequence[int] = (64,)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Phases:
-        """The settings among a run's options."""
+        """The phases from the options of a run."""
         return cls(**{each.name: options[each.name] for each in fields(cls) if each.name in options})
 
     def steps(self, rows: int) -> tuple[int, int, int]:
@@ -114,17 +118,20 @@ class Phases:
         return of_network, of_gps, together
 
     def made(self, data: Dataset, seed: int, *, plus: bool = False) -> Network:
-        """The network for data; with ``plus``, the network of ``dnn+``."""
+        """The network for these data; with ``plus``, the network of ``dnn+``."""
         network = network_of(module(self.network, data, seed, self.units if plus else None))
         if self.views is not None:
             network = averaged(network, affine(num_views=self.views[0], num_fixed=self.views[1]))
         return shifted_and_mirrored(network) if self.augmented else network
 
-    def options(self, rows: int) -> dict[str, Any]:
-        """Arguments of ``fit_deep_kernel``."""
+    def options(self, rows: int, features: int) -> dict[str, Any]:
+        """Arguments of ``fit_deep_kernel`` for a network with these features."""
         batch_size = None if self.batch_size >= rows else self.batch_size
         options = {"num_steps": self.steps(rows), "learning_rates": self.rates, "batch_size": batch_size}
-        return options | {"weight_decay": self.weight_decay, "one_draw": self.one_draw}
+        options |= {"weight_decay": self.weight_decay, "one_draw": self.one_draw}
+        options |= {"inducing": InducingGrid(self.grid, BOUNDS)}
+        subsets = [[(k + axis) % features for axis in range(len(self.grid))] for k in range(features)]
+        return options | {"model_kwargs": {"subsets": subsets} if len(self.grid) > 1 else None}
 
 
 #: Settings that ``--set`` may change.
@@ -135,12 +142,12 @@ def module(name: str, data: Dataset, seed: int, units: str | None = None) -> Any
     """A network of one feature per class, as a flax module.
 
     Args:
-        name: name of the network: ``"connected"``, ``d-1000-1000-500-50-c`` (section 5.1), ``"small"``, two
-            convolutions of 3x3 without pooling and a hidden layer, ``"lenet"``, ``"quick-cnn"``, ``"resnet20"`` or
-            ``"alexnet"``.
+        name: name of the network. ``"connected"`` is ``d-1000-1000-500-50-c`` (section 5.1). ``"small"`` has two
+            convolutions of 3x3 without pooling and a hidden layer. Others are ``"lenet"``, ``"quick-cnn"``,
+            ``"resnet20"`` and ``"alexnet"``.
         data: the data.
         seed: seed of the initial weights.
-        units: units of one more hidden layer of ``c`` units (``dnn+``); ``None`` for no such layer.
+        units: kind of the ``c`` units in one more hidden layer (``dnn+``); ``None`` for no such layer.
     """
     with needs("flax", "The networks of deep kernels"):
         from flax import nnx
@@ -180,13 +187,13 @@ def train(
 ) -> Outcome:
     """Train and evaluate models on every split.
 
-    The option ``stands_in`` says whether data stand in for the paper's; without it, generated data do. With ``choose``,
-    decay and last rate are chosen for each split; ``notes`` are added to the result's settings.
+    The option ``stands_in`` says whether data stand in for the paper's data. Without it, generated data do. With
+    ``choose``, decay and last rate are chosen for each split. ``notes`` are added to the settings in the result.
 
     Args:
         run: the run.
-        load: loads the data of a split, and the part of the whole that they are.
-        of: the paper's number of splits.
+        load: a function that loads the data of a split, with a record of the part of the whole that they are.
+        of: the number of splits in the paper.
         **outcome: further fields of the outcome.
 
     Raises:
@@ -199,7 +206,7 @@ def train(
     names = ("rates_network_gps_joint", "weight_decay") if run.options.get("choose") else ()
 
     def several(every: Sequence[Outcome]) -> dict[str, Any]:
-        """Settings from all splits: their scores, and what was chosen for each."""
+        """Settings from all splits: their scores, and the choices for each."""
         scores = [{**each.metrics, "seconds": each.seconds_training} for each in every]
         return {name: [each.settings[name] for each in every] for name in names} | {"by_split": scores}
 
@@ -212,16 +219,16 @@ def train(
 
 
 def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
-    """The deep kernel trained on a split, and the models' metrics on its test part."""
+    """The deep kernel trained on a split, and the metrics of all models on the test part of the split."""
     split, by_code = run.split or 0, run.options.get("choose", False)
     if run.finished:
         model = partial(deep_kernel_gp, network=setting.made(data, run.seed))
         return training.left(run, data, inspected(load_model(run.model, model), data, which="svdkl"))
     own, candidates = choose(run, data, setting) if by_code else (setting, [])
-    options, seed = own.options(len(data.y_train)), 1000 * run.seed + split
+    options, seed = own.options(len(data.y_train), data.sizes["classes"]), 1000 * run.seed + split
     settings: dict[str, Any] = {"splits": setting.splits, "batch_size": setting.batch_size, "schedule": SCHEDULE}
     settings |= {"steps_network_features_joint": options["num_steps"], "rates_network_gps_joint": list(own.rates)}
-    settings |= {"weight_decay": own.weight_decay, "grid": 64}
+    settings |= {"weight_decay": own.weight_decay, "grid": own.grid[0] if len(own.grid) == 1 else list(own.grid)}
     settings |= {"dnn-long": "the network alone, as many steps as network and joint together"}
     if "dnn+gp-long" in own.models:
         settings |= {"dnn+gp-long": "GPs on the network alone, as many steps of theirs as in svdkl"}
@@ -230,16 +237,18 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     settings |= {"views_in_training_and_else": setting.views} if setting.views else {}
     settings |= {"dnn+": f"{setting.units} units"} if setting.units != "rectified" else {}
     settings |= run.options.get("notes", {}) | ({"epochs": "of some trials by hand"} if by_code else {})
-    # The last split's posterior is exported, so that every start trains the deep kernel or restores its checkpoints.
+    # The posterior of the last split is exported, so every start trains the deep kernel or restores its checkpoints.
     plain, rows = own.made(data, seed), (jnp.asarray(data.X_train), jnp.asarray(data.y_train))
     fit = fit_deep_kernel(random.key(seed), *rows, network=plain, checkpoint=run.checkpoint / "plain", **options)
     made_by = run.made_by(settings | {"split": split, "models": list(setting.models)}, data)
     scored = partial(_scores, run, data, own, fit, plain, seed)
     scores = dict(kept(run.output / f"split-{split}.json", made_by, scored))
-    # After the settings have named what is kept.
+    # After the settings, which name everything that is kept.
+    wrong = {name.replace("wrong_rows", "accuracy"): scores.pop(name) for name in [*scores] if "wrong_rows" in name}
+    settings |= {"wrong_rows": wrong} if wrong else {}
     settings |= {"mixing": np.asarray(fit.joint.params["mixing"]).round(4).tolist()}
     of_network, of_gps, together = options["num_steps"]
-    # svdkl's phases, the network with another layer, and the long trainings.
+    # The phases of svdkl, the network with another layer, and the long trainings.
     steps = of_network * (3 if "dnn+" in setting.models else 2) + of_gps + 2 * together
     steps += of_gps + together if "dnn+gp-long" in setting.models else 0
     seconds = scores.pop("seconds")
@@ -252,9 +261,13 @@ def _on_split(run: Run, data: Dataset, setting: Phases) -> Outcome:
     return Outcome(scores, settings, steps, seconds, **common)
 
 
-def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Network, seed: int) -> dict[str, float]:
-    """Metrics of all models on a split, and seconds: the network's baselines are trained beside the deep kernel."""
-    options, key, test = own.options(len(data.y_train)), random.key(seed), (data.X_test, data.y_test)
+def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Network, seed: int) -> dict[str, Any]:
+    """Metrics of all models on a split, and seconds. Baselines of the network are trained in addition to ``fit``.
+
+    If there is only one split, the wrong rows of each model are there too: a difference then has no error over splits.
+    """
+    key, test = random.key(seed), (data.X_test, data.y_test)
+    options = own.options(len(data.y_train), data.sizes["classes"])
     alone = {"batch_size": options["batch_size"], "weight_decay": own.weight_decay, "learning_rate": own.rates[0]}
 
     def trained(model: str, network: Network, folder: str, steps: int) -> tuple[Network, Trained]:
@@ -267,9 +280,9 @@ def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Net
     if "dnn+" in own.models:
         networks["dnn+"] = trained("dnn+", own.made(data, seed, plus=True), "plus", of_network)
     networks["dnn-long"] = trained("dnn-long", plain, "long", of_network + together)
-    scores = {}
+    tests: dict[str, SitePrediction] = {}
     for model, (network, result) in networks.items():
-        scores |= scored_as(model, of_network_alone(network, result.params, *test), data.y_test)
+        tests[model] = of_network_alone(network, result.params, *test)
     gps = {"dnn+gp": fit.features, "svdkl": fit.joint}
     if "dnn+gp-long" in own.models:
         said = options | {"num_steps": (of_network, of_gps + together, 0), "network": plain}
@@ -277,8 +290,11 @@ def _scores(run: Run, data: Dataset, own: Phases, fit: DeepKernelFit, plain: Net
         X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
         gps["dnn+gp-long"] = fit_deep_kernel(key, X, y, **said).features
     for model, result in gps.items():
-        test_of = predicted(key, fit.joint.with_params(result.params), *test, TEST_ROWS)
-        scores |= scored_as(model, test_of, data.y_test)
+        tests[model] = predicted(key, fit.joint.with_params(result.params), *test, TEST_ROWS)
+    scores: dict[str, Any] = {}
+    for model, found in tests.items():
+        scores |= scored_as(model, found, data.y_test)
+        scores |= {f"{model}_wrong_rows": metrics.wrong_rows(found, data.y_test)} if own.splits == 1 else {}
     every = [*gps.values(), *(result for _, result in networks.values())]
     return scores | {"seconds": float(sum(result.seconds for result in every))}
 
@@ -290,7 +306,7 @@ def scored_as(model: str, test: SitePrediction, y: np.ndarray) -> dict[str, floa
 
 
 def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> SitePrediction:
-    """The prediction by a softmax of a network's features."""
+    """The prediction of a network alone: the softmax of its features."""
     return metrics.softmax(features_of(network, params, X), y)
 
 
@@ -300,20 +316,21 @@ def of_network_alone(network: Network, params: Mapping[str, Any], X: np.ndarray,
 def choose(run: Run, data: Dataset, setting: Phases) -> tuple[Phases, list[dict[str, Any]]]:
     """Settings with the weight decay and the last rate that are best for a split, and the candidates.
 
-    A random tenth of the training rows judges trainings on the other rows; rows of a group stay together. Test rows are
-    not used. Steps and seconds of a run leave these trainings out.
+    Candidates are trained on nine tenths of the training rows. The other tenth, drawn at random, decides which one
+    is best. Rows of a group stay together. Test rows are not used. Steps and seconds of a run do not include these
+    trainings.
 
     Args:
-        run: the run, which keeps the candidates in a file for a later start.
-        data: the split's data.
-        setting: the settings, in which decay and last rate are replaced.
+        run: the run. It keeps the candidates in a file for later starts.
+        data: data of the split.
+        setting: the settings in which decay and last rate are replaced.
 
     Returns:
-        The settings, and for every candidate its decay or rate and its ``nlpp``, in nats a row; ``None`` if its
+        The settings, and for every candidate its decay or rate and its ``nlpp``, in nats per row; ``None`` if its
         training failed.
 
     Raises:
-        ReproductionError: if the trainings of all decays, or of all rates, ended in numbers that are not finite.
+        ReproductionError: if all trainings of decays, or all trainings of rates, ended in numbers that are not finite.
     """
     split = run.split or 0
     seed = 1000 * run.seed + split
@@ -326,7 +343,7 @@ def choose(run: Run, data: Dataset, setting: Phases) -> tuple[Phases, list[dict[
 
     def make_candidates() -> list[dict[str, Any]]:
         found, networks, network, key = [], {}, setting.made(data, seed), random.key(seed)
-        options = setting.options(len(y))
+        options = setting.options(len(y), data.sizes["classes"])
         alone = {"num_steps": options["num_steps"][0], "learning_rate": setting.rates[0]}
         alone |= {"network": network, "batch_size": setting.batch_size}
         for decay in DECAYS:
@@ -337,7 +354,8 @@ def choose(run: Run, data: Dataset, setting: Phases) -> tuple[Phases, list[dict[
             found.append({"split": split, "weight_decay": decay, "nlpp": nlpp})
         best = _best(found)["weight_decay"]
         for rate in RATES:
-            own = replace(setting, rates=(*setting.rates[:2], rate), weight_decay=best).options(len(y))
+            rated = replace(setting, rates=(*setting.rates[:2], rate), weight_decay=best)
+            own = rated.options(len(y), data.sizes["classes"])
             nlpp, title = None, f"choice of split {split}: rate {rate}"
             with suppress(NonFiniteError):
                 given = {"network": network, "pretrained": networks[best], "progress": title}
@@ -366,46 +384,51 @@ def _best(candidates: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def figure_3(fit: DeepKernelFit, data: Dataset) -> Figure:
-    """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix."""
+    """Figure 3: kernels of four features on test points sorted by class, and the mixing matrix.
+
+    The matrix is also drawn without its diagonal, because other weights can be too small to see beside the diagonal.
+    """
     A = np.asarray(fit.joint.params["mixing"])
     shown = np.sort(np.random.RandomState(0).permutation(len(A))[:4])
-    # As wide as the column of a journal: letters keep their size if it is shown 400 pixels wide.
-    figure = plots.blank(4.8, 2.5 + 2.1 * -(-len(shown) // 2))
+    # As wide as a journal column: letters stay readable if the figure is shown 400 pixels wide.
+    figure = plots.blank(4.8, 3.1 + 2.1 * -(-len(shown) // 2))
     rows = [[f"{k}" for k in shown[i : i + 2]] for i in range(0, len(shown), 2)]
-    layout: Any = [*(row * (2 // len(row)) for row in rows), ["mixing"] * 2]
+    layout: Any = [*(row * (2 // len(row)) for row in rows), ["mixing", "rest"]]
     panels: Any = figure.subplot_mosaic(layout)
     kernels = [panels[f"{k}"] for k in shown]
     for k, axes in zip(shown, kernels, strict=True):
         plots.kernel_by_class(fit.joint, data.X_test, labels=data.y_test, output=int(k), count=500, ax=axes)
         axes.set_title(f"kernel of feature {k}", fontsize=9)
     _one_scale(figure, kernels, "prior covariance")
-    mixing, limit = panels["mixing"], np.abs(A).max()
-    mixing.imshow(A.T, cmap="RdBu_r", vmin=-limit, vmax=limit)
-    mixing.locator_params(integer=True, nbins=10)
-    mixing.tick_params(labelsize=8)
-    mixing.set_xlabel("feature", fontsize=9)
-    mixing.set_ylabel("class", fontsize=9)
-    mixing.set_title("mixing matrix", fontsize=9)
-    _one_scale(figure, [mixing], "weight")
+    rest = A - np.diag(np.diag(A))
+    for name, title, weights in (("mixing", "mixing matrix", A), ("rest", "off the diagonal", rest)):
+        axes, limit = panels[name], np.abs(weights).max() or 1.0
+        axes.imshow(weights.T, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        axes.locator_params(integer=True, nbins=10)
+        axes.tick_params(labelsize=8)
+        axes.set_xlabel("feature", fontsize=9)
+        axes.set_ylabel("class", fontsize=9)
+        axes.set_title(title, fontsize=9)
+        _one_scale(figure, [axes], "weight", location="bottom")
     return figure
 
 
-def _one_scale(figure: Any, panels: Sequence[Any], name: str) -> None:
-    """One scale of colours for the pictures in these panels, in place of their own scales."""
+def _one_scale(figure: Any, panels: Sequence[Any], name: str, **bar: Any) -> None:
+    """One colour scale for the pictures in these panels, in place of their own scales."""
     images = [axes.images[0] for axes in panels]
     lows, highs = zip(*(image.get_clim() for image in images), strict=True)
     for image in images:
         image.set_clim(min(lows), max(highs))
         if image.colorbar is not None:
             image.colorbar.remove()
-    bar = figure.colorbar(images[0], ax=panels)
-    bar.set_label(name, fontsize=9)
-    bar.ax.tick_params(labelsize=8)
+    scale = figure.colorbar(images[0], ax=panels, **bar)
+    scale.set_label(name, fontsize=9)
+    scale.ax.tick_params(labelsize=8)
 
 
 # -- data sets ---------------------------------------------------------------------------------------------------------
 
-#: The one variant of a data set: a run trains all models.
+#: The only variant of a data set: a run trains all models.
 _ALL = ("all",)
 
 #: Number of timed steps, after the same number of untimed ones.
@@ -435,8 +458,8 @@ def _table(run: Run) -> Outcome:
     return train(run, one, of=5)
 
 
-#: Variants of tables, and the variant with the paper's own draws of ``u``.
-_OF_TABLES = {name: (*_ALL, "one-draw") for name in ("adult", "connect4", "diabetes")}
+#: Variants of tables: the paper's own draws of ``u``, and GPs of two features on a grid of two axes.
+_OF_TABLES = {name: (*_ALL, "one-draw", "kronecker") for name in ("adult", "connect4", "diabetes")}
 _TABLES = [
     experiment(PAPER, name, _OF_TABLES.get(name, _ALL))(_table)
     for name in ("airline", "adult", "connect4", "diabetes", "covtype")
@@ -452,7 +475,7 @@ def _images(run: Run) -> Outcome:
         data = replace(data, name="mnist, odd or even", y_train=data.y_train % 2, y_test=data.y_test % 2)
     if whole.name not in ("mnist", "digits"):
         mean = data.X_train.mean(axis=0, keepdims=True)
-        # Pixels in [0, 1] have a standard deviation of about a quarter.
+        # Pixels in [0, 1] have a standard deviation of about 0.25.
         data = replace(data, X_train=4 * (data.X_train - mean), X_test=4 * (data.X_test - mean))
     return train(run, lambda run: (data, part), selection=run.selection)
 
@@ -477,7 +500,8 @@ _PICTURES = [experiment(PAPER, name, _ALL)(_images) for name in _OF_IMAGES]
 def figure_2(results: Results) -> Figure:
     """Accuracy and training time against rows, and time of a step against grid points; one line per variant.
 
-    The legend has the epochs of each: in the paper's comparison, the network has fewer.
+    The legend has the epochs of each line, because in the paper's comparison the network has fewer epochs. Bars are
+    binomial standard errors; times are from one run.
     """
     figure = plots.blank(9.8, 3.1 * len(results))
     lines = figure.subplots(len(results), 3, squeeze=False)
@@ -487,7 +511,9 @@ def figure_2(results: Results) -> Figure:
         epochs = result["settings"]["epochs_network_features_joint"]
         of_dnn, of_svdkl = f"DNN, {epochs[0]:g} epochs", f"SV-DKL, {' + '.join(f'{each:g}' for each in epochs)} epochs"
         for model, label, style in (("dnn", of_dnn, "s--"), ("svdkl", of_svdkl, "o-")):
-            panels[0].plot(rows, [each[f"{model}_accuracy"] for each in by_rows], style, label=label)
+            share = np.asarray([each[f"{model}_accuracy"] for each in by_rows])
+            error = np.sqrt(share * (1 - share) / result["data"]["sizes"]["test"])
+            panels[0].errorbar(rows, share, yerr=error, fmt=style, capsize=3, label=label)
             panels[1].plot(rows, [each[f"{model}_seconds"] for each in by_rows], style, label=label)
             panels[2].plot(points, [1000 * each[f"{model}_seconds"] for each in by_grid], style, label=label)
         x = [f"training rows of {variant}"] * 2 + ["grid points of each GP"]
@@ -533,7 +559,7 @@ def scaling(run: Run) -> Outcome:
     found |= {"step_ratio_70": at_70["svdkl_seconds"] / at_70["dnn_seconds"]}
     seconds = sum(own["svdkl_seconds"] for own in by_rows)
     common = {"data": data, "dtype": "float32", "elbo": -np.asarray(losses), "subset": part}
-    # The paper's figure is only about airline.
+    # The figure in the paper has only airline.
     common |= {"stands_in": data.name.endswith(("-generated", "-subset"))}
     common |= {"figures": {"figure_2": partial(figure_2, {run.variant: {"settings": settings}})}}
     return Outcome(found, settings, steps, seconds, **common)
@@ -544,10 +570,10 @@ def _with_rows(
 ) -> tuple[dict[str, float], list[float], tuple[int, int, int]]:
     """Metrics and times of the network and the deep kernel trained on some rows; losses; steps of the phases.
 
-    All are kept on disk, so that a resumed run trains only on the remaining numbers of rows.
+    All of these are kept on disk, so that a resumed run trains only on the remaining numbers of rows.
     """
     # The largest set contains the others.
-    part, options = data.subset(rows, seed=run.seed), setting.options(rows)
+    part, options = data.subset(rows, seed=run.seed), setting.options(rows, data.sizes["classes"])
 
     def scored() -> dict[str, Any]:
         X, y = jnp.asarray(part.X_train), jnp.asarray(part.y_train)
@@ -589,13 +615,13 @@ _SETS = ("adult", "connect4", "diabetes", "covtype", "mnist-binary", "mnist", "c
 
 
 def not_always(found: Found, **arguments: Any) -> Judged:
-    """Pairs of models in which the first is not better everywhere."""
+    """The opposite of :func:`pairs`: there is a pair of models in which the first one is not better."""
     judged = pairs(found, **arguments)
     return judged._replace(holds=None if judged.holds is None else not judged.holds)
 
 
 def grows(found: Found) -> Judged:
-    """SV-DKL is better than the network at every number of rows, and both improve with rows."""
+    """SV-DKL is better than the network at every number of rows, and both improve with the number of rows."""
     (_, run), *_ = found.items()
     by_rows, tests = run.result["settings"]["by_rows"], run.result["data"]["sizes"]["test"]
 
@@ -611,7 +637,7 @@ def grows(found: Found) -> Judged:
 
 
 def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judged:
-    """A class has weights on the features of other classes, of at least a share of the weight on its own feature."""
+    """The weights of a class on features of other classes are at least a share of the weight on its own feature."""
     (_, run), *_ = found.items()
     if "mixing" not in run.result["settings"]:
         return Judged(None)
@@ -621,7 +647,7 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
 
 
 def flat(found: Found, points: int, most: float) -> Judged:
-    """A step with up to ``points`` grid points costs at most a multiple of a step with the fewest."""
+    """A step with up to ``points`` grid points takes at most ``most`` times as long as a step with the fewest."""
     (_, run), *_ = found.items()
     grid = [each for each in run.result["settings"]["by_grid"] if each["points"] <= points]
     ratio = grid[-1]["svdkl_seconds"] / grid[0]["svdkl_seconds"]
@@ -630,7 +656,7 @@ def flat(found: Found, points: int, most: float) -> Judged:
 
 
 def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
-    """SV-DKL reaches an accuracy with a share of the rows."""
+    """SV-DKL reaches this accuracy with this share of the rows."""
     (_, run), *_ = found.items()
     by_rows = run.result["settings"]["by_rows"]
     few = [each for each in by_rows if each["rows"] <= share * by_rows[-1]["rows"] * (1 + 1e-6)]
@@ -638,17 +664,17 @@ def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
     return Judged(few[-1]["svdkl_accuracy"] >= accuracy if few else None, values)
 
 
-# -- what the page shows besides its claims ----------------------------------------------------------------------------
+# -- numbers on the page besides its claims ----------------------------------------------------------------------------
 
 
 def _first(records: Records) -> dict[str, Recorded]:
-    """For every set, the run that is compared with the paper's."""
+    """For every set, the run that is compared with the paper."""
     found = {name: next(records.compared("deep_kernel", name, "all", PRESETS), None) for name in _SETS}
     return {name: run for name, run in found.items() if run is not None}
 
 
 def _lead(run: Recorded, metric: str, other: str) -> Ours:
-    """By how much SV-DKL is better; on one split, without the error of nlpp, which ignores that models share rows."""
+    """The lead of SV-DKL. On one split, nlpp has no error, because its error ignores that models share rows."""
     found = run.lead(metric, "svdkl", other)
     return found._replace(error=None) if metric == "nlpp" and splits_of(run.result) == 1 else found
 
@@ -656,8 +682,8 @@ def _lead(run: Recorded, metric: str, other: str) -> Ours:
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep_kernel.md.jinja``.
 
-    ``gain`` has by how much SV-DKL is better than the network, as the paper compares them and after as many steps. The
-    lists of sets are by nlpp after as many steps; ``lengths`` has the epochs of each phase.
+    ``gain`` has the lead of SV-DKL over the network, as the paper compares them, and over the network after as many
+    steps. The lists of sets are by nlpp after as many steps. ``lengths`` has the epochs of each phase.
     """
     gain, lengths = [], []
     told: dict[str, list[str]] = {name: [] for name in "better worse level ahead behind".split()}
@@ -674,7 +700,7 @@ def facts(records: Records) -> dict[str, Any]:
         metrics = run.result["metrics"]
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         leaky = settings.get("dnn+") == "leaky units"
-        # DNN+ lost what the network had, as with units that are zero on all rows.
+        # DNN+ lost the accuracy of the network, as if its units are zero on all rows.
         dead = not leaky and metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
         gain.append({"set": name, "dead": dead, "plus": run.lead("accuracy", "dnn+", "dnn") if leaky else None, **each})
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
@@ -683,7 +709,7 @@ def facts(records: Records) -> dict[str, Any]:
 
 
 def as_well(records: Records, each: Answered) -> list[Value]:
-    """The networks alone that do as well as our SV-DKL, by the number that the paper has for SV-DKL."""
+    """The networks alone that are as good as our SV-DKL, compared with the number that the paper has for SV-DKL."""
     claim = each.claim
     if claim.answer is None or claim.printed is None or not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
         return []
@@ -696,7 +722,7 @@ def as_well(records: Records, each: Answered) -> list[Value]:
 
 
 def remarks(records: Records, each: Answered) -> list[str]:
-    """For how many steps the GPs of DNN+GP, and those of SV-DKL, were trained."""
+    """The number of steps for which the GPs of DNN+GP were trained, and the GPs of SV-DKL."""
     claim, shared = each.claim, "dnn+gp"
     of_number = claim.answer is not None and claim.answer.metric.startswith(f"{shared}_")
     if not (of_number or shared in (claim.arguments.get("than"), *claim.arguments.get("models", ()))):
@@ -707,7 +733,7 @@ def remarks(records: Records, each: Answered) -> list[str]:
 
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
-    """The gain in nlpp of SV-DKL over the network before, and over the network after as many steps."""
+    """The gain in nlpp of SV-DKL over the network at its start, and over the network after as many steps."""
     first, others = _first(records), ("dnn", "dnn-long")
     found = {name: [_lead(run, "nlpp", other) for other in others] for name, run in first.items()}
     return {"gain": partial(_gain, found)} if found else {}

@@ -1,4 +1,4 @@
-"""The run of an experiment: it claims the folder, and writes numbers first, then figures, then the model."""
+"""The run of an experiment: it reserves the folder, and writes numbers first, then figures, then the model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from gpzoo.reproductions.kept import as_json, read_json, recorded, write_json
 def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
     """Run an experiment and write ``result.json``, figures, the learning curve, ``posterior.nc`` and ``model.gpzoo``.
 
-    The output folder is checked before training starts. After the training, numbers are written first, and every file
-    has a temporary name until it is complete. So a failed figure or a full disk loses nothing that is already written.
+    The output folder is checked before training starts. After the training, numbers are written first. Every file has a
+    temporary name until it is complete. Therefore a failed figure or a full disk loses nothing that is already written.
 
     Args:
         experiment: the experiment.
@@ -48,9 +48,9 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
         The content of ``result.json``.
 
     Raises:
-        ReproductionError: if the folder cannot be written, belongs to another run or to one whose commit was not
-            recorded, the commit of a checkout cannot be read, the experiment reports no settings, a metric is not
-            finite, a metric of the paper is missing, or a figure or the posterior cannot be written.
+        ReproductionError: if the folder cannot be written, or belongs to another run or to a run whose commit was not
+            recorded; if the commit of a checkout cannot be read; if the experiment reports no settings; if a metric is
+            not finite, or a metric of the paper is missing; or if a figure or the posterior cannot be written.
     """
     with needs("reproductions", "Drawing the figures of an experiment"):
         import matplotlib  # noqa: F401
@@ -82,14 +82,14 @@ def make_result(
     """The content of ``result.json``, with the fields of :data:`~gpzoo.reproductions.experiment.FIELDS`.
 
     Args:
-        outcome: the experiment's outcome.
+        outcome: outcome of the experiment.
         run: the run.
-        paper_metrics: the paper's numbers.
+        paper_metrics: the numbers of the paper.
         starts: the starts that took part, in order of time; only this start unless given.
 
     Raises:
-        ReproductionError: if a metric is missing or not finite, there are no settings, or a setting cannot be written
-            as JSON.
+        ReproductionError: if a metric is missing or not finite, if there are no settings, or if a setting cannot be
+            written as JSON.
     """
     starts = starts or [_start(run, 0)]
     metrics = {name: float(value) for name, value in outcome.metrics.items()}
@@ -106,7 +106,7 @@ def make_result(
     trees = [start["clean"] for start in starts]
     found: dict[str, Any] = {name: getattr(outcome, name, None) for name in FIELDS} | run.identity
     found |= {"schema": SCHEMA, "command": run.command, "metrics": metrics, "data": data_record(outcome.data)}
-    # The commit in which training began, because later starts only continue, or evaluate again.
+    # The commit in which training began. Later starts only continue the training, or evaluate again.
     found |= {"commit": starts[0]["commit"], "commits": list(dict.fromkeys(start["commit"] for start in starts))}
     found |= {"clean": False if False in trees else None if None in trees else True}
     found |= {"resumed_from": [start["steps"] for start in starts[1:]]}
@@ -125,7 +125,7 @@ def make_result(
 
 
 def peak_memory_bytes() -> int:
-    """The largest memory of this process in RAM so far, in bytes."""
+    """The largest memory of this process in RAM until now, in bytes."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -133,11 +133,11 @@ def peak_memory_bytes() -> int:
 
 
 def device() -> str:
-    """JAX's device, and the number of CPU cores of the machine, or how many of them this process may use."""
+    """JAX's device, and the number of CPU cores of the machine, or the number that this process may use."""
     first = jax.devices()[0]
     kind = platform.machine() if first.platform == "cpu" else first.device_kind
     cores = os.cpu_count()
-    # A process may be bound to some of the machine's cores, as by taskset; not all systems can tell.
+    # A process may be limited to some cores of the machine, as by taskset. Not all systems can tell.
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     return f"{first.platform} ({kind}), {cores if usable == cores else f'{usable} of {cores}'} CPU cores"
 
@@ -153,13 +153,13 @@ def _now() -> str:
 
 
 def _start(run: Run, steps: int) -> dict[str, Any]:
-    """The record of a start of a run, with the ``steps`` taken before it."""
-    # Read when a run starts, because files may be changed during the training.
+    """The record of a start of a run, with ``steps``, the number of steps before this start."""
+    # It is read when a run starts, because files may be changed during the training.
     return {**recorded(), "command": run.command, "steps": steps, "time": _now()}
 
 
 def _steps_taken(folder: Path) -> int:
-    """Steps of the newest checkpoints below a folder, summed over all trainings in it."""
+    """The steps of the newest checkpoints below a folder, summed over all trainings in it."""
     newest: dict[Path, int] = {}
     for path in folder.rglob("*.checkpoint"):
         if path.stem.isdecimal():
@@ -168,14 +168,14 @@ def _steps_taken(folder: Path) -> int:
 
 
 def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
-    """Mark the output folder as this run's, so that no run resumes from another run's checkpoint.
+    """Mark the output folder as the folder of this run, so that no other run resumes from its checkpoint.
 
     Args:
         run: the run.
-        claims: keeps the folder for this process alone until it closes.
+        claims: an exit stack. Until it closes, no other process can use the folder.
 
     Returns:
-        The starts of this run: the earlier ones, if they left a checkpoint, and this one.
+        The starts of this run: earlier starts, if they left a checkpoint, and this start.
     """
     path = run.output / "run.json"
     waiting = f"Another process runs in {run.output}; waiting until it ends."
@@ -199,7 +199,7 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
 
 
 def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
-    """The starts in the mark of a folder; the mark must be this run's."""
+    """The starts in the mark of a folder. The mark must belong to this run."""
     try:
         found = read_json(path)
         held, starts = identity_of(found), list(found.get("starts", ()))
@@ -221,14 +221,16 @@ def _release(run: Run) -> None:
 
 
 def _write_pictures(outcome: Outcome, run: Run) -> None:
-    """Write the learning curve, the figures, posterior and model: all are tried before failures are reported."""
+    """Write the learning curve, figures, posterior and model. All are tried before failures are reported."""
     from gpzoo.inference import plots
     from gpzoo.reproductions.figures import test_curves
 
     curve = partial(plots.learning_curve, outcome.elbo)
     figures = {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
     if len(outcome.curve) > 1:
-        figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve})
+        said = {"titles": run.source.titles if run.source is not None else {}}
+        said |= {"test_rows": None if outcome.folds else outcome.data.sizes["test"]}
+        figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve}, **said)
     jobs: dict[str, Callable[[Path], Any]] = {f"{name}.png": partial(_draw, each) for name, each in figures.items()}
     if (posterior := outcome.posterior) is not None:
         jobs["posterior.nc"] = lambda path: posterior().to_netcdf(str(path), engine="h5netcdf")
@@ -250,5 +252,5 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
 
 def _draw(figure: Any, path: Path) -> None:
     made: Any = figure() if callable(figure) else figure
-    # Works for axes and for a figure.
+    # This works for axes and for a figure.
     made.figure.savefig(path, format="png", dpi=150, bbox_inches="tight")

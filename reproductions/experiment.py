@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from gpzoo.inference import Trained
     from gpzoo.reproductions.datasets import Dataset
 else:
-    # For annotations: matplotlib is imported where figures are drawn.
+    # Only for annotations: matplotlib is imported where figures are drawn.
     Figure = Any
 
-#: The presets: minutes on two CPU cores; an hour on them; the paper's sizes with our settings; the settings of the
-#: paper and its authors' code, else the programs' defaults.
+#: The presets: minutes on two CPU cores; an hour on two CPU cores; the paper's sizes with our settings; the settings of
+#: the paper and of its authors' code, otherwise the defaults of the programs.
 PRESETS = ("quick", "cpu", "tuned", "paper")
 
 #: Version of the format of ``result.json``.
@@ -36,7 +36,7 @@ SCHEMA = 1
 #: The fields of a run that determine its computation.
 IDENTITY = ("paper", "experiment", "variant", "preset", "seed")
 
-#: Every field of ``result.json``, in the order in which they are written.
+#: Every field of ``result.json``, in the order of writing.
 FIELDS = (
     "schema", *IDENTITY, "changes", "commit", "clean", "commits", "command",
     "resumed_from", "metrics", "paper_metrics", "stands_in", "subset", "folds", "selection", "curve", "settings",
@@ -44,12 +44,12 @@ FIELDS = (
     "finished",
 )  # fmt: skip
 
-#: The fields that every file has; earlier files do not have ``changes``.
+#: The fields that every file has. Earlier files do not have ``changes``.
 REQUIRED = tuple(name for name in FIELDS if name != "changes")
 
 
 class ReproductionError(RuntimeError):
-    """A reproduction cannot be run, finished or written; the message is one line and says what to do."""
+    """A reproduction that cannot be run, finished or written. The message is one line and gives advice."""
 
 
 class Inspected(NamedTuple):
@@ -59,9 +59,10 @@ class Inspected(NamedTuple):
         trained: the model.
         args: the program's positional arguments, rows of the test set.
         keywords: the program's keyword arguments.
-        which: which of several models and splits of the run it is, such as ``"DGP 3, split 1 of 5"``; empty if the run
-            has only one.
-        differs: a sentence on how its rows differ from those of the run's metrics; empty if they are the same.
+        which: a name for the model among several models and splits of the run, such as ``"DGP 3, split 1 of 5"``; empty
+            if the run has only one.
+        differs: a sentence about the difference between these rows and the rows of the run's metrics; empty if they are
+            the same.
     """
 
     trained: Trained
@@ -76,18 +77,19 @@ class Run:
     """One run of one variant of an experiment, and its output folder.
 
     Attributes:
-        paper: the paper's name, which is also the name of its model file.
+        paper: name of the paper, which is also the name of its model file.
         experiment: name within the paper.
         variant: name within the experiment.
-        preset: one of the experiment's presets, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the
+        preset: one of the presets of the experiment, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the
             paper's sizes).
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
-        finished: whether the run has ended and is only read: its model comes from ``model``, and nothing is trained.
+        finished: whether the run has ended and is only read. Its model then comes from ``model``, and nothing is
+            trained.
         split: number of the random split of the data, for the part of a run on one of several splits.
         source: the paper, if it is not a paper of ``gpzoo``; :func:`experiment` sets it.
-        changes: settings by name whose values differ from the experiment's, see
-            :func:`gpzoo.reproductions.changes.changed`; the result is then never compared with the paper's.
+        changes: settings, by name, with values that differ from the experiment, see
+            :func:`gpzoo.reproductions.changes.changed`. The result is then never compared with the paper.
     """
 
     paper: str
@@ -103,12 +105,12 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """File of the trained model that a run leaves."""
+        """File of the trained model of a run."""
         return self.output / "model.gpzoo"
 
     @property
     def checkpoint(self) -> Path:
-        """Folder for checkpoints; a later run with the same output folder resumes from the last one."""
+        """Folder for checkpoints. A later run with the same output folder resumes from the last one."""
         whole = self.output / "checkpoint"
         return whole if self.split is None else whole / str(self.split)
 
@@ -129,10 +131,10 @@ class Run:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The experiment's options in the paper's TOML, overridden by the settings of its preset and its variant.
+        """The options of the experiment in the paper's TOML, overridden by the settings of its preset and its variant.
 
-        They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and ``variants.VARIANT`` in the
-        latter. The run's ``changes`` override all of them.
+        They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and ``variants.VARIANT`` in
+        these settings. The run's ``changes`` override all of them.
         """
         facts = (self.source or load(self.paper)).experiments[self.experiment]
         found = facts.get("options", {}) | facts["settings"][self.preset]
@@ -140,7 +142,7 @@ class Run:
 
     @property
     def selection(self) -> dict[str, Any] | None:
-        """The record of how its settings were chosen by results: ``selection`` in its options, else the paper's."""
+        """The record of the choice of settings by results: ``selection`` in the options, else in the paper."""
         said = dict(self.options.get("selection") or (self.source or load(self.paper)).by_hand)
         presets = said.pop("presets", PRESETS)
         return by_hand(**said) if said and self.preset in presets else None
@@ -158,7 +160,7 @@ class Run:
         return shlex.join(words)
 
     def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
-        """Everything on which an intermediate result of this run depends, besides the program."""
+        """Everything that determines an intermediate result of this run, in addition to the program."""
         own = {"paper": self.source.sha256()} if self.source is not None and self.source.module is not None else {}
         return {"run": self.identity, "settings": settings, "data": data_record(data)} | own
 
@@ -168,26 +170,26 @@ class Outcome:
     """The result of an experiment's training and evaluation.
 
     Attributes:
-        metrics: name to number. ``error`` and ``accuracy`` are fractions of the test set; ``nlpp`` is the mean per
-            test point; ``rmse`` and ``test_log_likelihood`` are in the data's original units; ``auc``, ``elbo``, and
-            the experiment's further metrics.
+        metrics: numbers by name. ``error`` and ``accuracy`` are shares of the test set. ``nlpp`` is the mean per test
+            row. ``rmse`` and ``test_log_likelihood`` are in the original units of the data. There are also ``auc``,
+            ``elbo``, and further metrics of the experiment.
         settings: everything chosen for this run (inducing points, minibatch, learning rates, ...), ready for JSON.
-        steps: optimisation steps taken, over all resumptions.
-        seconds_training: wall time of those steps, without compilation of the evaluation.
+        steps: number of optimisation steps, over all resumptions.
+        seconds_training: wall time of these steps, without compilation of the evaluation.
         data: the training data.
-        dtype: floating type of training, such as ``"float32"``.
+        dtype: floating-point type of training, such as ``"float32"``.
         elbo: the learning curve: the bound at every step ``[steps]``.
         curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training. A single
             point at the end is not recorded in addition to the metrics.
-        figures: file name without suffix to a figure, or to a function that makes one.
+        figures: figures by file name without suffix; each is a figure, or a function that makes one.
         posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
         inspected: the trained model, kept as ``model.gpzoo``, and the rows of a report; ``None`` without a report.
-        stands_in: whether ``data`` are stand-ins for the paper's data; the paper's numbers are then left out.
+        stands_in: whether ``data`` stand in for the paper's data. The numbers of the paper are then left out.
         subset: the part of the data that was used, a result of :func:`subset`; ``None`` for all.
-        folds: the folds or splits over which the numbers are averages: their ``count`` and ``seeds``, and the paper's
-            number ``of`` them; ``None`` for the one split of the data.
-        selection: the choice of settings by results: ``what`` was chosen, by which ``rule``, on which ``data``, among
-            which ``candidates``; ``None`` if all settings were fixed beforehand.
+        folds: the folds or splits over which the numbers are averages: their ``count`` and ``seeds``, and their number
+            in the paper, ``of``; ``None`` for the only split of the data.
+        selection: the choice of settings by results: ``what`` was chosen, the ``rule``, the ``data`` and the
+            ``candidates``; ``None`` if all settings were fixed beforehand.
     """
 
     metrics: Mapping[str, float]
@@ -208,14 +210,14 @@ class Outcome:
 
     @property
     def trained(self) -> Trained:
-        """The trained model of an outcome with ``inspected``."""
+        """The trained model of an outcome that has ``inspected``."""
         return cast("Inspected", self.inspected).trained
 
 
-#: The paper's numbers by metric; ``None`` if it prints none.
+#: Numbers of the paper by metric; ``None`` if the paper prints none.
 Numbers = Mapping[str, float | None]
 
-#: Recorded results by variant, and a function that draws them in one figure.
+#: Recorded results by variant, and a function that draws these results in one figure.
 Results = Mapping[str, Mapping[str, Any]]
 Draw = Callable[[Results], Figure]
 
@@ -225,16 +227,16 @@ class Experiment:
     """An experiment of a paper.
 
     Attributes:
-        paper: the paper's name, which is also the name of its model file.
-        name: the experiment's name on the command line.
+        paper: name of the paper, which is also the name of its model file.
+        name: name of the experiment on the command line.
         description: one line for ``gpzoo list``.
-        variants: variant to the paper's numbers.
-        run: trains and evaluates one variant.
+        variants: numbers of the paper, by variant.
+        run: a function that trains and evaluates one variant.
         default_variant: the variant that runs if none is named.
-        presets: its presets, from :data:`PRESETS`.
-        figure: draws the recorded results of several variants, by name, in one figure.
-        curves: whether that figure needs the results' curves, which small runs may lack.
-        caption: the words below that figure.
+        presets: presets of the experiment, from :data:`PRESETS`.
+        figure: a function that draws the recorded results of several variants, by name, in one figure.
+        curves: whether this figure needs the curves of the results, which small runs may lack.
+        caption: the words below this figure.
         source: the paper of an experiment that :func:`experiment` made.
 
     Raises:
@@ -266,17 +268,17 @@ class Experiment:
 def experiment(
     paper: Paper, name: str, variants: Iterable[str], *, figure: Draw | None = None, curves: bool = False
 ) -> Callable[[Callable[[Run], Outcome]], Experiment]:
-    """Make an experiment from a function that trains and evaluates one variant; its facts are in the paper's TOML.
+    """Make an experiment from a function that trains and evaluates one variant. Facts about it are in the paper's TOML.
 
     Args:
         paper: the paper, from :func:`gpzoo.reproductions.claims.load`.
-        name: the experiment's name.
-        variants: its variants.
-        figure: draws the recorded results of several variants, by name, in one figure.
-        curves: whether that figure needs the results' curves.
+        name: name of the experiment.
+        variants: variants of the experiment.
+        figure: a function that draws the recorded results of several variants, by name, in one figure.
+        curves: whether this figure needs the curves of the results.
 
     Raises:
-        ValueError: if the TOML lacks a fact, or the settings of a preset, or claims a number of another variant.
+        ValueError: if the TOML lacks a fact, or the settings of a preset, or if it claims a number of another variant.
     """
     facts = paper.experiments.get(name, {})
     needed = ["description", "default", *(f"settings.{preset}" for preset in facts.get("presets", ("quick", "paper")))]
@@ -294,16 +296,16 @@ def experiment(
 
 
 def identity_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that determine a run's computation, from a run, its result, or the mark of its folder.
+    """The fields that determine the computation of a run, from a run, its result, or the mark of its folder.
 
     Raises:
-        KeyError: if one is missing.
+        KeyError: if a field is missing.
     """
     return {name: found[name] for name in IDENTITY} | {"changes": changes_of(found)}
 
 
 def changes_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run changed; also for an older file, which does not have this field."""
+    """The settings that a run changed, also from an older file, which does not have this field."""
     return dict(found.get("changes") or {})
 
 
@@ -313,12 +315,12 @@ def data_record(data: Dataset) -> dict[str, Any]:
 
 
 def subset(whole: Dataset, used: Dataset, rule: str) -> dict[str, Any] | None:
-    """The numbers of training and test rows, used and available, and the rule; ``None`` if all were used.
+    """The numbers of used and available rows for training and testing, and the rule; ``None`` if all rows were used.
 
     Args:
         whole: the data set.
-        used: the part of it in training and evaluation.
-        rule: how the rows were chosen, such as ``"random, seed 0"``.
+        used: the part of the data set that is used in training and evaluation.
+        rule: the way in which the rows were chosen, such as ``"random, seed 0"``.
     """
     of, own = whole.sizes, used.sizes
     if (of["train"], of["test"]) == (own["train"], own["test"]):
@@ -327,7 +329,7 @@ def subset(whole: Dataset, used: Dataset, rule: str) -> dict[str, Any] | None:
 
 
 def some(run: Run, whole: Dataset, seed: int, rule: str = "") -> tuple[Dataset, dict[str, Any] | None]:
-    """Random rows, as many as the run's options ``train`` and ``test`` say, else all rows, and their record.
+    """Random rows and their record. The options ``train`` and ``test`` give their numbers; all rows without these.
 
     Args:
         run: the run.
@@ -341,7 +343,7 @@ def some(run: Run, whole: Dataset, seed: int, rule: str = "") -> tuple[Dataset, 
     return data, subset(whole, data, f"random, {rule or f'seed {seed}'}")
 
 
-#: What is recorded about the data of a choice if nobody noted it.
+#: The record of the data of a choice if nobody wrote it down.
 NOT_RECORDED = "not recorded"
 
 
@@ -375,10 +377,10 @@ def all_experiments(papers: Iterable[Path] = ()) -> tuple[Experiment, ...]:
 
 
 def module_of_file(path: Path) -> ModuleType:
-    """The module of a user's own paper, ``NAME.py`` with ``EXPERIMENTS``, beside ``NAME.toml``; it is imported once.
+    """The module of a user's own paper, ``NAME.py`` with ``EXPERIMENTS``, beside ``NAME.toml``. It is imported once.
 
     Raises:
-        ReproductionError: if there is no such file, or its name is taken.
+        ReproductionError: if there is no such file, or if its name is taken.
     """
     return _imported(path.resolve())
 
@@ -393,7 +395,7 @@ def _imported(path: Path) -> ModuleType:
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = module_from_spec(spec)
-    # Files beside it are found as for a script, but hide no other modules.
+    # Files beside it are found as for a script, but do not hide other modules.
     sys.path.append(str(path.parent))
     try:
         spec.loader.exec_module(module)

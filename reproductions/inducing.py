@@ -1,4 +1,4 @@
-"""Kinds of inducing variables in comparison: how much of a function the same number of them tells, and at what cost."""
+"""Comparison of kinds of inducing variables: the information in the same number of them, and their cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpzoo.reproductions.training import Setting, train
 
 PAPER = load("inducing")
 
-#: The interval of waves, and the box, for inputs between -2 and 2.
+#: The interval of the waves, and the size of the box, for inputs between -2 and 2.
 _BOUNDS = (-3.0, 3.0)
 
 
@@ -30,12 +30,12 @@ def matern(name: str, X: Array) -> Kernel:
 
 
 def on_box(name: str, X: Array, *, size: int) -> Kernel:
-    """A Matérn kernel by functions of a box."""
+    """A Matérn kernel from basis functions on a box."""
     return HilbertSpace(matern(name, X), size, _BOUNDS)
 
 
 def chirp(rows: int = 2000, seed: int = 0) -> Dataset:
-    """A wave that becomes shorter from the middle to both ends, with noise; half of the rows for testing."""
+    """A wave with noise. Its period becomes shorter from the middle to both ends. Half of the rows are for testing."""
     rng = np.random.RandomState(seed)
     x = rng.uniform(-2, 2, (rows, 1))
     return halved("chirp", x, np.sin(7 * x[:, 0] ** 2) + 0.2 * rng.standard_normal(rows))

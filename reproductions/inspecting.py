@@ -25,22 +25,22 @@ from gpzoo.inference.reports.program import values
 from gpzoo.inference.reports.report import data_of_training, environment, parts, report, subtitle
 from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import REQUIRED, Experiment, ReproductionError, Run, identity_of
-from gpzoo.reproductions.figures import test_curves
+from gpzoo.reproductions.figures import test_curves, test_rows_of
 from gpzoo.reproductions.kept import read_json, write_text
 
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 
 def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Path) -> None:
-    """Write the report of a run: its numbers beside the paper's, and the model that it left.
+    """Write the report of a run: its numbers beside the numbers of the paper, and its trained model.
 
     Args:
         folder: folder of the run, with ``result.json``.
-        find: finds the experiment of a paper by its name.
+        find: a function that finds the experiment of a paper by its name.
         path: path of the report.
 
     Raises:
-        ReproductionError: if the folder has no result, or it is damaged.
+        ReproductionError: if the folder has no result, or if the result is damaged.
         OSError: if the report cannot be written.
     """
     result = _result(folder)
@@ -52,7 +52,7 @@ def report_of_run(folder: Path, find: Callable[[str, str], Experiment], path: Pa
     said = f"Preset {run.preset}, seed {run.seed}, finished {ended}. {looked_at}"
     numbers = _metrics(result, experiment.variants.get(run.variant, {}))
     first = Part("Result", [numbers, *results.sizes(result), *results.notes(result), *([reason] if reason else [])])
-    # Curves of the training are drawn again.
+    # Curves of the training are drawn again for the report.
     others = ("test_curves", "learning_curve") if of_model else ("test_curves",)
     figures = Part("Figures of the experiment", [*_figures(folder, result, numbers, others)])
     run_of = Part("The run", [_settings([result]), _run(result)])
@@ -71,7 +71,7 @@ def _result(folder: Path) -> dict[str, Any]:
 
 
 def _of_model(run: Run, result: Mapping[str, Any], experiment: Experiment) -> tuple[tuple[Part, ...], str, str]:
-    """The parts about the trained model, a description of their rows, and the reason if there are no parts."""
+    """The parts about the trained model, a description of the rows, and a reason if there are no parts."""
     if not run.model.is_file():
         gone = f"There is no {run.model.name} in the folder, so that nothing more can be said of a model. If the "
         return (), "", gone + "experiment keeps one, the command below makes it again."
@@ -143,9 +143,10 @@ def _figures(folder: Path, result: Mapping[str, Any], numbers: Section, others: 
 
 
 def _test_curves(found: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
-    curves = {result["variant"]: result["curve"] for result in found if result["curve"]}
-    if curves:
-        drawn = test_curves(curves).axes
+    drawable = {result["variant"]: result for result in found if result["curve"]}
+    if drawable:
+        curves = {variant: result["curve"] for variant, result in drawable.items()}
+        drawn = test_curves(curves, test_rows=test_rows_of(drawable)).axes
         yield picture("Test metrics during training", "Metrics of the test set against the time in training.", drawn)
 
 
@@ -153,14 +154,14 @@ def _test_curves(found: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
 
 
 def report_of_runs(folders: Sequence[Path], path: Path) -> None:
-    """Write the report of several variants of one experiment side by side, the highest bound first.
+    """Write the report of several variants of one experiment side by side, with the highest bound first.
 
     Args:
         folders: folders of the runs.
         path: path of the report.
 
     Raises:
-        ReproductionError: if a folder has no result, or it is damaged.
+        ReproductionError: if a folder has no result, or if a result is damaged.
         OSError: if the report cannot be written.
     """
     found = [(_result(folder), folder) for folder in folders]
@@ -197,17 +198,17 @@ def report_of_runs(folders: Sequence[Path], path: Path) -> None:
 
 
 def report_of_model(model: Path, program: str | None, data: Path | None, path: Path) -> None:
-    """Write the report of a saved model; without its program, which the file does not hold, only of the file's content.
+    """Write the report of a saved model. The file does not have its program; without it, the report shows the file.
 
     Args:
         model: the file that ``Trained.save`` wrote.
-        program: ``"module:name"`` of the program, imported from where Python looks for modules, or from here.
-        data: an ``.npz`` file with an array for each argument of the program, by its name.
+        program: ``"module:name"`` of the program. It is imported as by Python, or from the current folder.
+        data: an ``.npz`` file with an array for each argument of the program, by the name of the argument.
         path: path of the report.
 
     Raises:
         CheckpointError: if the file cannot be loaded.
-        ReproductionError: if there is no such program or file of data, or only one of them is given.
+        ReproductionError: if there is no such program or file of data, or if only one of them is given.
         OSError: if the report cannot be written.
     """
     if (program is None) != (data is None):
@@ -239,7 +240,7 @@ _absent.__name__ = ""  # it stands for any program
 
 
 def _bound(model: Path, title: str) -> list[Picture]:
-    """The bound during the training of a saved model, if there is one."""
+    """The bound during the training of a saved model, if the file has one."""
     trained = load(model, _absent) if model.is_file() else None
     return [picture(title, BOUND, plots.elbo(trained))] if trained is not None and trained.losses.size else []
 
@@ -256,7 +257,7 @@ def _imported(program: str) -> Callable:
 
 
 def _arguments(program: Callable, data: Path) -> tuple[tuple, dict[str, Any]]:
-    """Positional and keyword arguments of a program, from arrays of their names."""
+    """Positional and keyword arguments of a program, from arrays with the names of the arguments."""
     try:
         with np.load(data, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

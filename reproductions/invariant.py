@@ -3,8 +3,8 @@
 ``gpzoo reproduce invariant rotated-binary --variant 90-from-45`` or ``python reproductions/invariant.py toy``.
 
 Section 5 prints neither rates, minibatches and steps nor numbers of inducing variables and views, and the authors' code
-is not public. So ``paper`` has the paper's full data with our settings; ``tuned`` has the same, and takes hours on two
-CPU cores.
+is not public. Therefore ``paper`` has the full data of the paper with our settings. ``tuned`` has the same data, and
+takes hours on two CPU cores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.icml2007 import rotated
 from gpzoo.reproductions.experiment import Figure, Outcome, Results, Run, experiment, some
-from gpzoo.reproductions.figures import test_curves
+from gpzoo.reproductions.figures import test_curves, test_rows_of
 from gpzoo.reproductions.judge import Found, Judged, Value, holding
 from gpzoo.reproductions.metrics import Score
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, lead
@@ -36,7 +36,7 @@ from gpzoo.views.orbits import Orbit
 
 PAPER = load("invariant")
 
-#: The symmetry of the toy: f(x, y) = f(y, x).
+#: The symmetry of the toy problem: f(x, y) = f(y, x).
 SWAP = Orbit([(0, 1), (1, 0)])
 
 
@@ -54,10 +54,10 @@ def _train(
     Args:
         run: the run.
         data: the data, with targets as the program observes them.
-        program: one of :mod:`gpzoo.models.invariant`, with all arguments but the view.
-        view: the variant's view, ``None`` for no invariance.
+        program: a program of :mod:`gpzoo.models.invariant`, with all arguments except the view.
+        view: the view of the variant; ``None`` for no invariance.
         setting: the settings of the training.
-        score: the metrics, if they are not those of the targets.
+        score: a function that computes the metrics, if they are not the usual metrics of these targets.
         **outcome: further fields of the outcome, such as ``subset``.
     """
     N, M, sampled = len(data.y_train), setting.num_inducing, view is not None and data.X_train.ndim == 4
@@ -88,12 +88,12 @@ def _train(
     )
 
 
-# -- the toy -----------------------------------------------------------------------------------------------------------
+# -- the toy problem ---------------------------------------------------------------------------------------------------
 
 
-#: Test inputs on each side of the toy's grid, and the standard deviation of the noise.
+#: Number of test inputs on each side of the grid of the toy problem, and the standard deviation of the noise.
 _GRID, _NOISE = 30, 0.1
-#: What a report says about its rows.
+#: A sentence in a report about its rows.
 _ADDED = (
     f"Noise of standard deviation {_NOISE} is added to the test values here, so that intervals of data can be judged; "
     "the metrics of the run are of values without noise."
@@ -101,7 +101,7 @@ _ADDED = (
 
 
 def toy_data(seed: int = 0) -> Dataset:
-    """A function that is symmetric in its two inputs: noisy values at 60 points, exact ones on a grid (figure 2)."""
+    """A function that is symmetric in its two inputs: noisy values at 60 points, exact values on a grid (figure 2)."""
     rng = np.random.RandomState(seed)
 
     def truth(X: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ def toy_data(seed: int = 0) -> Dataset:
 
 
 def figure_2(results: Results) -> Figure:
-    """Figure 2: the symmetric function with the data, and the solution of every model, also far from the data."""
+    """Figure 2: the symmetric function with the data, and the fit of every model, also far from the data."""
     data = toy_data(next(iter(results.values()))["seed"])
     panels: dict[str, Any] = {"truth": data.y_test}
     for variant, result in results.items():
@@ -145,7 +145,7 @@ def toy(run: Run) -> Outcome:
     """Models with and without the symmetry in the prior: the bound distinguishes them, the fit does not (figure 2)."""
     data = toy_data(run.seed)
     view = (lambda X: SWAP) if run.variant == "symmetric" else None
-    # The training points are predicted too, because there the model without the symmetry is as good.
+    # The training points are predicted too, because the model without the symmetry is as good there.
     X, y = np.concatenate([data.X_test, data.X_train]), np.concatenate([data.y_test, data.y_train])
     whole, cut = replace(data, X_test=X, y_test=y), len(data.y_test)
 
@@ -168,7 +168,7 @@ def toy(run: Run) -> Outcome:
 
 
 def _noisy(data: Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The test rows with noise like that of the training rows, from which a report judges intervals of data."""
+    """The test rows with noise as in the training rows, because a report judges intervals of noisy data."""
     noise = _NOISE * np.random.RandomState(seed + 1).standard_normal(len(data.y_test))
     return data.X_test, (data.y_test + noise).astype(np.float32)
 
@@ -177,22 +177,24 @@ def _noisy(data: Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def figure_3(results: Results) -> Figure:
-    """Figure 3: the learned angle from its start, test error and bound over time; dashed, the true angles."""
+    """Figure 3: the learned angle from its start, test error, and bound over time. Dashed lines are the true angles."""
     figure = _over_time(results, "learned_angle_degrees", "error", "bound_per_point")
-    angle, drawn = figure.axes[0], {str(line.get_label()): line for line in figure.axes[0].lines}
-    for variant, line in drawn.items():
+    angle, titles = figure.axes[0], PAPER.titles
+    drawn = {str(line.get_label()): line for line in angle.lines}
+    for variant in [variant for variant in results if titles[variant] in drawn]:
+        line = drawn[titles[variant]]
         truth, _, start = variant.partition("-from-")
         angle.axhline(float(truth), color="0.4", linestyle="--", linewidth=1)
         times, values = (np.asarray(each, float) for each in line.get_data())
         angle.plot([0, times[0]], [float(start), values[0]], color=line.get_color(), linestyle=":", marker=".")
         angle.text(0, float(truth), f" truth {truth}", color="0.4", fontsize=8, va="bottom")
     wide = any(name.startswith("180") for name in results)
-    angle.set(ylim=(0, 200 if wide else 105), yticks=range(0, 181, 45) if wide else range(0, 91, 15))
+    angle.set(ylim=(0, 200 if wide else 115), yticks=range(0, 181, 45) if wide else range(0, 91, 15))
     return figure
 
 
 def figure_4(results: Results) -> Figure:
-    """Figure 4: test error and bound over time; only bounds of the Gaussian likelihood, which has other targets."""
+    """Figure 4: test error and bound over time. Only the Gaussian likelihood has bounds here: its targets differ."""
     figure = _over_time(results, "error", "bound_per_point")
     error, bound = figure.axes
     for claim in PAPER.claims:
@@ -201,7 +203,8 @@ def figure_4(results: Results) -> Figure:
     error.set_ylim(bottom=0)
     words = "dashed: read off the paper's figure, RBF 2, affine and local 1"
     error.text(0.02, 0.02, words, fontsize=8, transform=error.transAxes)
-    for line in [line for line in bound.lines if str(line.get_label()).endswith("-sticks")]:
+    sticks = [title for variant, title in PAPER.titles.items() if variant.endswith("-sticks")]
+    for line in [line for line in bound.lines if line.get_label() in sticks]:
         line.remove()
     if late := [y for line in bound.lines for y in np.asarray(line.get_ydata())[1:]]:
         bound.set_ylim(min(late) - 0.3, max(late) + 0.3)
@@ -215,7 +218,8 @@ def figure_5(results: Results) -> Figure:
 
 
 def _over_time(results: Results, *names: str) -> Figure:
-    return test_curves({variant: result["curve"] for variant, result in results.items()}, metrics=names)
+    curves = {variant: result["curve"] for variant, result in results.items()}
+    return test_curves(curves, metrics=names, titles=PAPER.titles, test_rows=test_rows_of(results))
 
 
 _BINARY = tuple(f"{truth}-{name}" for truth in (90, 180) for name in ("rbf", "from-5", "from-45"))
@@ -232,7 +236,7 @@ def rotated_binary(run: Run) -> Outcome:
     return _train(run, data, invariant_classifier, view, Setting.of(run.options), subset=part)
 
 
-#: The view of an image by the name of a variant, without its numbers of views.
+#: The view of an image, by the name of a variant, without the numbers of views.
 _VIEWS: dict[str, Callable[..., Callable] | None] = {
     "rbf": None,
     "from-5": partial(rotation, 5.0),
@@ -256,11 +260,11 @@ def _rotated_by(data: Dataset, angle: float, seed: int) -> Dataset:
     return replace(data, name=f"{data.name}, rotated by up to {angle:.0f} degrees", X_train=X, X_test=X_test)
 
 
-def _score_of_one_hot(test: SitePrediction, one_hot: np.ndarray) -> dict[str, float]:
-    """Metrics of Gaussian outputs for one-hot labels: ``p(k)`` is the normalised density of ``k``'s one-hot vector."""
+def _score_of_one_hot(test: SitePrediction, one_hot: np.ndarray) -> dict[str, Any]:
+    """Metrics of Gaussian outputs for one-hot labels: ``p(k)`` is the normalised density of the one-hot vector of k."""
     y = one_hot.argmax(axis=1)
     mean, variance = (np.asarray(x, np.float64) for x in (test.mean, test.variance))
-    # Each density differs from that of the zero vector in one output.
+    # Each density differs from the density of the zero vector in one output.
     return metrics.of_classes(metrics.softmax((mean - 0.5) / variance, y), y)
 
 
@@ -288,7 +292,7 @@ def mnist_rot(run: Run) -> Outcome:
         data = datasets.load("mnist-rot")
     except DatasetError:
         if any(entry.name == "mnist-rot" and entry.present for entry in datasets.available()):
-            raise  # it is damaged
+            raise  # the file is damaged
         data = datasets.load("mnist-rot-generated")
     return replace(_ten_classes(run, data), stands_in=data.name.endswith("-generated"))
 
@@ -304,7 +308,7 @@ def _ten_classes(run: Run, whole: Dataset) -> Outcome:
 
 
 def angle(found: Found, least: float | None = None, below: float | None = None) -> Judged:
-    """The learned angles are at least, or below, the truth by more than they moved at the end of the training."""
+    """The learned angles are above ``least``, or below ``below``, by more than they moved at the end of training."""
     values = found.all("learned_angle_degrees")
     moved = max(map(_moved, found.values()))
     margins = [each.ours.value - least if least is not None else (below or 0.0) - each.ours.value for each in values]
@@ -314,17 +318,17 @@ def angle(found: Found, least: float | None = None, below: float | None = None) 
 
 
 def _moved(run: Recorded) -> float:
-    """By how many degrees the angle at the end differs from the angle after three quarters of the steps."""
+    """The difference, in degrees, between the angle at the end and the angle after three quarters of the steps."""
     late = [each["learned_angle_degrees"] for each in run.result["curve"] if each["step"] >= 0.75 * run.result["steps"]]
     return abs(late[-1] - late[0])
 
 
 def slightly(found: Found) -> Judged:
-    """Rotation is better than the RBF, by less than affine or local views are better than rotation."""
+    """Rotation is better than the RBF, but by less than affine or local views are better than rotation."""
     values = {each.name: each.ours for each in found.all("error")}
     best = min(("affine", "local"), key=lambda name: values[name].value)
     gain, further = (lead(values[a], values[b], "error") for a, b in (("rotation", "rbf"), (best, "rotation")))
-    # Both gains have rotation's error in them.
+    # The error of rotation is in both gains.
     apart = lead(gain, further._replace(value=gain.value + further.value - gain.value), "error")._replace(
         value=further.value - gain.value
     )
@@ -341,10 +345,10 @@ def best_bound(found: Found) -> Judged:
 
 
 def facts(records: Records) -> dict[str, Any]:
-    """Numbers for ``pages/invariant.md.jinja``, where the truth is 90 degrees.
+    """Numbers for ``pages/invariant.md.jinja``, where the true angle is 90 degrees.
 
-    ``few`` are the angles with few rows. With all rows, the angles pass the truth by the step ``passed`` and end
-    ``over`` it, in per cent of the truth.
+    ``few`` are the angles with few rows. With all rows, the angles pass the true angle until the step ``passed``,
+    and end up to ``over`` above it, in per cent of the true angle.
     """
     few, passed, over = [], [], []
     for variant in ("90-from-5", "90-from-45"):

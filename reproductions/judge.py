@@ -1,11 +1,11 @@
-"""Verdicts on our numbers beside the paper's, and on statements: one rule for numbers, and a few kinds of statements.
+"""Verdicts on our numbers compared with the paper, and on statements: one rule for numbers, a few kinds of statements.
 
-The rule is about the difference of two numbers that both have an error. There is no difference if two one-sided tests
-say that it is less than a margin stated beforehand. There is one if its 95 % interval leaves out zero. Otherwise the
-two numbers are not told apart.
+The rule compares two numbers that both have an error. There is no difference if two one-sided tests say that the
+difference is less than a margin, which is stated beforehand. There is a difference if its 95 % interval does not
+include zero. Otherwise the two numbers are not told apart.
 
-A statement in a paper's TOML names its kind as ``judge``, and its ``arguments``. The kind is a function of this module,
-or of the module of the paper. It is called with the runs that the claim ``needs``, and returns a :class:`Judged`.
+A statement in the TOML of a paper gives its kind as ``judge``, and its ``arguments``. The kind is a function of this
+module or of the paper's module. It is called with the runs that the claim ``needs``, and returns a :class:`Judged`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
 READING, NOT_SCORED, NOT_RUN, NO_EXPERIMENT = "reading", "not scored", "not run", "no experiment"
 BASELINE = "baseline"
 
-#: Limits; the one that is nearest to the paper's data comes first.
+#: Limits. The limit that is nearest to the data of the paper comes first.
 LIMITS = (None, READING, FEWER_FOLDS, SUBSET, STAND_IN)
 
 
@@ -38,7 +38,7 @@ WORDS = (
 )  # fmt: skip
 
 
-#: The probability with which each of two one-sided tests takes a difference as large as the margin for a smaller one.
+#: The level of each of two one-sided tests: the probability of "less than the margin" if the difference is the margin.
 EITHER_SIDE = 0.05
 
 
@@ -47,8 +47,8 @@ class Verdict(NamedTuple):
 
     Attributes:
         word: one of matched, exceeded, short, not told apart and undecided; empty if the two cannot be compared.
-        interval: by how much ours is better than the paper's, from and to, in words; empty for statements.
-        limit: the reason why it is not scored.
+        interval: interval of our lead over the paper, in words; empty for statements.
+        limit: the reason why the claim is not scored.
     """
 
     word: str = ""
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
 
 def margin_of(metric: str, paper: float, stated: float | None = None) -> float:
-    """The largest difference from a number of the paper that counts as none: the claim's own or that of the metric."""
+    """The largest difference from a number of the paper that counts as none: from the claim, or from the metric."""
     if stated is not None:
         return stated / as_printed(paper).scale
     facts = METRICS.get(kind(metric) or "", {})
@@ -72,10 +72,10 @@ def margin_of(metric: str, paper: float, stated: float | None = None) -> float:
 
 
 def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[str, Any]) -> float | None:
-    """The standard error of a paper's number on its own data, as far as it can be told.
+    """The standard error of a number of the paper on the paper's own data, as far as it is known.
 
-    It comes from the deviation that the paper prints over its splits. For a share on one split, it is binomial, for as
-    many test rows as ours. Otherwise it is taken to be as large as ours.
+    It is computed from the standard deviation over splits if the paper prints one. For a share on one split, it is
+    binomial, with our number of test rows. Otherwise the error of our number is used.
     """
     if printed.deviation is not None:
         return printed.deviation / math.sqrt((result["folds"] or {"of": 1})["of"])
@@ -96,11 +96,11 @@ def verdict(
     """The verdict on one of our numbers.
 
     Args:
-        metric: its name.
+        metric: name of the number.
         ours: our number.
-        paper: the paper's number; the rounding of a :class:`gpzoo.reproductions.claims.Printed` is allowed for.
+        paper: the number of the paper. The rounding of a :class:`gpzoo.reproductions.claims.Printed` is allowed for.
         limit: the reason why it is not scored, a word such as :data:`SUBSET`.
-        paper_error: the standard error of the paper's number; ``None`` for the error of ours.
+        paper_error: the standard error of the number of the paper; ``None`` for the error of our number.
         margin: see :attr:`gpzoo.reproductions.claims.Claim.margin`.
     """
     if limit in (STAND_IN, READING) or not toward(metric):
@@ -123,13 +123,13 @@ def verdict(
 
 
 def within(difference: Ours, margin: float) -> bool:
-    """Whether a difference is surely less than the margin either way, by two one-sided tests; false if unknown."""
+    """Whether a difference is surely less than the margin on both sides, by two one-sided tests; false if unknown."""
     wide = difference.wide(beyond=EITHER_SIDE)
     return wide is not None and abs(difference.value) + wide <= margin
 
 
 def limit_of(result: Mapping[str, Any]) -> str | None:
-    """The reason why a result is not compared with the paper's: the first one that holds; ``None`` for no reason."""
+    """The reason why a result is not compared with the paper, the first one that holds; ``None`` for no reason."""
     if result["stands_in"] or result["preset"] == "quick":
         return STAND_IN
     if result["subset"]:
@@ -141,7 +141,7 @@ def limit_of(result: Mapping[str, Any]) -> str | None:
 
 
 class Value(NamedTuple):
-    """A number by which a statement was judged; its metric says how it is written, such as in per cent."""
+    """A number by which a statement was judged. Its metric decides how it is written, such as in per cent."""
 
     name: str
     ours: Ours
@@ -149,13 +149,13 @@ class Value(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The judgement of a statement from the files.
+    """The judgement of a statement from the result files.
 
     Attributes:
-        holds: whether it holds; ``None`` if that is undecided.
-        values: the numbers that show it; among many comparisons, those that speak against it or decide nothing.
+        holds: whether the statement holds; ``None`` if this is undecided.
+        values: the numbers that show it. Of many comparisons, only those that contradict it or decide nothing.
         pairs: the number of comparisons, if ``values`` are differences between pairs.
-        runs: the runs that were used; empty for all that the claim needs.
+        runs: the runs that were used; empty for all runs that the claim needs.
     """
 
     holds: bool | None
@@ -177,16 +177,16 @@ class Found(dict[str, Recorded]):
 
 
 def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "", margin: float = 0.0) -> bool | None:
-    """Whether all leads are positive by more than two standard errors; ``None`` if that is undecided.
+    """Whether all leads are positive by more than two standard errors; ``None`` if this is undecided.
 
-    It fails if one lead is negative by more than chance explains among so many.
+    It is false if one lead is negative by more than chance explains among this number of leads.
 
     Args:
-        leads: by how much the one is better than the other.
-        tie: leads whose error is not known decide if they are larger than this.
-        allow: ``"level"`` asks that no lead is negative by more than the margin, ``"equal"`` that none is as far from
-            zero either way. This must be sure, each by a test at 5 %, because numbers that are not told apart may
-            differ all the same.
+        leads: differences by which one number is better than another.
+        tie: a lead whose error is not known decides if it is larger than this.
+        allow: ``"level"`` asks that no lead is negative by more than the margin. ``"equal"`` asks that no lead differs
+            from zero by more than the margin. Each must be shown by a test at 5 %, because numbers that are not told
+            apart may still differ.
         margin: margin of these tests, stated before the run.
     """
     if not (leads := list(leads)):
@@ -194,7 +194,7 @@ def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "",
 
     def clear(value: Ours, among: int = 1) -> int:
         wide = tie if (known := value.wide(among)) is None else max(known, tie or 0.0)
-        # A missing number, NaN, is not clear either.
+        # A missing number, NaN, is not clear.
         return 0 if wide is None or not abs(value.value) > wide else 1 if value.value > 0 else -1
 
     def no_worse(value: Ours) -> bool:
@@ -220,7 +220,7 @@ def better(
     allow: str = "",
     margin: float = 0.0,
 ) -> Judged:
-    """Every other variant is better than one; by at least a share of its number if ``share`` is given."""
+    """Every other variant is better than ``than``, by at least a share of its number if ``share`` is given."""
     base = found.all(metric, [than])[0].ours
     leads = [lead(value.ours, base, metric) for value in found.all(metric) if value.name != than]
     holds = holding(leads, tie=tie, allow=allow, margin=margin)
@@ -258,7 +258,7 @@ def pairs(
     tie: float | None = None,
     margin: float = 0.0,
 ) -> Judged:
-    """In every run, each of its models is better than the model ``than``, or without it than the model before."""
+    """In every run, each of its models is better than the model ``than``; without ``than``, than the model before."""
     leads = [
         Value(f"{model} on {name}" if len(found) > 1 else model, run.lead(metric, model, other), "lead")
         for name, run in found.items()
@@ -272,7 +272,7 @@ def pairs(
 
 
 def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: float = 0.0) -> Judged:
-    """One metric orders the variants as another does; numbers that differ by less than ``tie`` have no order."""
+    """Two metrics order the variants in the same way. Numbers that differ by less than ``tie`` have no order."""
     by_first = sorted(found, key=lambda name: -toward(by) * found.all(by, [name])[0].ours.value)
     first, second = found.all(by, by_first), found.all(metric, by_first)
     close = any(abs(a.ours.value - b.ours.value) < tie for a, b in pairwise(first))
@@ -294,7 +294,7 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
 
 
 def _model(metric: str) -> str:
-    """The model of a metric such as ``dgp2_rmse``; the whole name of a metric without a model."""
+    """The model of a metric such as ``dgp2_rmse``. For a metric without a model, the whole name."""
     return metric.removesuffix(f"_{kind(metric)}").upper() if kind(metric) not in (None, metric) else metric
 
 
@@ -312,11 +312,11 @@ def near(found: Found, metric: str, value: float, within: float) -> Judged:
 
 
 def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, Sequence[str]]) -> Judged | None:
-    """The judgement of a statement from the files; ``None`` without the runs that it needs.
+    """The judgement of a statement from the result files; ``None`` without the runs that it needs.
 
     Args:
         claim: the statement.
-        paper: its paper.
+        paper: paper of the statement.
         records: all recorded results.
         presets: presets of every experiment.
     """
@@ -340,7 +340,7 @@ def _presets(runs: Iterable[Recorded]) -> set[str]:
 
 
 def module_of(paper: Paper) -> Any:
-    """The module of a paper's own statements and figures, ``None`` if it has none."""
+    """The module with the statements and figures of one paper only; ``None`` if the paper has no such module."""
     if paper.module is not None:
         return module_of_file(paper.module) if paper.module.is_file() else None
     name = f"gpzoo.reproductions.{paper.key}"
@@ -348,16 +348,16 @@ def module_of(paper: Paper) -> Any:
 
 
 def judge_of(claim: Claim, paper: Paper) -> Any:
-    """The function that judges a statement; ``None`` if there is no function of its name."""
+    """The function that judges a statement; ``None`` if no function has this name."""
     return getattr(module_of(paper), claim.judge, None) or globals().get(claim.judge)
 
 
-#: The verdicts on results that can be scored, the best first.
+#: The verdicts on results that can be scored, with the best first.
 SCORED = (MATCHED, EXCEEDED, NOT_APART, UNDECIDED, SHORT)
 
 
 class Trained(NamedTuple):
-    """Whether a training had converged: a word, and, if it has a curve, the best value and its step."""
+    """Whether a training had converged: a word. If the training has a curve, also the best value and its step."""
 
     word: str
     best: Ours | None = None
@@ -368,8 +368,8 @@ class Trained(NamedTuple):
 class Answered(NamedTuple):
     """A claim with our answer: the verdict, our number or the judgement, the runs, their size, and their training.
 
-    ``instead_of`` is the verdict on runs by the paper's settings, if runs by our settings on the same data have a
-    better one.
+    ``instead_of`` is the verdict on runs with the paper's settings, if runs with our settings on the same data have a
+    better verdict.
     """
 
     claim: Claim
@@ -383,13 +383,13 @@ class Answered(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """The word under which it is counted."""
+        """The word under which the claim is counted."""
         word = self.verdict.limit or self.verdict.word
         return BASELINE if self.claim.baseline and word in SCORED else word
 
 
 class Answers:
-    """The answers to a paper's claims, from the recorded results of all experiments."""
+    """The answers to the claims of a paper, from the recorded results of all experiments."""
 
     def __init__(self, paper: Paper, records: Records, experiments: Sequence[Experiment]) -> None:
         self.paper, self.records = paper, records
@@ -399,11 +399,11 @@ class Answers:
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of claims with each verdict; baselines that are scored are counted as such."""
+        """The number of claims with each verdict. Baselines with a score are counted as baselines."""
         return Counter(each.counted for each in self.all)
 
     def to(self, answer: Answer) -> Answered | None:
-        """The answer for a metric, whether or not the paper has a number for it."""
+        """The answer for a metric, even if the paper has no number for it."""
         return self._by_answer.get(answer) or self._number(Claim("", "", None, answer))
 
     def limit(self, key: Key) -> str | None:
@@ -447,19 +447,22 @@ class Answers:
         return best._replace(instead_of=first.verdict)
 
     def _rank(self, each: Answered) -> tuple[int, int]:
-        """Results that are nearer to the paper's data come first, and among these the ones that match it."""
+        """Results nearer to the data of the paper come first. Among these, results that match the number come first."""
         word = each.verdict.word
         return LIMITS.index(self.limit(each.runs[0])), SCORED.index(word) if word in SCORED else len(SCORED)
 
     def size(self, runs: Sequence[Key]) -> str:
-        """The size of the data of runs, and a note if their settings are the paper's."""
+        """The size of the data of runs, and a note if the settings are the paper's settings."""
         if not runs:
             return ""
         result = self.records.found[runs[0]]
         rows = {rows_of(self.records.found[each]) for each in runs}
         parts = [*rows] if len(rows) == 1 else [f"{len({each[1:3] for each in runs})} data sets"]
         if result["folds"] and len({splits_of(self.records.found[each]) for each in runs}) == 1:
-            parts.append("{count} of {of} splits".format(**result["folds"]))
+            more = result["folds"]["count"] > result["folds"]["of"]
+            parts.append(
+                ("{count} splits, the paper {of}" if more else "{count} of {of} splits").format(**result["folds"])
+            )
         if M := result["settings"].get("num_inducing"):
             every = {self.records.found[each]["settings"].get("num_inducing") for each in runs}
             parts += [f"M {M:,}"] if len(every) == 1 else []
@@ -467,11 +470,11 @@ class Answers:
 
 
 def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
-    """Whether a training had converged, by its curve or by the same network for more steps; ``None`` if unknown.
+    """Whether a training had converged, by its curve or by the same network with more steps; ``None`` if unknown.
 
-    A training had not converged if the best value of the metric's last quarter is better than the best value before, by
-    more than the rounding and two standard errors of such a difference. It was past its best if the end is worse than
-    the best by as much.
+    A training had not converged if the best value of the metric in the last quarter is better than the best value
+    before, by more than the rounding and two standard errors of such a difference. It was past its best if the value at
+    the end is worse than the best value by as much.
     """
     result, sign = run.result, toward(metric)
     model, _, name = metric.rpartition("_")
@@ -497,12 +500,12 @@ PAPERS = "the paper's settings"
 
 
 def settings_of(result: Mapping[str, Any]) -> str:
-    """The origin of a run's settings: ours or the paper's."""
+    """The origin of the settings of a run: our settings or the paper's settings."""
     return PAPERS if result["preset"] == "paper" else "settings of ours"
 
 
 def rows_of(result: Mapping[str, Any]) -> str:
-    """The numbers of training and test rows used, each with the number of all rows if some are left out."""
+    """The numbers of training and test rows that were used, each with the number of all rows if some are left out."""
     part = result["data"]["sizes"] | (result["subset"] or {})
     numbers = ((part["train"], part.get("of")), (part["test"], part.get("of_test")))
     return " + ".join(f"{n:,}" if of in (n, None) else f"{n:,} of {of:,}" for n, of in numbers) + " rows"

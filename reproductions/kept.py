@@ -1,10 +1,11 @@
-"""Files of a run that name the program that made them: results, and intermediate results.
+"""Files of a run that record the program that made them: results, and intermediate results.
 
-A result has in ``commit`` the commit in which its training began, in ``clean`` whether every start ran programs as
-committed, in ``commits`` the commits of all starts, and in ``versions`` the versions of gpzoo and its libraries. In a
-checkout, a run without a commit is refused. An installed package has no commit, and its version stands for it. A result
-without settings is refused too. Intermediate results are kept in JSON files, written in one step, with the hash of the
-source files: a later start takes them only from the same program, committed or not.
+Four fields of a result describe its program. ``commit`` is the commit in which its training began. ``clean`` says
+whether every start ran programs as committed. ``commits`` has the commits of all starts. ``versions`` has the versions
+of gpzoo and its libraries. In a checkout, a run without a commit is refused. An installed package has no commit, and
+its version replaces it. A result without settings is also refused. Intermediate results are kept in JSON files, which
+are written in one step, with the hash of the source files. A later start takes them only from the same program,
+committed or not.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _PACKAGES = ("gpzoo", "gpzoo.inference", "gpzoo.models", "gpzoo.reproductions")
 def commit() -> str | None:
     """Full hash of the checkout's commit; ``None`` outside a git checkout."""
     top = _git("rev-parse", "--show-toplevel")
-    # An installed package may lie inside another project's checkout.
+    # An installed package may be inside the checkout of another project.
     if top is None or Path(top).resolve() != _ROOT:
         return None
     return _git("rev-parse", "HEAD")
 
 
 def recorded() -> dict[str, str | bool | None]:
-    """What a start of a run records about its program.
+    """The record of the program for a start of a run.
 
     Raises:
         ReproductionError: if the commit of a checkout cannot be read.
@@ -52,7 +53,7 @@ def recorded() -> dict[str, str | bool | None]:
 
 @cache
 def clean() -> bool | None:
-    """Whether all programs, and the settings beside them, are as committed; ``None`` outside a git checkout."""
+    """Whether all programs and the settings beside them are as committed; ``None`` outside a git checkout."""
     if commit() is None:
         return None
     changed = _git("status", "--porcelain", "--", "*.py", "*.toml")
@@ -61,7 +62,7 @@ def clean() -> bool | None:
 
 @cache
 def program() -> str:
-    """The sha256 of gpzoo's source files, settings included: equal if and only if the same program runs."""
+    """The sha256 of gpzoo's source files and settings. It is equal if and only if the same program runs."""
     found = hashlib.sha256()
     for package in _PACKAGES:
         folder = Path(import_module(package).__path__[0])
@@ -72,7 +73,7 @@ def program() -> str:
 
 
 def _git(*args: str) -> str | None:
-    """The output of a git command, or ``None`` without git or a checkout that it trusts."""
+    """The output of a git command; ``None`` without git, or without a checkout that git trusts."""
     command = ("git", "-C", str(_ROOT), *args)
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
@@ -81,13 +82,13 @@ def _git(*args: str) -> str | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step: a reader sees the old file or the whole new one.
+    """Write a text file in one step: readers see the old file or the whole new file.
 
     Raises:
-        OSError: if the folder cannot be written, the disk is full, or ``path`` is not a regular file; ``path`` is then
-            unchanged.
+        OSError: if the folder cannot be written, the disk is full, or ``path`` is not a regular file. The file at
+            ``path`` is then unchanged.
     """
-    from gpzoo.inference.programs.files import replacing  # JAX is imported with it
+    from gpzoo.inference.programs.files import replacing  # this import also imports JAX
 
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -102,8 +103,8 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file.
 
     Raises:
-        ReproductionError: if it does not hold JSON.
-        OSError: if it cannot be read.
+        ReproductionError: if the file does not contain JSON.
+        OSError: if the file cannot be read.
     """
     try:
         return json.loads(path.read_bytes())
@@ -112,12 +113,12 @@ def read_json(path: Path) -> Any:
 
 
 def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """The result of ``make`` from an earlier start with the same program, settings and data; else its result now.
+    """The result of ``make`` from an earlier start with the same program, settings and data; otherwise, call it now.
 
     Args:
         path: the file for the result and its origin.
         made_by: the result of :meth:`Run.made_by`.
-        make: makes the result, which must have a JSON form.
+        make: a function that makes the result, which must have a JSON form.
     """
     made_by = {"program": program(), **made_by}
     if (content := kept_content(path, made_by)) is None:
@@ -126,7 +127,7 @@ def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any
 
 
 def kept_content(path: Path, made_by: Mapping[str, Any]) -> Any:
-    """The content from :func:`keep_content`; ``None`` if it is missing or damaged, or has another origin."""
+    """The content that :func:`keep_content` wrote; ``None`` if it is missing or damaged, or has another origin."""
     try:
         found = read_json(path)
     except (ReproductionError, OSError):

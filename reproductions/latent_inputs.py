@@ -1,4 +1,4 @@
-"""Experiments with latent variables of rows: GPs of unobserved inputs, and noise with two branches."""
+"""Experiments with latent variables of rows: GPs with unobserved inputs, and noise with two branches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAPER = paper_of("latent_inputs")
 
 
 def _network(name: str, x: Array, outputs: int, hidden: int) -> Array:
-    """One hidden layer, ``[N, outputs]``."""
+    """A network with one hidden layer, ``[N, outputs]``."""
     rng, dtype = np.random.default_rng(0), x.dtype
     first = rng.standard_normal((x.shape[1], hidden)) / np.sqrt(x.shape[1])
     last = 0.1 * rng.standard_normal((hidden, outputs)) / np.sqrt(hidden)
@@ -39,7 +39,7 @@ def _network(name: str, x: Array, outputs: int, hidden: int) -> Array:
 
 
 def two_branches(rows: int = 600, seed: int = 0) -> Dataset:
-    """Data around either of two curves, half of them for testing."""
+    """Data around one of two curves. Half of the rows are for testing."""
     rng = np.random.RandomState(seed)
     x = rng.uniform(-2, 2, (rows, 1))
     y = rng.choice([-1, 1], rows) * (0.3 + np.abs(np.sin(2 * x[:, 0]))) + 0.1 * rng.standard_normal(rows)
@@ -96,7 +96,7 @@ def digits(run: Run) -> Outcome:
     size, setting = run.options["num_latents"], Setting.of({"num_draws": 50} | dict(run.options))
     keywords = {"num_outputs": Y.shape[1], "num_latents": size}
     per_row, keys = run.variant == "gplvm", keys_of(run)
-    # The program's inputs are numbers of rows, or the images themselves.
+    # The inputs of the program are row numbers, or the images themselves.
     args, new_args = (((np.arange(len(y)) if per_row else y), y) for y in (Y, new))
 
     guide = partial(_guide, setting.num_inducing, size, per_row)
@@ -115,7 +115,7 @@ def digits(run: Run) -> Outcome:
         np.asarray(one.posterior(keys.test, *rows, model_kwargs=keywords)["x"].mean)
         for one, rows in ((trained, args), (at_new, new_args))
     )
-    # How fast functions vary with every latent input.
+    # The speed with which functions change along every latent input.
     relevance = 1 / np.asarray(trained.params["f_lengthscale"])
     metrics = {
         "held_out_bound": _held_out_bound(keys.test, at_new, new_args, keywords),
@@ -130,7 +130,7 @@ def digits(run: Run) -> Outcome:
 
 
 def _guide(inducing: int, size: int, per_row: bool, x: ArrayLike) -> InducingGuide:
-    """A q(x) with parameters for every row, which start at ``x``, or from a network."""
+    """A guide with q(x) from parameters for every row, which start at ``x``, or from a network."""
     how: Any = PerRow({"x": x}) if per_row else Amortised("x", partial(_seen_alone, 2 * size))
     return InducingGuide(gplvm, kmeans(inducing), hyperparameters=how, covariance="diagonal", initial_scale=0.1)
 
@@ -146,7 +146,7 @@ def _held_out_bound(key: Array, at_new: Trained, args: tuple, keywords: dict[str
 
 
 def _of_neighbours(known: np.ndarray, new: np.ndarray, data: Dataset) -> float:
-    """Error of the class of the nearest training image, by latent inputs."""
+    """Classification error of the nearest training image, by distance of latent inputs."""
     nearest = np.argmin(((new[:, None] - known[None]) ** 2).sum(-1), axis=1)
     return float(np.mean(data.y_train[nearest] != data.y_test))
 

@@ -1,4 +1,4 @@
-"""Many independent runs, each in its own process and folder: on this machine, or on a Dask cluster."""
+"""Many independent runs, each in its own process and folder, on this machine or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpzoo._extras import needs
 from gpzoo.reproductions.experiment import ReproductionError, Run, changes_of
 from gpzoo.reproductions.kept import read_json
 
-#: File in a run's folder with what the run printed.
+#: File in the folder of a run with the output of the run.
 LOG = "log.txt"
 
-#: The command of one process, before the run's own arguments.
+#: The command of one process, before the arguments of the run.
 ALONE = (sys.executable, "-m", "gpzoo.reproductions.many_runs")
 
 
@@ -31,8 +31,8 @@ class Ended(NamedTuple):
 
     Attributes:
         run: the run.
-        status: exit status of its process; ``None`` if an earlier sweep had finished it.
-        said: the last line of its log if it failed; empty otherwise.
+        status: exit status of its process; ``None`` if an earlier sweep had finished the run.
+        said: the last line of its log if the run failed; empty otherwise.
     """
 
     run: Run
@@ -41,27 +41,27 @@ class Ended(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether there is no result."""
+        """Whether the run has no result."""
         return bool(self.status)
 
 
 def sweep(
     runs: Sequence[Run], *, workers: int = 1, cluster: str | None = None, command: Sequence[str] = ALONE
 ) -> Iterator[Ended]:
-    """Independent runs, each returned when it ends.
+    """Run many independent runs. Each is returned when it ends.
 
-    A run does the same as ``gpzoo reproduce``, in its own process. A run with a result is not run again; a stopped run
-    resumes from its checkpoint. A failure stops no other run. The output of a run is in ``log.txt`` in its folder. When
-    the sweep stops, for whatever reason, the processes stop with a checkpoint.
+    A run does the same as ``gpzoo reproduce``, in its own process. Runs with a result are not run again, and stopped
+    runs resume from their checkpoints. A failure does not stop other runs. The output of a run is in ``log.txt`` in its
+    folder. If the sweep stops for any reason, its processes write a checkpoint and stop.
 
     Args:
         runs: the runs, each with its own folder.
         workers: number of processes at a time on this machine.
-        cluster: address of a Dask scheduler, whose workers see the same folders; they replace the local processes.
-        command: command of one process, before the run's own arguments.
+        cluster: address of a Dask scheduler. Its workers, which must see the same folders, replace local processes.
+        command: command of one process, before the arguments of the run.
 
     Raises:
-        ReproductionError: if two runs have the same folder, or no scheduler answers.
+        ReproductionError: if two runs have the same folder, or if no scheduler answers.
     """
     if len({run.output for run in runs}) < len(runs):
         raise ReproductionError("Two runs of a sweep have the same folder.")
@@ -78,7 +78,7 @@ def sweep(
 
 
 def has_result(run: Run) -> bool:
-    """Whether the folder of a run holds its result."""
+    """Whether the folder of a run contains its result."""
     try:
         found = read_json(run.output / "result.json")
     except (ReproductionError, OSError):
@@ -87,13 +87,13 @@ def has_result(run: Run) -> bool:
 
 
 def arguments(run: Run) -> list[str]:
-    """The arguments of ``gpzoo`` that make a run."""
+    """The arguments with which ``gpzoo`` makes a run."""
     return [*shlex.split(run.command)[1:], "--output", str(run.output)]
 
 
 @contextmanager
 def _local(workers: int) -> Iterator[Any]:
-    # When this process closes the pipe, or is killed, all its processes read the end of the pipe, and stop.
+    # When this process closes the pipe or is killed, all its processes read the end of the pipe and stop.
     end, held = os.pipe()
     with open(end, "rb"), ThreadPoolExecutor(workers) as executor:
         try:
@@ -112,12 +112,12 @@ def _dask(address: str) -> Iterator[Any]:
     except (OSError, ValueError) as error:
         raise ReproductionError(f"No Dask scheduler answers at {address}: {error}.") from error
     with client:
-        # A failed run is reported, not tried elsewhere; a worker that is lost takes no result with it.
+        # A failed run is reported, and not tried on another worker. If a worker is lost, results are not.
         yield client.get_executor(pure=False).submit
 
 
 def _in_process(command: list[str], folder: str, where: str, stdin: int = subprocess.PIPE) -> tuple[int, str]:
-    """Run one command; its exit status, and the last line that it printed if that is not 0."""
+    """Run one command. Returns its exit status, and the last line that it printed if the status is not 0."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     with open(Path(folder) / LOG, "w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, cwd=where, stdin=stdin, stdout=log, stderr=subprocess.STDOUT)
@@ -128,14 +128,14 @@ def _in_process(command: list[str], folder: str, where: str, stdin: int = subpro
 
 
 def _stops_with_the_sweep() -> None:
-    """Ask this process to stop when the other end of its standard input closes, as when its sweep was killed."""
+    """Ask this process to stop when the other end of its standard input closes, for example if its sweep is killed."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """One run of a sweep: ``gpzoo`` with these arguments, as long as the sweep lives."""
+    """Run ``gpzoo`` with these arguments, as one run of a sweep, while the sweep lives."""
     from gpzoo.reproductions.cli import main as command
 
     threading.Thread(target=_stops_with_the_sweep, daemon=True).start()

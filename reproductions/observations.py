@@ -1,4 +1,4 @@
-"""Experiments whose data are not normal numbers with one variance: grades of wine, noise that changes, and counts."""
+"""Experiments with data that do not have constant normal noise: grades of wine, noise that changes, and counts."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def _linear(name: str, X: Array) -> Kernel:
     return Linear(1.0, positive(f"{name}_lengthscale", jnp.ones(X.shape[1]), X))
 
 
-#: Largest true rate: events in a cell of size one.
+#: Largest true rate: number of events in a cell of size one.
 _PEAK = 12.0
 
 
 def _rate(x: np.ndarray) -> np.ndarray:
-    """Events per unit of time: two bursts on a low level."""
+    """Events per unit of time: a low level with two bursts."""
     return 0.5 + _PEAK * (np.exp(-((x + 1) ** 2) / 0.08) + 0.5 * np.exp(-((x - 0.8) ** 2) / 0.3))
 
 
 def bursts(cells: int = 400, seed: int = 0) -> Dataset:
-    """Counts of events in time cells of different sizes, half of them for testing: a row has its middle and size."""
+    """Counts of events in time cells of different sizes. A row has middle and size of a cell. Half are for testing."""
     rng = np.random.RandomState(seed)
     x, size = rng.uniform(-2, 2, cells), rng.uniform(0.2, 1.5, cells)
     return halved("bursts", np.stack([x, size], axis=1), rng.poisson(size * _rate(x)))
@@ -119,7 +119,7 @@ def wine(run: Run) -> Outcome:
 
 
 def noisy_sine(rows: int = 600, seed: int = 0) -> Dataset:
-    """A sine with noise that grows twentyfold from left to right, half of the rows for testing."""
+    """A sine with noise that grows twentyfold from left to right. Half of the rows are for testing."""
     rng = np.random.RandomState(seed)
     x = rng.uniform(-2, 2, (rows, 1))
     y = np.sin(2 * x[:, 0]) + np.exp(0.8 * x[:, 0] - 1.5) * rng.standard_normal(rows)

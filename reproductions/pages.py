@@ -1,4 +1,4 @@
-"""All pages of results, by the templates in ``pages/``: one for each paper, the other models, their list, a summary."""
+"""All pages of results, from the templates in ``pages/``: papers, other models, a list of these, and a summary."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FOLDER = PurePosixPath("docs/results")
 def pages(
     folder: Path, experiments: Sequence[Experiment], papers: Sequence[Any], output: Path | None = None
 ) -> dict[str, str]:
-    """All pages, ``RESULTS.md`` and those of ``docs/results/``, by path in the checkout.
+    """All pages: ``RESULTS.md`` and the pages of ``docs/results/``, by path in the checkout.
 
     Args:
-        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
+        folder: folder with ``PAPER/EXPERIMENT-VARIANT-PRESET.json``.
         experiments: all experiments.
         papers: the papers whose claims are known.
-        output: folder of the pages; their links to the figures in ``folder`` start there. That of a checkout unless
+        output: folder of the pages, where links to the figures in ``folder`` start. The folder of a checkout unless
             given.
 
     Raises:
@@ -65,7 +65,7 @@ def pages(
 
 
 def _environment(records: Records) -> Any:
-    """Templates and the functions that they call: numbers as text, tables of runs."""
+    """The templates, and functions for them that write numbers as text and make tables of runs."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).parent / "pages")
@@ -86,18 +86,18 @@ def _environment(records: Records) -> Any:
 
 
 def _finding(template: Any, context: Mapping[str, Any]) -> str:
-    """The main finding of a paper's page, which the summary repeats."""
+    """The main finding on the page of a paper, which the summary repeats."""
     block = template.blocks.get("finding")
     return "".join(block(template.new_context(context))).strip() if block else ""
 
 
 def _wide(splits: int) -> float:
-    """The number of standard errors on either side, in place of two, for a mean over this many splits."""
+    """The number of standard errors on either side that replaces two for a mean over this number of splits."""
     return Ours(0.0, 1.0, degrees=splits - 1).wide() or 0.0
 
 
 def _wrong(records: Records, each: Answered) -> str:
-    """The number of test images behind an error, if it is small: ``"6 of 2,115"``."""
+    """The number of test images that are wrong, if it is small: ``"6 of 2,115"``."""
     sizes = records.found[each.runs[0]]["data"]["sizes"] if each.runs else {}
     ours, metric = each.ours, each.claim.answer.metric if each.claim.answer else ""
     if ours is None or metric != "error" or "test" not in sizes or ours.value * sizes["test"] > 20:
@@ -106,7 +106,7 @@ def _wrong(records: Records, each: Answered) -> str:
 
 
 def good(each: Answered) -> bool:
-    """Whether our number matches or exceeds the paper's, whether or not that counts."""
+    """Whether our number matches or exceeds the number of the paper, even if it is not scored."""
     return each.verdict.word in (MATCHED, EXCEEDED)
 
 
@@ -117,7 +117,7 @@ def together(parts: Iterable[str]) -> str:
 
 
 def num(ours: Ours, metric: str = "", printed: Printed | None = None) -> str:
-    """A number with its standard error; errors and accuracies without a printed number are in per cent."""
+    """A number with its standard error. Errors and accuracies without a printed number are in per cent."""
     if metric == "lead":
         return _lead(ours)
     if printed is None:
@@ -132,13 +132,13 @@ def _lead(ours: Ours) -> str:
 
 
 def _of(answers: Answers, answer: Answer) -> str:
-    """Our number for a metric; a dash without one."""
+    """Our number for a metric; a dash if there is none."""
     found = answers.to(answer)
     return "–" if found is None or found.ours is None else num(found.ours, answer.metric)
 
 
 def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, Any]:
-    """The facts of a paper's page."""
+    """The facts on the page of a paper."""
     paper, records, module = answers.paper, answers.records, judge.module_of(answers.paper)
     claimed = {key for each in answers.all for key in each.runs}
     left = {key[1:4:2] for key, _ in records.of(paper.key) if key not in claimed}
@@ -165,7 +165,7 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
 
 
 def _remarks(answers: Answers, module: Any, each: Answered) -> list[str]:
-    """Remarks on a row: about the variant that answers it, from the TOML and from the paper's module."""
+    """Remarks on a row, about the variant that answers it, from the TOML and from the module of the paper."""
     found, answer = [], each.claim.answer
     if answer is not None:
         said = answers.paper.experiments.get(answer.experiment, {}).get("remarks", {})
@@ -179,7 +179,7 @@ def _last(records: Records) -> Mapping[tuple[str, str], str]:
 
 
 def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Tables of an experiment's numbers by runs of these presets, variants by metrics; with seeds together."""
+    """Tables of numbers from runs with these presets: variants by metrics. Different seeds are one variant."""
     for preset in presets:
         seeds: dict[str, list[Key]] = {}
         for key, _ in records.of(experiment.paper, experiment.name):
@@ -200,7 +200,7 @@ def _numbers_of(records: Records, experiment: Experiment, presets: Iterable[str]
 
 
 def worded(metric: str) -> str:
-    """A metric's name in words, after that of its model if a run has several; errors are in per cent."""
+    """The name of a metric in words, after the name of its model if a run has several. Errors are in per cent."""
     known = kind(metric) or metric
     model = metric.removesuffix(known).removesuffix("_")
     return f"{model}: ".replace("_", " ") * bool(model) + known.replace("_", " ") + " (%)" * (metric == "error")
@@ -216,7 +216,7 @@ def _cell(ours: Ours | None, metric: str) -> str:
 
 
 def _pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[tuple[str, str, Key]]:
-    """Pictures that runs drew of their trained models, which lie beside their files: ``STEM_NAME.png``."""
+    """Pictures that runs drew of their trained models. They are beside the files of the runs: ``STEM_NAME.png``."""
     for key, _ in records.of(experiment.paper, experiment.name):
         path = records.paths[key]
         for found in sorted(path.parent.glob(f"{path.stem}_*.png")):
@@ -224,7 +224,7 @@ def _pictures_of_runs(records: Records, experiment: Experiment) -> Iterator[tupl
 
 
 def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers: Sequence[Paper]) -> str:
-    """Compare pages with files, files with their schema, and claims with experiments; return a sentence about it.
+    """Compare pages with files, files with their schema, and claims with experiments. Returns a sentence about it.
 
     Args:
         folder: folder of the result files.
@@ -250,7 +250,7 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
 
 
 def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
-    """The first line of every page that differs from the files, from the place where they differ."""
+    """The first line that differs from the files, from the place where it differs, for every page with such a line."""
     for name, text in written.items():
         path = output / name
         if not path.is_file():
@@ -265,7 +265,7 @@ def _stale(written: dict[str, str], output: Path) -> Iterator[str]:
 
 
 def _first_difference(text: str, other: str) -> int:
-    """The number of characters that two texts share at their beginning."""
+    """The number of characters at the beginning that two texts have in common."""
     for i, (a, b) in enumerate(zip_longest(text, other)):
         if a != b:
             return i
@@ -280,7 +280,7 @@ def _cut(line: str | None, begin: int) -> str:
 
 
 def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """A paper's numbers in a file that are not those of the claims, except numbers read off a figure."""
+    """Numbers of a paper in a file that differ from the numbers of its claims, except numbers read off a figure."""
     variants = {(each.paper, each.name): each.variants for each in experiments}
     for key, result in records.found.items():
         printed = variants[key.paper, key.experiment][key.variant]
@@ -290,7 +290,7 @@ def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Itera
 
 
 def _unanswerable(answers: Answers, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """Claims that name an experiment or a variant that does not exist, or that occur twice."""
+    """Claims that occur twice, or that name an experiment or a variant that does not exist."""
     variants = {each.name: each.variants for each in experiments if each.paper == answers.paper.key}
     seen = set()
     for claim in answers.paper.claims:

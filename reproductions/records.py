@@ -1,4 +1,4 @@
-"""Recorded results: their files, which are checked when they are read, and our number for a metric with its error."""
+"""Recorded results: their files, which are checked when they are read, and our metrics with their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpzoo.reproductions.claims import kind, toward
 from gpzoo.reproductions.experiment import REQUIRED, SCHEMA, Experiment, ReproductionError, changes_of
 from gpzoo.reproductions.kept import read_json
 
-#: Presets whose results are compared with the paper's, the paper's own settings first. ``quick`` runs are checks of the
+#: Presets whose results are compared with the paper. The paper's own settings come first. ``quick`` runs only check the
 #: program.
 COMPARED = ("paper", "tuned", "cpu")
 
@@ -22,7 +22,7 @@ BEYOND_TWO = 0.022750131948179195
 
 
 class Key(NamedTuple):
-    """Identifies the run that a file holds."""
+    """The identity of the run in a file."""
 
     paper: str
     experiment: str
@@ -31,25 +31,41 @@ class Key(NamedTuple):
     seed: int = 0
 
 
+class Wrong(NamedTuple):
+    """The test rows that one run classifies wrongly.
+
+    Attributes:
+        bits: one bit for each row, in hexadecimal digits, see :func:`gpzoo.reproductions.metrics.wrong_rows`.
+        count: number of test rows.
+        rows: a description of these rows.
+    """
+
+    bits: str
+    count: int
+    rows: str
+
+
 class Ours(NamedTuple):
     """One of our numbers.
 
     Attributes:
-        value: the number; a mean if there are several seeds or splits.
+        value: the number. If there are several seeds or splits, it is a mean.
         error: its standard error, if it is known.
         source: the origin of the error, such as ``"5 splits"``.
-        degrees: degrees of freedom of that error.
+        degrees: degrees of freedom of the error.
+        wrong: the wrong test rows, if the number is a share in one run; ``None`` if they were not recorded.
     """
 
     value: float
     error: float | None = None
     source: str = ""
     degrees: float = math.inf
+    wrong: Wrong | None = None
 
     def wide(self, among: int = 1, beyond: float = BEYOND_TWO) -> float | None:
         """Two standard errors, by Student's t and for one of ``among`` numbers; ``None`` if the error is not known.
 
-        In general, as many as an error exceeds, on one side, with the probability ``beyond``.
+        With another ``beyond``, a number of standard errors that is exceeded on one side with this probability.
         """
         from scipy.special import ndtri, stdtrit
 
@@ -60,7 +76,7 @@ class Ours(NamedTuple):
 
 
 def mean_of(each: Sequence[float], source: str = "splits") -> Ours:
-    """A mean and its standard error; a single number has no known error."""
+    """A mean and its standard error. A single number has no known error."""
     if len(each) < 2:
         return Ours(each[0])
     error = statistics.stdev(each) / math.sqrt(len(each))
@@ -69,7 +85,7 @@ def mean_of(each: Sequence[float], source: str = "splits") -> Ours:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The runs of a variant by one preset, one for each seed."""
+    """The runs of a variant with one preset, one run for each seed."""
 
     keys: tuple[Key, ...]
     results: tuple[Mapping[str, Any], ...]
@@ -82,8 +98,8 @@ class Recorded:
     def ours(self, metric: str) -> Ours | None:
         """Our number for a metric; ``None`` if the files do not have it.
 
-        ``hours`` are those of the training. The error of several seeds is not smaller than that of one, because they
-        share their test rows.
+        ``hours`` is the time of the training. The error over several seeds is not smaller than the error of one seed,
+        because all seeds share their test rows.
         """
         if metric == "hours":
             return Ours(self.result["seconds_training"] / 3600)
@@ -92,11 +108,11 @@ class Recorded:
             return None
         seeds, alone = mean_of(values, "seeds"), error_of(self.result, metric)
         if len(values) == 1 or (alone.error or 0.0) > (seeds.error or 0.0):
-            return alone._replace(value=seeds.value)
+            return alone._replace(value=seeds.value, wrong=alone.wrong if len(values) == 1 else None)
         return seeds
 
     def lead(self, metric: str, model: str, other: str) -> Ours:
-        """By how much one model of the run is better than another, over the same splits if there are several."""
+        """The lead of one model of the run over another, over the same splits if there are several."""
         name, sign, by = f"{model}_{metric}", toward(metric), self.result["settings"]
         if splits_of(self.result) == 1:
             return lead(error_of(self.result, name), error_of(self.result, f"{other}_{metric}"), metric)
@@ -108,15 +124,23 @@ class Recorded:
 
 
 def lead(ours: Ours, other: Ours, metric: str) -> Ours:
-    """By how much one number is better than another, as if they did not share their test rows."""
+    """The lead of one number over another.
+
+    If both numbers have the same test rows, and the wrong rows of both are known, the error is an error of paired rows.
+    Otherwise it is the error of numbers without common test rows, which is too large if they do have common ones.
+    """
     known = ours.error is not None and other.error is not None
     error = math.hypot(ours.error or 0.0, other.error or 0.0) if known else None
+    if ours.wrong is not None and other.wrong is not None and ours.wrong[1:] == other.wrong[1:]:
+        one, two = (int(each.wrong.bits, 16) for each in (ours, other))
+        alone, n = [(one & ~two).bit_count(), (two & ~one).bit_count()], ours.wrong.count
+        error = math.sqrt((sum(alone) - (alone[0] - alone[1]) ** 2 / n) / (n - 1) / n)
     value = toward(metric) * (ours.value - other.value)
     return Ours(value, error, ours.source, min(ours.degrees, other.degrees))
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str, seed: int = 0) -> Path:
-    """The path of the result file of a printed number; further seeds have their own names."""
+    """The path of the result file of a printed number. Files of further seeds have their own names."""
     return folder / paper / f"{experiment}-{variant}-{preset}{f'-seed{seed}' if seed else ''}.json"
 
 
@@ -124,14 +148,14 @@ class Records:
     """All recorded results of some experiments.
 
     Args:
-        folder: holds ``PAPER/EXPERIMENT-VARIANT-PRESET.json``, and ``...-seedK.json`` for further seeds. Or it holds
-            folders of runs as ``gpzoo reproduce`` writes them; runs with changed settings, or of other papers, are left
-            out.
+        folder: folder with ``PAPER/EXPERIMENT-VARIANT-PRESET.json``, and ``...-seedK.json`` for further seeds; or with
+            folders of runs as ``gpzoo reproduce`` writes them. In the second case, runs with changed settings or of
+            other papers are left out.
         experiments: the experiments.
 
     Raises:
         ReproductionError: if a file is damaged, has changed settings, describes another run than its name says, or
-            belongs to no experiment; or if two folders hold the same run.
+            belongs to no experiment; or if two folders have the same run.
     """
 
     def __init__(self, folder: Path, experiments: Sequence[Experiment]) -> None:
@@ -163,13 +187,13 @@ class Records:
                 yield key, result
 
     def compared(self, paper: str, experiment: str, variant: str, presets: Sequence[str]) -> Iterator[Recorded]:
-        """The runs of a variant that can be compared with the paper's, by preset, with the seeds of a preset together.
+        """The runs of a variant that can be compared with the paper, by preset. The seeds of a preset are together.
 
         Args:
             paper: the paper.
-            experiment: its experiment.
+            experiment: experiment of the paper.
             variant: the variant.
-            presets: presets of the experiment; if ``quick`` is the only one, it is compared.
+            presets: presets of the experiment. If ``quick`` is the only one, it is compared.
         """
         for preset in COMPARED if set(presets) != {"quick"} else presets:
             if keys := tuple(key for key in self.found if key[:4] == (paper, experiment, variant, preset)):
@@ -177,18 +201,20 @@ class Records:
 
 
 def error_of(result: Mapping[str, Any], metric: str) -> Ours:
-    """A metric of one run with its standard error: over its splits, else over the test rows of its one split."""
+    """A metric of one run with its standard error, over its splits, or over the test rows if it has only one split."""
     metrics, sizes, splits = result["metrics"], result["data"]["sizes"], splits_of(result)
     value, error = metrics[metric], metrics.get(f"{metric}_se")
     if error is not None:
         return Ours(value, error, f"{splits} splits", splits - 1) if splits > 1 else Ours(value, error, "test rows")
     if kind(metric) in ("error", "accuracy") and 0 <= value <= 1 and splits == 1:
-        return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial")
+        bits = result["settings"].get("wrong_rows", {}).get(metric)
+        of_rows = None if bits is None else Wrong(bits, sizes["test"], str((result["data"], result["seed"])))
+        return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial", wrong=of_rows)
     return Ours(value)
 
 
 def splits_of(result: Mapping[str, Any]) -> int:
-    """Number of random splits over which a result's numbers are averages."""
+    """Number of random splits over which the numbers of a result are averages."""
     return (result["folds"] or {"count": 1})["count"]
 
 
@@ -196,7 +222,7 @@ def _read(path: Path) -> tuple[Key, dict[str, Any]]:
     """The content of a result file, after a check of its schema.
 
     Raises:
-        ReproductionError: if it is damaged, lacks a field, or has another schema.
+        ReproductionError: if the file is damaged, lacks a field, or has another schema.
     """
     result = read_json(path)
     if not isinstance(result, dict):

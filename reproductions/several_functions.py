@@ -1,4 +1,4 @@
-"""Experiments with several functions at once: which of two made each datum, and outputs that depend on each other."""
+"""Experiments with several functions: one of two functions made each row of the data, and outputs are correlated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAPER = paper_of("several_functions")
 
 # -- a mixture ---------------------------------------------------------------------------------------------------------
 
-#: Weights of the functions of the mixture.
+#: Weights of the functions in the mixture.
 _WEIGHTS = (0.7, 0.3)
 
 
@@ -40,7 +40,7 @@ def _functions(x: np.ndarray) -> np.ndarray:
 
 
 def two_functions(rows: int = 600, seed: int = 0) -> Dataset:
-    """Data from either of two functions that cross, half of them for testing."""
+    """Data from one of two functions that cross. Half of the rows are for testing."""
     rng = np.random.RandomState(seed)
     x = rng.uniform(-2, 2, (rows, 1))
     which = rng.choice(2, rows, p=_WEIGHTS)
@@ -108,10 +108,10 @@ _OUTPUTS = 3
 
 
 def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dataset:
-    """Three outputs that depend on each other at the same places; a part of the data is missing and is the test set.
+    """Three correlated outputs at the same places. A part of the data is missing, and is the test set.
 
-    A row has the place and the number of the output. Two intervals of each output are missing, at other places than
-    those of the other outputs.
+    A row has the place and the number of the output. Two intervals of each output are missing. Other outputs have their
+    missing intervals at other places.
     """
     rng = np.random.RandomState(seed)
     x = np.sort(rng.uniform(0, 10, places))
@@ -127,7 +127,7 @@ def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dat
 
 
 def apart(X: Array, y: Array | None = None, *, num_outputs: int, num_data: int | None = None) -> None:
-    """A GP for each output with its own hyperparameters; rows as for ``coregionalised_gp``."""
+    """A GP with its own hyperparameters for each output. Rows are as for ``coregionalised_gp``."""
     start = jnp.ones(num_outputs)
     variance, lengthscale = (positive(f"f_{name}", start, X) for name in ("variance", "lengthscale"))
     axes = {"variance": 1, "lengthscale": 1}

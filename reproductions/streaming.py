@@ -1,4 +1,4 @@
-"""Experiments with data that come in parts: the second half is taken in without the first."""
+"""Experiments with data that come in parts: a model is updated with the second half without the first half."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpzoo.reproductions.training import Setting, inspected, keys_of, optimise, 
 
 PAPER = paper_of("streaming")
 
-#: Number of rows that are taken in at a time.
+#: Number of rows of one update.
 _ROWS = 4000
 
 
@@ -31,12 +31,12 @@ def _student(f: Array, scale: Array) -> dist.Distribution:
 
 
 def student_regression(X: Array, y: Array | None = None, *, num_data: int | None = None) -> None:
-    """``f ~ GP(0, k)``, ``y_n`` Student-t around ``f(x_n)`` with four degrees of freedom.
+    """``f ~ GP(0, k)``, and ``y_n`` is Student-t around ``f(x_n)`` with four degrees of freedom.
 
     Args:
         X: inputs ``[N, d]``.
         y: targets ``[N]``.
-        num_data: rows of the whole data, if ``X`` is a minibatch.
+        num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
     f = numpyro.sample("f", GaussianProcess(rbf("f", X), X))
     scale = positive("noise_scale", 0.3, X)
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[str, Callable[..., None]]] = {
 
 
 def figure_of_halves(results: Results) -> Figure:
-    """Distance from a training on all data, for each split: the first half alone, and with the second half taken in.
+    """Distance from a training on all data, for each split: the first half alone, and after an update with the second.
 
     Args:
         results: recorded results by variant.

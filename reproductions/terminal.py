@@ -1,4 +1,4 @@
-"""Tables for the terminal: our numbers beside the paper's after a run, and variants side by side."""
+"""Tables for the terminal: our numbers beside the numbers of the paper after a run, and variants side by side."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-#: What is said about a small run beside the paper's numbers.
+#: A sentence about a small run beside the numbers of the paper.
 SMALL = "A small run checks the program: it is not meant to reach the paper's numbers."
 
-#: How a verdict is shown.
+#: Styles of verdicts.
 _STYLES = {SHORT: "bold red", MATCHED: "green", EXCEEDED: "green"}
 
 
 def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """For every metric its name, our number, and, if there are any, the paper's number and the verdict; and headings.
+    """Headings, and for every metric its name, our number and, if the paper has one, its number and the verdict.
 
     A small run has no verdicts.
 
     Args:
-        result: the content of a ``result.json``.
-        printed: the paper's numbers by metric.
+        result: content of a ``result.json``.
+        printed: numbers of the paper by metric.
     """
     limit, rows = limit_of(result), []
     for metric, ours in result["metrics"].items():
@@ -46,11 +46,11 @@ def beside_paper(result: Mapping[str, Any], printed: Numbers) -> tuple[tuple[str
 
 
 def table(result: Mapping[str, Any], printed: Numbers) -> Group:
-    """The table printed after a run, with explanations of its words; it fits into 60 columns.
+    """The table that is printed after a run, with explanations of its words. It fits into 60 columns.
 
     Args:
-        result: the content of a ``result.json``.
-        printed: the paper's numbers by metric.
+        result: content of a ``result.json``.
+        printed: numbers of the paper by metric.
     """
     from rich.console import Group
     from rich.text import Text
@@ -74,7 +74,7 @@ def table(result: Mapping[str, Any], printed: Numbers) -> Group:
 
 
 def sizes(result: Mapping[str, Any]) -> list[str]:
-    """The numbers of training and test rows of a run, if all of the data were used."""
+    """The numbers of training and test rows of a run, if it used all data."""
     data, rows = result["data"], result["data"]["sizes"]
     if result["subset"]:
         return []
@@ -82,13 +82,13 @@ def sizes(result: Mapping[str, Any]) -> list[str]:
 
 
 def explained(metrics: Iterable[str]) -> list[str]:
-    """Explanations of metrics, a line for each kind."""
+    """Explanations of metrics, one line for each kind."""
     ends = tuple(f"_{metric}" for metric in metrics)
     return [f"{name}: {METRICS[name]['means']}." for name in METRICS if any(e.endswith(f"_{name}") for e in ends)]
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """Notes on the data of a result, in sentences."""
+    """Notes about the data of a result, in sentences."""
     found = []
     if result["stands_in"]:
         found.append("The data stand in for the paper's, which are not used here; the paper's numbers are left out.")
@@ -102,12 +102,12 @@ def notes(result: Mapping[str, Any]) -> list[str]:
 
 
 def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
-    """Variants side by side, one row each, the highest bound first; metrics that do not fit go into tables below.
+    """Variants side by side, one row each, with the highest bound first. Metrics that do not fit go into tables below.
 
-    For several seeds it shows the mean with its standard error.
+    For several seeds, it shows the mean with its standard error.
 
     Args:
-        results: the contents of the variants' ``result.json``, all of one experiment.
+        results: contents of the ``result.json`` files of the variants, all of one experiment.
         width: number of columns of the terminal.
     """
     from rich.console import Group
@@ -120,7 +120,7 @@ def comparison(results: Sequence[Mapping[str, Any]], width: int = 80) -> Group:
     seeds = sorted({result["seed"] for result in results})
     if len(seeds) > 1:
         ranked = dict(sorted(ranked.items(), key=lambda each: -_mean(each[1], "elbo", -math.inf).value))
-        # Errors over test rows or splits make room for errors over seeds.
+        # Errors over seeds replace errors over test rows or splits.
         metrics = [metric for metric in metrics if metric.removesuffix("_se") not in metrics or metric[-3:] != "_se"]
     names = list(ranked)
     columns = {"seeds": [str(len(own)) for own in ranked.values()]} if len(seeds) > 1 else {}

@@ -1,4 +1,4 @@
-"""Training, evaluation and export of an experiment's program: one setting and one trainer for every paper."""
+"""Training, evaluation and export of the program of an experiment: one setting and one trainer for every paper."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gpzoo.reproductions.kept import keep_content, kept_content, read_json
 from gpzoo.reproductions.metrics import Score, means, score_of
 from gpzoo.tables import Table
 
-#: Number of training rows in an exported posterior; the joint covariance of functions grows with its square.
+#: Number of training rows in an exported posterior. The size of the joint covariance grows with its square.
 EXPORTED = 50
 
 #: Number of test rows in a report.
 _INSPECTED = 1000
 
-#: Largest number of steps over which the last bound is a mean.
+#: Largest number of steps over which the last bound is averaged.
 _LAST_STEPS = 1000
 
 
-#: Adam's own decay of its mean of squared gradients.
+#: Adam's default decay of the mean of squared gradients.
 ADAM = 0.999
 
 
@@ -49,11 +49,11 @@ def rate_of(given: Any, steps: int) -> Rate:
     """The learning rate of a training with this many steps.
 
     Args:
-        given: a number for a rate that decays to a hundredth of it as half a cosine; ``{"constant": 0.01}``;
-            ``{"warmed": 0.01}`` for a rate that first rises from a fifth of it in a tenth of the steps; or
-            ``{"staircase": 0.001, "every": 30000}`` for a rate that falls to ``10^(-1/3)`` of itself after so many
-            steps.
-        steps: the number of steps.
+        given: a number for a rate that decays along half a cosine to a hundredth of it; ``{"constant": 0.01}``;
+            ``{"warmed": 0.01}`` for a rate that first rises from a fifth of it, in a tenth of the steps; or
+            ``{"staircase": 0.001, "every": 30000}`` for a rate that falls by the factor ``10^(-1/3)`` after every so
+            many steps.
+        steps: number of steps.
     """
     match given:
         case {"constant": rate}:
@@ -71,7 +71,7 @@ def rate_of(given: Any, steps: int) -> Rate:
 
 @dataclass(frozen=True)
 class Setting:
-    """The training of a program: by Adam, with or without natural gradients, or by L-BFGS.
+    """The training of a program by Adam, with or without natural gradients, or by L-BFGS.
 
     Attributes:
         steps: number of steps.
@@ -84,12 +84,12 @@ class Setting:
         line_search: whether to train by L-BFGS, on all rows, ``q(u)`` included.
         natural: length of natural-gradient steps of ``q(u)`` at the last GP sites; ``None`` for no such steps.
         weighted: number of draws of the importance-weighted bound; ``None`` for the plain bound.
-        decay: share of its mean of squared gradients that Adam keeps at every step.
-        test_rows: number of rows predicted at a time.
-        test_draws: number of draws of a prediction of the test set.
+        decay: share of the mean of squared gradients that Adam keeps at every step.
+        test_rows: number of rows that are predicted at a time.
+        test_draws: number of draws for a prediction of the test set.
         num_draws: number of draws of the exported posterior.
         factors: factors of Adam's rate, by parameter, if they are not 1.
-        early: number of further evaluations in the first interval, each at half the steps of the next one.
+        early: number of further evaluations in the first interval. Each comes after half of the steps of the next one.
     """
 
     steps: int
@@ -111,19 +111,18 @@ class Setting:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **changes: Any) -> Setting:
-        """The settings among a run's options.
+        """The settings from the options of a run.
 
         Args:
-            options: values by names of attributes, with ``batch_size`` ``"all"`` for all rows; other names are left
-                out.
-            **changes: attributes that replace these.
+            options: values by names of attributes, with ``batch_size`` ``"all"`` for all rows. Other names are ignored.
+            **changes: attributes that replace these values.
         """
         own: dict[str, Any] = {each.name: options[each.name] for each in fields(cls) if each.name in options} | changes
         own["batch_size"] = None if own["batch_size"] == "all" else own["batch_size"]
         return cls(**own)
 
     def check(self, changes: Mapping[str, Any]) -> None:
-        """Refuse changes of the command line that an experiment overrides.
+        """Refuse changes from the command line that an experiment overrides.
 
         Raises:
             ReproductionError: naming the setting.
@@ -146,7 +145,7 @@ class Setting:
         return not (self.collapsed or self.line_search)
 
     def evaluated(self) -> tuple[int, Callable[[int], bool]]:
-        """How often training stops, in steps, and whether the test set is predicted at such a step.
+        """The number of steps between stops of the training, and whether the test set is predicted at such a step.
 
         Raises:
             ValueError: if the first interval cannot be halved ``early`` times.
@@ -172,7 +171,7 @@ class Setting:
         } | self.added()
 
     def added(self) -> dict[str, Any]:
-        """The unusual settings, for the result."""
+        """The settings that are unusual, for the result."""
         found = {name: x for name in ("natural", "weighted") if (x := getattr(self, name)) is not None}
         found |= {"draws_prediction": self.test_draws} if self.test_draws != 100 else {}
         if self.factors:
@@ -194,7 +193,7 @@ class Setting:
         return SVI(model, guide, adam if self.by_adam else inference.lbfgs(), bound)
 
     def _scaled(self, updates: Any, params: Any) -> Any:
-        """Adam's updates by parameter, times their factors."""
+        """Adam's updates by parameter, multiplied by their factors."""
         factors = {name: self.factors.get(name, 1.0) for name in updates}
         return {name: jax.tree.map(partial(jnp.multiply, factors[name]), own) for name, own in updates.items()}
 
@@ -208,7 +207,7 @@ class Keys(NamedTuple):
 
 
 def keys_of(run: Run) -> Keys:
-    """The keys from a run's seed, or from the sum of its seed and its split."""
+    """The keys from the seed of a run, or from the sum of its seed and its split."""
     return Keys(*random.split(random.key(run.seed + (run.split or 0)), 3))
 
 
@@ -232,22 +231,22 @@ def train(
 
     Args:
         run: the run.
-        data: the program's data, with a sample of the training rows if there is a ``table``.
+        data: the data of the program, with a sample of the training rows if there is a ``table``.
         model: the program.
-        guide: its guide.
+        guide: guide of the program.
         setting: the settings of the training.
-        score: the metrics; :func:`~gpzoo.reproductions.metrics.score_of` unless given.
+        score: a function that computes the metrics; :func:`~gpzoo.reproductions.metrics.score_of` unless given.
         keywords: the program's keyword arguments.
         table: all training rows, if they are streamed.
-        watched: names of scalar parameters that are recorded as metrics, by metric; a parameter that the variant lacks
-            is left out.
-        init_params: initial values by name; the other values come from the guide.
-        **outcome: further fields of the outcome, such as ``stands_in``; entries of ``settings`` are added to those of
-            ``setting``, or override them.
+        watched: names of scalar parameters that are recorded as metrics, by metric. Parameters that the variant does
+            not have are left out.
+        init_params: initial values by name. Other initial values come from the guide.
+        **outcome: further fields of the outcome, such as ``stands_in``. Entries of ``settings`` are added to the
+            entries from ``setting``, or override them.
 
     Returns:
-        The outcome, in which an experiment replaces its particular fields, such as ``figures``; its ``curve`` has a
-        point for every evaluation.
+        The outcome. An experiment replaces its particular fields, such as ``figures``. The ``curve`` has a point for
+        every evaluation.
 
     Raises:
         ReproductionError: if the command line changed a setting that has another value in ``setting``.
@@ -261,7 +260,7 @@ def train(
     settings = setting.described(num_data) | dict(outcome.pop("settings", {}))
     begun = Trained(model, guide, {})
 
-    def evaluate(params: dict[str, Any]) -> dict[str, float]:
+    def evaluate(params: dict[str, Any]) -> dict[str, Any]:
         now = begun.with_params(params)
         test = predicted(keys.test, now, data.X_test, data.y_test, setting.test_rows, keywords, setting.test_draws)
         also = {name: float(params[site]) for name, site in (watched or {}).items() if site in params}
@@ -276,6 +275,9 @@ def train(
     result = optimise(keys.train, model, guide, setting, *rows, num_data=num_data, model_kwargs=keywords, **options)
     points = curve.until(setting.steps)
     last = {name: x for name, x in points[-1].items() if name not in ("step", "seconds")}
+    if wrong := last.pop("wrong_rows", None):
+        settings |= {"wrong_rows": {name: wrong for name in ("error", "accuracy") if name in last}}
+        points = [{name: x for name, x in point.items() if name != "wrong_rows"} for point in points]
     own = {"data": data, "curve": points, "settings": settings}
     own |= {"metrics": last | {"elbo": float(last_bound(result.losses, num_data, setting))}}
     return outcome_of(run, setting, (X, y), inspected(result, data, keywords), result, **(own | outcome))
@@ -291,8 +293,8 @@ def outcome_of(
         setting: the settings of the training.
         args: inputs and targets; the exported posterior is at the first of them.
         looked_at: the model to keep, with the program's keyword arguments.
-        trained: the model with the learning curve, and the posterior to export.
-        **others: fields of the outcome that get no value, or another value, here.
+        trained: the model with the learning curve, and with the posterior to export.
+        **others: further fields of the outcome, which override the fields from here.
     """
     X, y = (jnp.asarray(x) for x in args)
     common = {
@@ -318,17 +320,19 @@ def over_splits(
     settings: Callable[[Sequence[Outcome]], Mapping[str, Any]] | None = None,
     errors: Collection[str] | None = None,
 ) -> Outcome:
-    """The outcome over several random splits of the data: means of metrics, and one split's model, data and figures.
+    """The outcome over several random splits of the data: means of metrics; model, data and figures of one split.
 
-    If a run is finished, ``one`` is called only for the split that is shown, and reads the run's files.
+    If a run is finished, ``one`` is called only for the split that is shown, and reads the files of the run.
 
     Args:
         run: the run.
         count: number of splits.
-        one: the experiment on ``run.split``, which has its own ``run.checkpoint``, and keys by :func:`keys_of`.
-        of: the paper's number of splits, for the record; the same number unless given.
+        one: a function that makes the experiment on ``run.split``, which has its own ``run.checkpoint``, and keys by
+            :func:`keys_of`.
+        of: number of splits in the paper, for the record; the same number unless given.
         shown: the split whose model is kept, and whose data, bounds and settings are recorded; negative from the end.
-        settings: makes further settings from the outcomes of all splits in order, which have neither data nor models.
+        settings: a function that makes further settings from the outcomes of all splits in order. These outcomes have
+            neither data nor models.
         errors: the metrics whose standard error over splits is recorded too; all unless given.
     """
     shown, every, kept = range(count)[shown], [], None
@@ -336,7 +340,7 @@ def over_splits(
         found = one(replace(run, split=split))
         if split == shown:
             kept = found
-        # Only one split's arrays are held at a time.
+        # Only the arrays of one split are in memory at a time.
         every.append(replace(found, data=None, elbo=(), figures={}, posterior=None, inspected=None))
     assert kept is not None
     if (seen := kept.inspected) is not None:
@@ -348,10 +352,13 @@ def over_splits(
     names = [name for name in kept.metrics if count == 1 or not name.endswith("_se")]
     if (selection := kept.selection) and selection.get("candidates"):
         selection = {**selection, "candidates": [each for found in every for each in found.selection["candidates"]]}
+    own = dict(kept.settings)
+    if count > 1:
+        own.pop("wrong_rows", None)  # they are of one split
     return replace(
         kept,
         metrics=means({name: [found.metrics[name] for found in every] for name in names}, errors),
-        settings={**kept.settings, **(settings(every) if settings else {})},
+        settings={**own, **(settings(every) if settings else {})},
         steps=sum(found.steps for found in every),
         seconds_training=sum(found.seconds_training for found in every),
         curve=(),
@@ -361,7 +368,7 @@ def over_splits(
 
 
 def nlpp_by_fold(every: Sequence[Outcome]) -> dict[str, list[float]]:
-    """Settings that :func:`over_splits` adds to a result: every split's own ``nlpp``, of each model."""
+    """Settings that :func:`over_splits` adds to a result: ``nlpp`` of every split, for each model."""
     names = [name for name in every[0].metrics if name.endswith("nlpp")]
     return {f"{name}_by_fold": [found.metrics[name] for found in every] for name in names}
 
@@ -376,12 +383,12 @@ def optimise(
     model_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
-    """Maximise the bound, in one training per key.
+    """Maximise the bound, with one training per key.
 
     Args:
         key: random key of the training, or of each training.
         model: the program.
-        guide: its guide.
+        guide: guide of the program.
         setting: the settings of the training.
         *data: inputs and targets, or a table.
         num_data: number of rows of a training.
@@ -402,7 +409,7 @@ def predicted(
     model_kwargs: Mapping[str, Any] | None = None,
     num_draws: int = 100,
 ) -> SitePrediction:
-    """The prediction of ``"y"``, with the density of these targets.
+    """The prediction of ``"y"``, with the density of the given targets.
 
     Args:
         key: random key of the draws.
@@ -435,12 +442,12 @@ def exported(
 
 
 def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
-    """The outcome of a finished run, as it was written; figures and posterior lie beside it.
+    """The outcome of a finished run, as it was written. Figures and posterior are beside it.
 
     Args:
         run: the run.
-        data: its data.
-        found: the model that it left, and the rows of a report.
+        data: data of the run.
+        found: the trained model of the run, and the rows of a report.
     """
     result = read_json(run.output / "result.json")
     own = {name: result[name] for name in ("metrics", "settings", "steps", "seconds_training", "dtype", "curve")}
@@ -449,11 +456,11 @@ def left(run: Run, data: Dataset, found: Inspected) -> Outcome:
 
 
 def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | None = None, which: str = "") -> Inspected:
-    """The model and rows of a report: the first rows of the test set, as the program takes them.
+    """The model and the rows of a report: the first rows of the test set, in the form that the program takes.
 
     Args:
         trained: the model.
-        data: the program's data.
+        data: the data of the program.
         keywords: keyword arguments of the program.
         which: see :class:`~gpzoo.reproductions.experiment.Inspected`.
     """
@@ -462,7 +469,7 @@ def inspected(trained: Trained, data: Dataset, keywords: Mapping[str, Any] | Non
 
 
 def units_of(data: Dataset) -> str:
-    """A sentence on the units of a report, if targets are standardised and the run's metrics are not."""
+    """A sentence about the units of a report, if targets are standardised and the metrics of the run are not."""
     if data.y_std == 1:
         return ""
     return (
@@ -472,7 +479,7 @@ def units_of(data: Dataset) -> str:
 
 
 def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarray:
-    """The mean bound over the last epoch, at most 1,000 steps: ``[..., steps]`` to ``[...]``.
+    """The mean bound over the last epoch, or over the last 1,000 steps if it has more: ``[..., steps]`` to ``[...]``.
 
     Args:
         losses: negative bounds.
@@ -484,7 +491,7 @@ def last_bound(losses: np.ndarray, num_data: int, setting: Setting) -> np.ndarra
 
 
 def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: Any) -> tuple[float, Trained]:
-    """Seconds of a step on all of these rows, so that only the step is timed; compilation is left out.
+    """Seconds of a step on all of these rows, so that only the step is timed. Compilation is left out.
 
     Args:
         key: random key of the training.
@@ -500,41 +507,42 @@ def seconds_of_a_step(key: Array, svi: SVI, steps: int, *data: Any, **options: A
 
 
 class Curve:
-    """Test metrics during training; a callback for :func:`gpzoo.inference.fit`.
+    """Test metrics during training, as a callback for :func:`gpzoo.inference.fit`.
 
-    Points are kept on disk, so that a resumed run has the earlier points, whose parameters are gone. They are used
-    again if settings and data are the same; the training's checkpoint refuses another program.
+    Points are kept on disk, because a resumed run no longer has the parameters of earlier points. Points are used again
+    if settings and data are the same. The checkpoint of the training refuses another program.
 
     Args:
         path: file of the points.
-        made_by: their origin, from :meth:`~gpzoo.reproductions.experiment.Run.made_by`.
-        evaluate: function from parameters to metrics by name.
-        at: whether there is a point after a number of steps.
+        made_by: origin of the points, from :meth:`~gpzoo.reproductions.experiment.Run.made_by`.
+        evaluate: a function from parameters to metrics by name.
+        at: a function that says whether there is a point after a number of steps.
     """
 
     def __init__(
         self,
         path: Path,
         made_by: Mapping[str, Any],
-        evaluate: Callable[[dict[str, Any]], Mapping[str, float]],
+        evaluate: Callable[[dict[str, Any]], Mapping[str, Any]],
         at: Callable[[int], bool] = lambda step: True,
     ) -> None:
         self.path, self.made_by, self.evaluate, self.at = path, made_by, evaluate, at
         points = kept_content(path, made_by) or ()
-        self.points: dict[int, dict[str, float]] = {int(point["step"]): point for point in points}
+        self.points: dict[int, dict[str, Any]] = {int(point["step"]): point for point in points}
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
         """Evaluate the metrics after ``step`` steps, if there is a point, and keep them."""
         if not self.at(step):
             return
-        metrics = {name: float(value) for name, value in self.evaluate(params).items()}
+        found = self.evaluate(params)
+        metrics = {name: value if isinstance(value, str) else float(value) for name, value in found.items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
         try:
             keep_content(self.path, self.made_by, self.until(step))
         except OSError as error:
-            # A full disk must not end the training for one point of its curve.
+            # A full disk must not stop the training because of one point of its curve.
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
 
-    def until(self, step: int) -> list[dict[str, float]]:
+    def until(self, step: int) -> list[dict[str, Any]]:
         """The points up to ``step``, in order."""
         return [self.points[at] for at in sorted(self.points) if at <= step]

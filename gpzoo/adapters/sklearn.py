@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -273,6 +273,21 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         y = self._predicted(X, mean_only=not return_std)
         mean = self._mean + self._scale * y.mean
         return (mean, self._scale * np.sqrt(y.variance)) if return_std else mean
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.95)) -> np.ndarray:
+        """Quantiles of the targets at inputs ``[N, d]``, noise included: ``[Q, N]`` or ``[Q, N, D]``.
+
+        The quantiles 0.05 and 0.95 bound an interval that holds nine of ten targets.
+
+        Args:
+            X: inputs.
+            quantiles: ``Q`` probabilities between 0 and 1.
+
+        Raises:
+            NotFittedError: before :meth:`fit`.
+            ValueError: as :meth:`predict`, and for numbers that are no probabilities.
+        """
+        return self._mean + self._scale * self._predicted(X, quantiles=quantiles).quantiles
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the targets, joint over the inputs and with noise: ``[N, n_samples]`` or ``[N, D, n_samples]``.

@@ -1,4 +1,4 @@
-"""The bound at the best ``q(u)``, which is known in closed form where noise is Gaussian."""
+"""Bound at the best ``q(u)``, which is known in closed form if the noise is Gaussian."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from gpzoo.posteriors.posterior import InducingPosterior
 #: Most rows whose covariances with the inducing variables are held at once, if the backend would take more.
 _MOST_ROWS = 2**17
 
-#: Largest rounding errors of ``B``, whose eigenvalues are 1 or more, without a warning. At a tenth, the bound of
-#: energy, kin8nm and naval was off by up to 70 nats; at ten, by thousands (M 100, float32 against float64).
+#: Larger rounding errors of ``B``, whose eigenvalues are 1 or more, give a warning. With an error of 0.1, the bound of
+#: the data sets energy, kin8nm and naval was off by up to 70 nats; with 10, by thousands of nats (M 100, float32
+#: against float64).
 _MOST_LOST = 0.1
 
 _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
@@ -55,31 +56,31 @@ class Between(NamedTuple):
 class CollapsedELBO(GaussianProcessELBO):
     """Evidence lower bound at the optimal ``q(u)``, which is known in closed form: an objective for Gaussian data.
 
-    It is for programs whose data are Gaussian around an affine map of their latent GP site ``f`` that keeps its outputs
-    apart: ``f``, ``f * c + b``, ``f @ A`` with orthogonal rows of ``A`` and one noise. Masked data, noise per row and
-    several data sites are allowed. With ``mu`` and ``v`` the means and variances of ``f`` and ``mu0`` the prior's mean,
-    the terms of the data are
+    It is for programs with a latent GP site ``f`` and data with Gaussian noise. The mean of the data is an affine map
+    of ``f`` that keeps the outputs of ``f`` apart: ``f``, ``f * c + b``, or ``f @ A`` if the rows of ``A`` are
+    orthogonal and all columns have one noise variance. Masked data, noise per row and several data sites are allowed.
+    Let ``mu`` and ``v`` be the means and variances of ``f``, and ``mu0`` the prior's mean. The terms of the data are
 
     ``l(mu, v) = l0 + sum_nd [b_nd (mu_nd - mu0_nd) - beta_nd ((mu_nd - mu0_nd)^2 + v_nd) / 2]``,
 
-    where ``b`` and ``beta`` are derivatives of the program's own terms at ``mu0``. For each output, with
-    ``A = L^-1 Kuf``, ``L L^T = Kuu``, ``d = kff - diag(A^T A)`` and ``B = I + A diag(beta) A^T``, the bound is
+    where ``b`` and ``beta`` are derivatives of the program's own terms at ``mu0``. Let ``L L^T = Kuu``,
+    ``A = L^-1 Kuf``, ``d = kff - diag(A^T A)`` and ``B = I + A diag(beta) A^T``. For each output, the bound is
 
     ``l0 + (b^T A^T B^-1 A b - log |B| - sum_n beta_n d_n) / 2``
 
-    and its ``q`` is ``q(v) = N(B^-1 A b, B^-1)``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). Several sites that the
-    program adds, ``a + c * b``, have these formulas with the rows of ``c_i A_i`` below each other. If the program mixes
-    their outputs, ``f @ A + g``, the rows are those of all outputs. Other latent sites are points, and their priors are
-    part of the bound.
+    and its ``q`` is ``q(v) = N(B^-1 A b, B^-1)``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). If the program adds
+    several sites, ``a + c * b``, the same formulas hold for one matrix, in which the matrices ``c_i A_i`` of the sites
+    stand below each other. If the program mixes outputs of the sites, ``f @ A + g``, this matrix has the rows of all
+    outputs. Other latent sites have point values, and their priors are part of the bound.
 
-    Only hyperparameters and inducing variables are left to train, by :func:`~gpzoo.inference.lbfgs` or any optax
-    optimiser, on all rows in every step. Rows are summed over in chunks: memory grows with the number of rows only as
-    the data do. :func:`~gpzoo.inference.fit` ends with the optimal ``q(u)`` in ``<site>_mean`` and ``<site>_scale``
-    (and ``<site>_cross``); after ``svi.run``, :meth:`optimal` gives it.
+    Training then changes only hyperparameters and inducing variables. Use :func:`~gpzoo.inference.lbfgs` or any optax
+    optimiser, on all rows in every step. The objective sums over rows in chunks, so that more rows need more memory
+    only for the data themselves. At its end, :func:`~gpzoo.inference.fit` puts the optimal ``q(u)`` into
+    ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``). After ``svi.run``, call :meth:`optimal` for it.
 
-    The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. The numbers of the
-    terms tell whether they are quadratic. If they are not, the bound is NaN inside ``jit``; :func:`fit`, before its
-    first step, and :meth:`optimal` raise the error that says why.
+    The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. The objective
+    checks with numbers that the terms of the data are quadratic. If they are not, the bound is NaN inside ``jit``.
+    :func:`fit` (before its first step) and :meth:`optimal` then raise an error with the reason.
 
     Example:
         >>> import jax, numpy as np
@@ -95,10 +96,10 @@ class CollapsedELBO(GaussianProcessELBO):
         (True, (8, 8))
 
     Raises:
-        ValueError: naming the reason, for any other program or guide: no latent GP site, or several that do not share
-            one ``q`` (``InducingGuide(coupled=...)``) or have different numbers of rows; a site that is drawn, or whose
-            kernel samples views; ``hyperparameters="normal"``; inducing variables on a grid; a covariance that is not
-            full; minibatches; a GP site inside ``handlers.scale``.
+        ValueError: for any other program or guide, with the reason. The program has no latent GP site, or several that
+            do not share one ``q`` (``InducingGuide(coupled=...)``) or have different numbers of rows. A GP site is
+            drawn, has a kernel that samples views, has inducing variables on a grid or a covariance that is not full,
+            or is inside ``handlers.scale``. The guide has ``hyperparameters="normal"``. The rows are a minibatch.
     """
 
     needs_all_rows, takes_natural, takes_mesh = True, False, False
@@ -130,17 +131,17 @@ class CollapsedELBO(GaussianProcessELBO):
         """The parameters with the optimal ``q(u)`` in place of their own.
 
         Args:
-            params: values of every parameter by name, such as those that ``svi.run`` found.
+            params: values of every parameter by name, such as the parameters that ``svi.run`` found.
             guide: the program's guide.
             *args: the program's positional arguments, data included.
             model_kwargs: the program's keyword arguments, by name.
 
         Returns:
-            ``params``, in which ``<site>_mean``, ``[M]`` or ``[M, D]``, and ``<site>_scale``, ``[M, M]`` or
-            ``[D, M, M]``, are new, and ``<site>_cross`` if several sites share one ``q``.
+            ``params`` with new values of ``<site>_mean`` (``[M]`` or ``[M, D]``) and ``<site>_scale`` (``[M, M]`` or
+            ``[D, M, M]``). If several sites share one ``q``, ``<site>_cross`` is new too.
 
         Raises:
-            ValueError: see the class; also for terms that are not quadratic in each value of the site by itself.
+            ValueError: see the class; also for terms that are not quadratic in each value of the site separately.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
@@ -157,17 +158,17 @@ class CollapsedELBO(GaussianProcessELBO):
     ) -> Between:
         """Lower and upper bound of the log evidence, in nats, at these hyperparameters and inducing variables.
 
-        The gap between the bounds is the most that more inducing variables could add. ``least`` is the bound that this
-        class computes. Let ``t = sum beta d`` be the part of the data that inducing variables do not explain, in units
-        of their noise. Then ``most`` is
+        The difference between the two bounds is the most that more inducing variables could add. ``least`` is the bound
+        that this class computes. The number ``t = sum beta d`` measures the part of the function that the inducing
+        variables do not explain, in units of the noise. The upper bound ``most`` is
 
         ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
 
-        (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). If ``t`` is 0, both are
-        ``log p(y)``; if ``t`` is large, ``most`` says little.
+        (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). If ``t`` is 0, both
+        bounds are ``log p(y)``. If ``t`` is large, ``most`` is too large to be useful.
 
         Args:
-            params: see :meth:`optimal`; any ``q(u)`` gives the same.
+            params: see :meth:`optimal`; the values of ``q(u)`` do not matter.
             guide: the program's guide.
             *args: the program's positional arguments, data included.
             model_kwargs: the program's keyword arguments, by name.
@@ -226,7 +227,7 @@ class CollapsedELBO(GaussianProcessELBO):
 def _refuse_unknown_terms(
     best: _Best, said: str, numbers: np.ndarray, known: Sequence[Array], again: Callable[[], Any]
 ) -> None:
-    """Refuse numbers that are not finite, and terms that are not ``known`` to be quadratic and apart; or warn.
+    """Refuse numbers that are not finite, and terms that are not quadratic or not apart; warn of rounding errors.
 
     Raises:
         ValueError, FactorisationError: see :meth:`CollapsedELBO.optimal`.
@@ -291,7 +292,7 @@ class _Expansion(NamedTuple):
         beta: negative second derivatives with respect to the means of each two sources in the same row, with the same
             shapes.
         quadratic: whether the terms are quadratic in means, and linear in variances.
-        separate: whether the terms are sums over the rows and outputs of the sources; only if they are quadratic.
+        separate: whether the terms are sums over the rows and outputs of the sources; valid only if ``quadratic``.
         mutable_state: mutable state of the program.
     """
 
@@ -359,7 +360,7 @@ class _Terms:
         zeros, shift, first = {}, {}, 1
         for name, posterior in self.posteriors.items():
             zeros[name] = jnp.zeros(posterior.event_shape, dtype)
-            # Sines of whole numbers have no relation to the data, and random numbers take a second to compile.
+            # Sines of whole numbers have no relation to the data. Random numbers would take a second to compile.
             numbers = jnp.arange(first, first + zeros[name].size, dtype=dtype)
             shift[name], first = jnp.sin(numbers).reshape(zeros[name].shape), first + zeros[name].size
         (value, mutable_state), (b, slope) = both(zeros, zeros)
@@ -549,7 +550,8 @@ def _sums(
         solved, left = {}, {}
         for name, conditional in conditionals.items():
             A = conditional.solved(Kuf(conditional.inducing, conditional.prior.kernel, inputs[name]))
-            # Below zero by rounding, with inducing points at all rows, they would lift the bound above the evidence.
+            # With inducing points at all rows, rounding can make a residual negative. The bound would then be above the
+            # evidence.
             solved[name], left[name] = A, jnp.maximum(conditional.residual(inputs[name], A)[0], 0.0)
         projections, residuals, linear = {}, [], []
         for source in sources:
@@ -562,7 +564,7 @@ def _sums(
             width = sum(projections[of].shape[-2] for of in sources[i + 1 :])
             rows.append(jnp.pad(jnp.concatenate(row, axis=-1), [(0, 0), (0, 0), (0, width)]))
         lower = jnp.concatenate(rows, axis=-2)
-        if len(sources) > 1:  # the blocks above the diagonal are those below
+        if len(sources) > 1:  # the blocks above the diagonal are the transposed blocks below it
             lower = jnp.tril(lower) + jnp.tril(lower, -1).mT
         return lower, jnp.concatenate(linear, axis=-1), linalg.total(residuals)
 
@@ -576,7 +578,7 @@ def _sums(
     )
     shapes = jax.eval_shape(of_rows, *jax.tree.map(lambda x: x[0], rows))
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    # The derivative computes covariances of a chunk again: if kept, they would be those of all rows.
+    # The derivative computes the covariances of a chunk again. To keep them would take memory for all rows at once.
     again = jax.checkpoint(of_rows)
     return lax.scan(lambda total, chunk: (jax.tree.map(jnp.add, total, again(*chunk)), None), start, rows)[0]
 

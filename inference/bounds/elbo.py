@@ -32,24 +32,25 @@ from gpzoo.processes.process import GaussianProcess
 class GaussianProcessELBO(TraceMeanField_ELBO):
     """Evidence lower bound of a program with GP sites (convolutional GPs, eq. 5; deep GPs, eq. 17).
 
-    It is :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. The guide's GP sites are their marginals if
-    the program allows it, so that gpzoo likelihoods take exact expectations. A GP site keeps its analytic KL, or the
-    objective raises an error. Mutable state (batch normalisation) advances only in the guide's run; the model's run
-    sees it frozen.
+    It is :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. First, the value of a GP site is its
+    marginals, if the program allows it. gpzoo's likelihoods then take exact expectations. Second, the KL divergence of
+    a GP site is analytic. If this is impossible, the objective raises an error. Third, mutable state (batch
+    normalisation) advances only in the guide's run. The model's run does not change it.
 
-    The plain bound has ``q(f | u) = p(f | u)``. A better ``q(f | u)`` makes it tighter. Then residual variances no
-    longer pass for noise, so that the noise that maximises the bound is smaller. With ``tight=True``, a
-    :class:`~gpzoo.likelihoods.Gaussian` chooses ``q(f | u)`` in closed form (Titsias 2025, arXiv 2502.08730): one
-    logarithm for each row and output, too little to measure. Any likelihood can take one factor of the residual
-    variances for each site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman and Turner 2025, arXiv
-    2502.04750). The divergence of ``q(f | u)`` is part of the data sites' terms: plates scale it, and it counts once
-    for each site with data. Sites that are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. Predictions
-    use ``p(f | u)`` throughout.
+    By default, the bound has ``q(f | u) = p(f | u)`` and takes the residual variances for noise. With ``tight=True``, a
+    better ``q(f | u)`` makes the bound tighter, and the noise that maximises the bound is smaller. A
+    :class:`~gpzoo.likelihoods.Gaussian` chooses this ``q(f | u)`` in closed form (Titsias 2025, arXiv 2502.08730). This
+    costs one logarithm for each row and output, which is too little to measure. For any likelihood, the guide can learn
+    a factor of the residual variances for each site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman
+    and Turner 2025, arXiv 2502.04750). The divergence of ``q(f | u)`` is part of the terms of the data sites. Plates
+    scale it, and it counts once for each data site. Sites that are drawn, such as the inner layers of a deep GP, keep
+    ``p(f | u)``. All predictions use ``p(f | u)``.
 
-    Discrete latent sites with ``infer={"enumerate": "parallel"}``, or those of a program under NumPyro's
-    ``config_enumerate``, are summed out. The data that depend on them have the term ``log sum_z p(z) p(y | z, f)``,
-    averaged over draws of ``f``; the program uses ``draws(f)[rows, z]``. Chains of discrete sites run under NumPyro's
-    ``scan``, with GP sites drawn jointly, ``InducingGuide(joint={"f"})``, and without minibatches.
+    The bound sums out discrete latent sites with ``infer={"enumerate": "parallel"}``, and the discrete latent sites of
+    a program under NumPyro's ``config_enumerate``. The data that depend on such a site ``z`` have the term
+    ``log sum_z p(z) p(y | z, f)``, averaged over draws of ``f``. The program writes ``draws(f)[rows, z]``. Chains of
+    discrete sites need NumPyro's ``scan``, GP sites that are drawn jointly, ``InducingGuide(joint={"f"})``, and
+    training without minibatches.
 
     Example:
         >>> import jax, numpy as np
@@ -66,15 +67,16 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     Args:
         num_particles: number of draws of the sites that are drawn.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
-        sum_sites: ``False`` gives the contribution of every site, by name.
+        sum_sites: ``False`` gives the contribution of every site, by name, in place of their sum.
         tight: whether to use the tighter bound.
 
     Raises:
-        ValueError: when a GP site of the model has no :class:`~gpzoo.inference.InducingGuide` posterior, or its scale
-            differs between guide and model; for parameters without a value, and values of unknown names. With
-            ``tight``, for a site on a grid, for data around draws of a site, and for a likelihood that is not Gaussian
-            if the guide has no factor of the site. For a discrete site in the guide, or a discrete site of the program
-            beside a guide of another kind. For ``num_particles`` that is not a count.
+        ValueError: if a GP site of the model has no posterior from an :class:`~gpzoo.inference.InducingGuide`, or its
+            scale differs between guide and model. If a parameter has no value, or a value has an unknown name. If the
+            guide has a discrete site, or the program has one and the guide is not an ``InducingGuide``. If
+            ``num_particles`` is not a positive whole number. With ``tight``, if a site is on a grid, if sites share one
+            ``q``, if data are given a draw of a site, or if the likelihood is not Gaussian and the guide has no factor
+            of the site's residual variances.
         TypeError: with ``tight``, for a kernel that samples views.
     """
 
@@ -100,7 +102,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         return Bound(tight=self.tight)
 
     def by_site(self) -> GaussianProcessELBO:
-        """The same bound as the contribution of every site."""
+        """The same bound, whose ``loss`` is the contribution of every site, by name."""
         bound = copy(self)
         bound.sum_sites = False
         return bound
@@ -150,9 +152,9 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
 
 class _ModelSide(Handler):
-    """The handler of the model's run: it compares each GP site with the guide's site, and freezes mutable state.
+    """The handler of the model's run: it compares each GP site with the guide's site, and keeps mutable state fixed.
 
-    Data sites have the distribution that the objective scores.
+    It also gives data sites the distribution that the objective scores.
     """
 
     def __init__(self, record: Trace, data_site: Callable[[str, Any, Trace], Any], sites: Sites | None) -> None:

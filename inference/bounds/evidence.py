@@ -1,13 +1,13 @@
 """Density of data once GP sites are integrated out: exact, collapsed, or by Laplace's approximation.
 
-Every GP site is made of white noise ``v ~ N(0, I)``: ``f = mean + A^T v``. Here ``A^T`` is a root of the prior's
-covariance; or, with inducing variables, ``A = L^-1 Kuf``, and a residual variance is left. Data sites see something
-affine in ``v``, so that
+Every GP site is made from white noise ``v ~ N(0, I)``: ``f = mean + A^T v``. Here ``A^T`` is a root of the prior's
+covariance. With inducing variables, ``A = L^-1 Kuf``, and a residual variance is left. Data sites see affine functions
+of ``v``, so that
 
 ``log p(y) = log p(y | v) - v^T v / 2 - log |H| / 2``, ``H = I - d^2 log p(y | v) / dv^2``, at the best ``v``.
 
-This is exact if noise is Gaussian, else Laplace's approximation. With inducing variables, ``log p(y | v)`` is
-``E_p(f|u) log p(y | f)``, so that Gaussian noise gives Titsias's bound.
+This is exact if noise is Gaussian; otherwise it is Laplace's approximation. With inducing variables, ``log p(y | v)``
+is ``E_p(f|u) log p(y | f)``, so that Gaussian noise gives Titsias's bound.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals, VarianceParts
 from gpzoo.processes.process import GaussianProcess, to_event_shape
 
-#: Newton steps of the search for the best ``v``; after them the density is zero. Most searches take five to ten.
+#: Most Newton steps in a search for the best ``v``; a longer search gives a density of zero. Most take five to ten.
 MOST_STEPS = 100
 
 _PRECISION = "the precision of GP sites given data"
@@ -76,7 +76,7 @@ class Site(Fields):
         return self.prior.num_outputs or 1
 
     def marginals(self, log: DrawLog) -> GaussianMarginals:
-        """What the program sees: the prior's mean, the variance that is left given ``v``, and the map."""
+        """The value that the program sees: the prior's mean, the variance that is left given ``v``, and the map."""
         prior, shape = self.prior, self.prior.event_shape
         variance = jnp.zeros(shape, prior.X.dtype)
         if self.conditional is not None:
@@ -127,7 +127,7 @@ class Term(Fields):
     """The data of one site.
 
     Attributes:
-        fn: their likelihood, of marginals with a map from GP sites; masked or not.
+        fn: the likelihood of the data, given marginals with a map from GP sites; masked or not.
         value: the data.
         name: name of the site.
     """
@@ -175,7 +175,7 @@ class Term(Fields):
         return seen
 
     def given(self, f: Float[Array, "N K"], sparse: str) -> Any:
-        """The likelihood with ``f`` as the mean of the marginals; of an array, if no variance of ``f`` is left."""
+        """The likelihood with ``f`` as the mean of the marginals, or as an array if no variance of ``f`` is left."""
         m = self.marginals
         f = jnp.reshape(f, m.shape)
 
@@ -221,8 +221,8 @@ class Law(NamedTuple):
 class Latents(Fields):
     """``v`` of sites that data connect, and the data as a function of ``v``.
 
-    If there is one site, and no data see its outputs together, ``v`` is ``[D, M]`` and the outputs are independent;
-    else ``v`` is ``[1, R]``.
+    If there is one site, and no data see its outputs together, ``v`` is ``[D, M]`` and the outputs are independent.
+    Otherwise, ``v`` is ``[1, R]``.
 
     Attributes:
         roots: ``A`` of each site by name, see :meth:`Site.root`.
@@ -320,7 +320,7 @@ class Latents(Fields):
         return H
 
     def curvature(self, fs: list[Float[Array, "_ _"]], i: int) -> Float[Array, "N K *L"]:
-        """A term's second derivatives by what it sees, row by row; for each output alone if they are apart."""
+        """A term's second derivatives by its means, row by row; for each output alone if they are apart."""
         slope = jax.grad(self.log_density)
         own = lambda f: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
         if self.apart:
@@ -394,7 +394,7 @@ class Latents(Fields):
         return jnp.where(solved, -self.objective(law.mean) - log_det - self.spread, -jnp.inf)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
-        """Log importance weights of draws of the law; the mean weight is ``p(y)`` over its approximation."""
+        """Log importance weights of draws of the law; the mean weight is ``p(y)`` divided by its approximation."""
         law, solved = self.law()
         noise = random.normal(key, (num_draws, *law.mean.shape), law.mean.dtype)
 
@@ -437,8 +437,8 @@ def _newton(
 ) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
     """Newton's steps with a damping that grows if they fail (Levenberg and Marquardt), and 1 if they converged.
 
-    A step is good if it lowers the objective. Near the end, the change is lost in rounding if terms are large: a short
-    step is then good if the next step would be shorter.
+    A step is good if it lowers the objective. If terms are large, rounding hides the change of the objective near the
+    end. A short step is then good if the next step would be shorter.
     """
     rounding = float(jnp.finfo(start.dtype).eps)
     enough = rounding**0.6  # for the squared length of a step; the next step would have about its square
@@ -471,11 +471,12 @@ def _newton(
 
 
 def _spread(sites: Sequence[Site], term: Term, block: int) -> Float[Array, ""]:
-    """``sum_b log |I + beta_b^1/2 R_b beta_b^1/2| / 2`` over blocks of rows, of sources and residual covariances ``R``.
+    """``sum_b log |I + beta_b^1/2 R_b beta_b^1/2| / 2`` over blocks and sources, with residual covariances ``R``.
 
-    The derivation is that of :class:`~gpzoo.likelihoods.Gaussian`, whose ``V`` is diagonal. With blocks, the blocks of
-    the best ``V`` are ``(I + T_b)^-1`` (Bui and Titsias 2025, *Sparse Gaussian processes: structured approximations and
-    power-EP revisited*, arXiv 2507.02377). Sources are columns of the value, or outputs of sites if it mixes them.
+    :class:`~gpzoo.likelihoods.Gaussian` has the derivation for a diagonal ``V``. With blocks of rows, the blocks of the
+    best ``V`` are ``(I + T_b)^-1`` (Bui and Titsias 2025, *Sparse Gaussian processes: structured approximations and
+    power-EP revisited*, arXiv 2507.02377). The sources are the columns of the value; if the value mixes outputs of
+    sites, they are these outputs.
     """
     m, seen = term.marginals, term.seen()
     N, columns = len(m), 1 if m.ndim == 1 else m.shape[1]
@@ -574,7 +575,7 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
 
 
 def residual_of(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
-    """Data minus their mean, the variance of their noise, and which entries were observed; 0 and 1 for the others."""
+    """Data minus their mean, noise variances, and which entries were observed; entries that were not have 0 and 1."""
     likelihood, mean = term.likelihood, _as_columns(term.marginals.loc)
     y, seen = term.value, term.seen()
     if seen is not None:  # the entries that a mask leaves out may be NaN

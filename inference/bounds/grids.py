@@ -1,4 +1,4 @@
-"""Densities of data on a grid, and laws of functions given them, by the Kronecker structure of their covariance."""
+"""Densities of data on a grid, and laws of functions given these data, by the Kronecker structure of covariances."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Cells(NamedTuple):
 
     Attributes:
         axes: the columns of each axis.
-        points: of each axis, for each of its points the number of a row that stands there.
-        of_rows: of each axis, the number of the point at which each row stands.
+        points: by axis: for each point of the axis, the number of a row that stands there.
+        of_rows: by axis: for each row, the number of the point of the axis at which the row stands.
         seen: which rows have data.
     """
 
@@ -41,7 +41,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, axes: tuple[tuple[int, ...], ...], X: Float[np.ndarray, "N d"], seen: np.ndarray, name: str) -> Cells:
-        """The cells of rows, as far as each has one of its own.
+        """The cells of rows; each row must have a cell of its own.
 
         Raises:
             ValueError: naming the data site, if two rows have one cell, or most cells are empty.
@@ -119,7 +119,7 @@ class Cells(NamedTuple):
 
 
 class Grids:
-    """The grids of a program's data sites, which are looked at where their inputs are known."""
+    """The grids of a program's data sites, found in runs in which the inputs are known numbers."""
 
     def __init__(self) -> None:
         self._known: dict[str, Cells] = {}
@@ -148,7 +148,7 @@ class Grids:
         )
 
     def of_data(self, sites: Sequence[Site], earlier: Sequence[Term], term: Term) -> OnCells:
-        """The cells of data with Gaussian noise that see one site once, as far as they are known.
+        """The cells, if they are known, of data with Gaussian noise that see one site once.
 
         Raises:
             ValueError: naming the data site.
@@ -212,7 +212,7 @@ class OnCells:
         return cast(Cells, self._cells)
 
     def log_evidence(self, sites: Sequence[Site], term: Term) -> Float[Array, ""]:
-        """``log p(y)``, exact; NaN where rows or noise are not on the grid, which only their values can tell."""
+        """``log p(y)``, exact; NaN if the values of the inputs or of the noise do not fit the grid."""
         cells = self.cells
         data = _Data.of(sites, term, cells)
         value = log_density(data.factors, data.y, jnp.asarray(cells.missing))
@@ -245,7 +245,7 @@ class OnCells:
         for i, (vectors, values, points, scale) in enumerate(each):
             grid[f"axis_{i}"] = {"vectors": vectors, "values": values, "points": points, "scale": scale}
         values = {f"{site.name}_mean": cells.take(f) * scales, f"{site.name}_inducing": site.prior.X}
-        # A variance given other rows is a difference from the prior's, and has its rounding errors.
+        # A variance given other rows is a difference from the prior's variance, and has the prior's rounding errors.
         largest = [jnp.max(jnp.diagonal(K)) for K in data.factors]
         lost = jnp.finfo(data.y.dtype).eps * jnp.prod(jnp.stack(largest))
         good = data.good & jnp.all(jnp.isfinite(found.factor)) & jnp.all(jnp.isfinite(scales))
@@ -258,8 +258,8 @@ class _Data(NamedTuple):
     """Data on a grid, in units of their noise.
 
     Attributes:
-        factors: of the covariance of what the data see, by axis.
-        y: data less their mean, with the axes of the grid; 0 where there are none.
+        factors: factors of the covariance of the function that the data see, by axis.
+        y: data minus their mean, with the axes of the grid; 0 in cells without data.
         noise: standard deviations of the noise of each row.
         points: inputs at the points of each axis.
         scales: units of the site's values at the points of each axis.
@@ -291,7 +291,7 @@ class _Data(NamedTuple):
 
 
 def _along_one_axis(noise: Float[Array, " N"], cells: Cells) -> tuple[list[Float[Array, " _"]], Bool[Array, ""]]:
-    """The noise at the points of the axis along which it differs, 1 at those of others, and whether there is one."""
+    """The noise at the points of the axis along which it differs, 1 for other axes, and whether it fits one axis."""
     means, errors = zip(*(_by_point(noise, cells, i) for i in range(len(cells.sizes))), strict=True)
     least = jnp.argmin(jnp.stack(errors))
     same = jnp.min(jnp.stack(errors)) <= 1e2 * jnp.finfo(noise.dtype).eps * jnp.max(noise)

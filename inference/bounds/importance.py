@@ -1,4 +1,4 @@
-"""Importance-weighted bound for latents of rows: several draws for a row, weighted by how well they explain it."""
+"""Importance-weighted bound for latent variables of rows: several draws for a row, with weights by its density."""
 
 from __future__ import annotations
 
@@ -38,28 +38,30 @@ _ELSE = "Or use GaussianProcessELBO(), which needs none of this."
 
 
 class ImportanceWeightedELBO(GaussianProcessELBO):
-    """A tighter bound for programs with latent variables of rows (Salimbeni, Dutordoir, Hensman and Deisenroth 2019).
+    """A tighter bound for programs with a latent variable for each row, by importance weights of several draws.
 
-    The source is *Deep Gaussian processes with importance-weighted variational inference*, arXiv 1905.05435, section 3.
-    With ``K`` draws ``w_nk`` of the latents of each row and the functions of inner layers, the bound is
+    The source is Salimbeni, Dutordoir, Hensman and Deisenroth 2019, *Deep Gaussian processes with importance-weighted
+    variational inference*, arXiv 1905.05435, section 3. For each row, the objective takes ``K`` draws ``w_nk`` of its
+    latent variables, and draws of the functions of inner layers. The bound is
 
-    ``sum_n E log (1/K) sum_k p(w_nk) / q(w_nk) exp(E_q(f)[log p(y_n | f(x_n, w_nk))]) - KL[q(u) || p(u)]``,
+    ``sum_n E log (1/K) sum_k p(w_nk) / q(w_nk) exp(E_q(f)[log p(y_n | f(x_n, w_nk))]) - KL[q(u) || p(u)]``.
 
-    with the last layer's expectation in closed form or by quadrature, and exact divergences of GP sites. It is at least
-    the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, which is the case of one draw, except that it takes the
-    divergence of ``q(w)`` in closed form. The bound grows with ``K``, so ``q(w)`` may be far from the posterior: a
-    normal may stand for one of two modes. An inner layer is one function: its values at the ``K`` inputs of a row are
-    drawn jointly, with a factorisation of ``[K, K]`` for each row, because independent values would not give a bound.
-    Time and memory of a step grow with ``K``.
+    The last layer's expectation is in closed form or by quadrature, and the divergences of GP sites are exact. With one
+    draw, it is the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, except that ``GaussianProcessELBO`` takes
+    the divergence of ``q(w)`` in closed form. The bound grows with ``K``, so ``q(w)`` may be far from the posterior.
+    For example, ``q(w)`` may be a normal at one of two modes. An inner layer is one function for all draws of a row.
+    Its values at the ``K`` inputs of the row are drawn jointly, because independent values would not give a bound. This
+    factorises one matrix ``[K, K]`` for each row. Time and memory of a step grow with ``K``.
 
-    Latents of rows are the latents in the plate of their data, and no others. The guide holds them by
-    :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, in minibatches or not.
-    Everything else is drawn once for all ``K``.
+    A latent variable of rows is a latent variable in the plate of its data. The guide holds it by
+    :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, with or without
+    minibatches. All other latent sites are drawn once for all ``K`` draws.
 
-    As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than its noise. Their ratio falls as
-    ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not necessarily better*), and 5 to 50 draws
-    are usual. Gradients are those of the draws themselves, not the doubly reparameterised ones. The latter hold only if
-    a row's weight depends on its own draw, and not through draws of inner layers together.
+    As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than the noise of this gradient. The
+    ratio of gradient to noise falls as ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not
+    necessarily better*). Use 5 to 50 draws. The objective has the usual gradients through the draws, not the
+    doubly reparameterised gradients. Doubly reparameterised gradients are right only if each weight depends on its own
+    draw alone, but inner layers are drawn jointly for all draws of a row.
 
     Example:
         >>> import jax, numpy as np
@@ -78,16 +80,17 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
     Args:
         num_draws: ``K``.
-        num_particles: number of draws of everything, over which bounds are averaged.
+        num_particles: number of estimates of the bound, each with new draws of everything. The result is their mean.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
-        sum_sites: ``False`` gives contributions by name: of GP sites and other global sites, and of the data, which
-            include the contributions of their latents.
+        sum_sites: ``False`` gives the contributions by name, in place of their sum. The contribution of the data
+            includes the contributions of the latent variables of rows.
 
     Raises:
-        ValueError: for a program without latents of rows, or one whose rows do not have their own weights: latents of
-            rows in several plates, or scaled otherwise than their data; data in another plate that depend on them; GP
-            sites after them that are drawn jointly over rows, or whose kernel depends on them; discrete sites that are
-            summed out; a likelihood that takes expectations by draws. Also as :class:`GaussianProcessELBO`.
+        ValueError: if the program has no latent variables of rows, or if its rows do not have weights of their own. The
+            second case has these reasons. Latent variables of rows are in several plates, or have another scale than
+            their data. Data in another plate depend on them. A GP site that depends on them is drawn jointly over rows,
+            or its kernel depends on them. Discrete sites are summed out. A likelihood takes its expectation by draws.
+            Also as :class:`GaussianProcessELBO`.
         TypeError: for a kernel that samples views.
     """
 
@@ -170,9 +173,9 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
 
 def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
-    """A draw at every input, independent over rows; for each row, one function at its inputs on the whole axis.
+    """A draw at every input, independent over rows; the ``K`` inputs of one row are inputs of one function.
 
-    It runs under ``vmap`` over :data:`WEIGHTS`: each of ``K`` runs has one input for each row.
+    It runs under ``vmap`` over :data:`WEIGHTS`: each of the ``K`` runs has one input for each row.
     """
     if posterior.conditional.deterministic:  # a function of ``u`` alone, the same draw in all runs
         return posterior.as_joint().sample(key)

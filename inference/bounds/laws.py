@@ -1,8 +1,9 @@
-"""Laws of GP sites given data at one value of their hyperparameters, and draws of them.
+"""Laws of GP sites given data at one value of their hyperparameters, and draws of these sites.
 
-Data with Gaussian noise and no inducing variables have one covariance, and its factor serves all sites that they see
-together; otherwise the law is the law of ``v`` (:mod:`gpzoo.inference.bounds.evidence`). A law is kept if the sites'
-outputs are independent given data, because marginals then say everything; otherwise there are only draws.
+With Gaussian noise and without inducing variables, the data have one covariance. Its factor gives the laws of all sites
+that the data see together. Otherwise, the law of ``v`` gives them (:mod:`gpzoo.inference.bounds.evidence`). A law is
+kept only if the sites' outputs are independent given data, because marginals then describe them completely. Otherwise,
+there are only draws.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class SitesGivenData(NamedTuple):
         laws: laws by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
         good: whether the laws were found.
         left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
-        lost: approximate rounding errors of log densities of single data; rounding errors of means, in posterior
-            standard deviations, are up to three times as large.
+        lost: approximate rounding errors of log densities of single rows. Rounding errors of means are up to three
+            times as large, in posterior standard deviations.
     """
 
     values: dict[str, Array]
@@ -50,8 +51,8 @@ def sites_given_data(
         return SitesGivenData(*_by_covariance(sites, latents, data, key), left, eps * _sharpest(data))
     law, good = latents.law()
     left = left_out(sites, latents, law, blocks, random.fold_in(key, 1))
-    # The precision of `v` has eigenvalues of 1 or more: how many times more data tell than the prior. Rounding errors
-    # grow by this factor.
+    # The precision of `v` has eigenvalues of 1 or more: the precision given data in units of the prior's precision.
+    # Rounding errors grow by this factor.
     lost = eps * jnp.max(jnp.square(linalg.diagonal(law.L)))
     means, draws, values, laws = latents.split(law.mean), latents.split(law.draw(key)), {}, {}
     for site in sites:
@@ -74,7 +75,7 @@ def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
 
 
 def are_independent(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
-    """Whether outputs of sites are independent given data, those of several sites at least one by one."""
+    """Whether the outputs of each site are independent given data; several sites must have one output each."""
     if len(sites) == 1:
         return sites[0].outputs == 1 or are_apart(sites, terms)
     return all(site.outputs == 1 for site in sites) and all(part.apart for t in terms for part in t.marginals.parts)
@@ -102,7 +103,7 @@ def _of_site(site: Site, v: Float[Array, "J M"], root: Float[Array, "J M R"], la
 def _sharpest(data: DataCovariance) -> Float[Array, ""]:
     """Approximately the largest eigenvalue of the covariance in units of the noise, as in the precision of ``v``.
 
-    It is the best Rayleigh quotient of a root's columns, ``|C e|^2 / e^T C e``.
+    It is the largest Rayleigh quotient of a root's columns, ``|C e|^2 / e^T C e``.
     """
     C = data.covariance / jnp.sqrt(data.noise[..., None] * data.noise[..., None, :])
     return jnp.max(jnp.sum(jnp.square(C), axis=-1) / linalg.diagonal(C))

@@ -1,14 +1,15 @@
 """Densities of data given all other data, with GP sites integrated out, at one value of the hyperparameters.
 
-With Gaussian noise and ``P`` the inverse of the covariance of all data, a block ``b`` of the data given the others has
-the covariance ``P_bb^-1`` and the mean ``y_b - P_bb^-1 [P y]_b`` (Rasmussen and Williams 2006, eq. 5.10 to 5.12, for
-one datum).
+Let the noise be Gaussian, and ``P`` the inverse of the covariance of all data. Given all other data, a block ``b`` of
+the data has the covariance ``P_bb^-1`` and the mean ``y_b - P_bb^-1 [P y]_b`` (Rasmussen and Williams 2006, eq. 5.10 to
+5.12, for one row).
 
-With inducing variables or other noise, the law of ``v`` given all data gives ``f_b`` the covariance ``V``. To leave the
-block out, its terms, of slope ``g`` and curvature ``-W``, are taken off: ``V_- = (V^-1 - W)^-1`` and
-``m_- = m - V_- g``. This is exact for Gaussian noise, also for the collapsed bound, whose best ``q(u)`` has these terms
-as factors. With Laplace's approximation it is the usual correction (Vehtari et al. 2016, *Bayesian leave-one-out
-cross-validation approximations for Gaussian latent variable models*, section 3.2).
+With inducing variables or other noise, the law of ``v`` given all data gives ``f_b`` the mean ``m`` and the covariance
+``V``. To leave the block out, its terms are removed. With the slope ``g`` and the curvature ``-W`` of these terms, the
+result is ``V_- = (V^-1 - W)^-1`` and ``m_- = m - V_- g``. This is exact for Gaussian noise. It is exact for the
+collapsed bound too, because its best ``q(u)`` has these terms as factors. With Laplace's approximation, it is the usual
+correction (Vehtari et al. 2016, *Bayesian leave-one-out cross-validation approximations for Gaussian latent variable
+models*, section 3.2).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gpzoo import linalg
 from gpzoo.inference.bounds.evidence import Latents, Law, Site, Term, covariance_of_data, residual_of
 from gpzoo.linalg.operators import LOG_2PI, matmul
 
-#: Draws of ``f`` at a datum whose outputs depend on each other and are seen together, as for classes.
+#: Draws of ``f`` at a row whose outputs depend on each other and enter one term together, as for classes.
 _DRAWS = 500
 
 
@@ -38,7 +39,7 @@ class Blocks(NamedTuple):
     """Rows that are left out together.
 
     Attributes:
-        rows: rows of each block; -1 if it has fewer.
+        rows: rows of each block, filled up with -1.
         num_rows: number of rows of all data.
         single: whether each block is one row.
     """
@@ -77,7 +78,7 @@ class Blocks(NamedTuple):
         return cls(np.arange(num_rows)[:, None], num_rows, True)
 
     def entries(self, columns: int, first: int = 0) -> tuple[Integer[np.ndarray, "G E"], Bool[np.ndarray, "G E"]]:
-        """Numbers of the entries of ``columns`` of each block's rows, from ``first`` on, and which of them exist."""
+        """Numbers of each block's entries in rows of ``columns``, counted from ``first``, and which of them exist."""
         numbers = self.rows[..., None] * columns + np.arange(columns) + first
         there = np.broadcast_to(self.rows[..., None] >= 0, numbers.shape)
         return np.where(there, numbers, 0).reshape(len(numbers), -1), there.reshape(len(numbers), -1)
@@ -86,10 +87,11 @@ class Blocks(NamedTuple):
 def left_out(
     sites: Sequence[Site], latents: Latents, law: Law | None, blocks: Blocks | None, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
-    """The blocks of each data site with that many rows, or its single rows, given all other data, by name.
+    """The blocks of each data site, or its single rows, given all other data, by name.
 
-    ``density`` is ``log p(y_b | y_-b)``, ``[G]``, in nats. Single rows are ``drawn`` too, each given all others.
-    Gaussian noise without inducing variables needs no ``law`` of ``v``.
+    Data sites with another number of rows than ``blocks`` are skipped. ``density`` is ``log p(y_b | y_-b)``, ``[G]``,
+    in nats. For single rows, ``drawn`` is a draw of each row given all others. Gaussian noise without inducing
+    variables needs no ``law`` of ``v``.
     """
     found, first = {}, 0
     for i, term in enumerate(latents.terms):
@@ -145,7 +147,7 @@ def one_by_one(
 
     Args:
         term: data of one column.
-        y: data less their mean.
+        y: data minus their mean.
         weights: ``P y``; 0 for rows without data.
         precisions: the diagonal of ``P``; not 0.
         key: random key.
@@ -174,7 +176,7 @@ def _counted(term: Term, blocks: Blocks) -> Any:
 
 
 class _Cavity(NamedTuple):
-    """The law of what a block's likelihood sees, given all other data.
+    """The law of the function values that a block's likelihood sees, given all other data.
 
     Attributes:
         mean: ``[G, E]``.
@@ -304,7 +306,7 @@ def _drawn(
 
 
 def _factor(K: Float[Array, "G E E"]) -> Float[Array, "G E E"]:
-    """The Cholesky factor; many single entries are not worth a call of LAPACK."""
+    """The Cholesky factor; for single entries the square root, without a call of LAPACK."""
     return jnp.sqrt(K) if K.shape[-1] == 1 else jnp.linalg.cholesky(K, symmetrize_input=False)
 
 

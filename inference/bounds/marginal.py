@@ -38,20 +38,21 @@ from gpzoo.processes.process import GaussianProcess
 #: Rounding errors of a law without a warning; see :class:`~gpzoo.inference.bounds.laws.SitesGivenData`.
 _MOST_LOST = 0.05
 
-#: Most bytes kept of the laws of GP sites that data see together, for all draws.
+#: Most bytes of the laws of GP sites that data see together, for all draws. Larger laws are not kept.
 MOST_KEPT = 2**30
 
 
 class marginal(whitened):
-    """A program whose latent GP sites are integrated out, so that its latent sites are its hyperparameters::
+    """A program whose latent GP sites are integrated out, so that only its hyperparameters are latent::
 
         program = marginal(regression)  # exact, O(N^3)
         program = marginal(regression, kmeans(50))  # with inducing variables, O(N M^2)
         mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=500)
 
-    It has the arguments, priors and data sites of ``fn``. A data site that depends on GP sites has the joint density of
-    its data, ``p(y)``, given the data sites before it; if it has no data, it draws them from that density. So it works
-    with NumPyro's MCMC, guides, SVI, ``Predictive`` and ``log_density``. How GP sites are integrated out:
+    The marginal program has the arguments, priors and data sites of ``fn``. A data site that depends on GP sites has
+    the joint density of its data, ``p(y)``, given the data sites before it. If the site has no data, it draws them from
+    this density. The marginal program works with NumPyro's MCMC, guides, SVI, ``Predictive`` and ``log_density``. GP
+    sites are integrated out in these ways:
 
     ======================  =====================================  ====================================================
     noise                   no inducing variables                  inducing variables
@@ -60,14 +61,15 @@ class marginal(whitened):
     any other               Laplace's approximation                Laplace's approximation of the same bound
     ======================  =====================================  ====================================================
 
-    The value of a site may be used only in operations that are exact on :class:`~gpzoo.GaussianMarginals`: sums of
-    sites, ``f * c``, ``f + c``, ``f @ A``, ``f[rows]``. Masks, missing entries, noise by row and several data sites are
-    allowed. Outputs that no data see together, and sites that no data connect, are computed apart.
+    The program may use the value of a GP site only in operations that are exact on :class:`~gpzoo.GaussianMarginals`:
+    sums of sites, ``f * c``, ``f + c``, ``f @ A``, ``f[rows]``. Masks, missing entries, noise by row and several data
+    sites are allowed. Outputs are computed separately if no data depend on several of them together. The same holds for
+    sites.
 
-    Laplace's approximation (Williams and Barber 1998) has the curvature at the mode, which damped Newton steps find;
-    its derivatives follow from the implicit function theorem. The steps begin near ``v = 0``, so that they find one of
-    several modes. If a covariance does not factorise, or the mode is not found, the density is zero: a divergence for
-    NUTS.
+    Laplace's approximation (Williams and Barber 1998) uses the curvature at the mode. Damped Newton steps find the
+    mode, and its derivatives follow from the implicit function theorem. The steps begin near ``v = 0``, where ``v`` is
+    the white noise from which ``f`` is made. If there are several modes, the steps find one of them. If a covariance
+    does not factorise, or the mode is not found, the density is zero. NUTS counts this as a divergence.
 
     :meth:`gpzoo.inference.Trained.of_draws` draws the functions given each draw of hyperparameters, for predictions,
     exports and everything else that a trained model can do. Under MCMC, ``numpyro.param`` sites need priors,
@@ -85,36 +87,37 @@ class marginal(whitened):
 
     Args:
         fn: a NumPyro program.
-        inducing: see :class:`~gpzoo.inference.WhitenReparam`; for all GP sites, or by site name; sites that are not
-            named have none. As there, an initialiser looks at the first inputs that the program sees, so make a new
-            marginal program for other data.
-        sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9); ``"tight"`` for its tighter form
+        inducing: inducing variables of all GP sites, or a mapping by site name, as for
+            :class:`~gpzoo.inference.WhitenReparam`. Sites that are not named have none. An initialiser sees only the
+            inputs of the first run, so make a new marginal program for other data.
+        sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9), ``"tight"`` for its tighter form
             (Titsias 2025, see :class:`~gpzoo.likelihoods.Gaussian`), or ``"fitc"`` for FITC (Snelson and Ghahramani
-            2006), which is not a bound. The latter two are for Gaussian noise.
-        block: with ``"tight"``, how many consecutive rows are taken together, which tightens the bound further (Bui and
-            Titsias 2025) at a cost of ``O(N block^2)``. Sort rows so that neighbours are near.
-        state_space: whether time and memory of the density grow only with the number of rows, ``O(N)``, for a time
-            series: one column of times in any order, kernels with a state-space form
-            (:meth:`gpzoo.kernels.Kernel.states`), Gaussian noise, and any sum of sites. The density is the same.
-        kronecker: whether the density is computed by axes, for rows on a grid: each row has a cell of its own, most
-            cells have a row, and the kernel is a product over groups of columns, ``RBF()`` or
-            ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``, whose groups are the axes. One GP site, Gaussian
-            noise, which may differ along one axis. Its cost is the sum of the cubes of the axes' sizes, plus the number
-            of all cells times the square of the number of empty ones. The density is the same; it has first
-            derivatives. As for ``inducing``, make a new marginal program for other data.
-        leave_out: if given, each data site has the sum of the log densities of its rows, each given all other data, in
-            place of the log density of all data together. This is the objective of leave-one-out cross-validation
-            (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). ``True``; or, for rows that are left
-            out together, the same as for :meth:`gpzoo.inference.Trained.of_draws`. It is for hyperparameters that are
-            points, ``SVI(marginal(program, leave_out=True), AutoDelta(...), ...)``.
+            2006), which is not a bound. ``"tight"`` and ``"fitc"`` are for Gaussian noise.
+        block: with ``"tight"``, the number of consecutive rows in a block. Larger blocks make the bound tighter (Bui
+            and Titsias 2025), at a cost of ``O(N block^2)``. Sort the rows so that neighbouring rows have near inputs.
+        state_space: whether to compute the density of a time series by state-space models, in time and memory
+            ``O(N)``. The density is the same. The data need one column of times (in any order), Gaussian noise, and
+            kernels with a state-space form (:meth:`gpzoo.kernels.Kernel.states`). Any sum of sites is allowed.
+        kronecker: whether to compute the density of rows on a grid axis by axis. The density is the same, and has only
+            first derivatives. Each row needs its own cell of the grid, and most cells a row. The kernel is a product
+            over groups of columns, such as ``RBF()`` or ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``. The
+            groups are the axes of the grid. There is one GP site. The noise is Gaussian and may differ along one axis.
+            The cost is the sum of the cubes of the axes' sizes, plus the number of all cells times the square of the
+            number of empty cells. Make a new marginal program for other data.
+        leave_out: ``True`` to add up the log densities of single rows, each given all other data, in place of the log
+            density of all data together. This is the objective of leave-one-out cross-validation (Sundararajan and
+            Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). To leave rows out together, give their blocks as in
+            :meth:`gpzoo.inference.Trained.of_draws`. The objective is for point values of hyperparameters,
+            ``SVI(marginal(program, leave_out=True), AutoDelta(...), ...)``.
 
     Raises:
-        ValueError: for another ``sparse``; when the program runs, for minibatches, a GP site whose value an outer
-            handler gives, ``"tight"`` and ``"fitc"`` with other noise, ``"fitc"`` with outputs that the program mixes
-            (``f @ A``), robust-max without inducing variables, and as :class:`~gpzoo.inference.whitened`.
-        TypeError: when the program runs, for a GP site that is drawn (:func:`~gpzoo.draws`, deep GPs), discrete latent
-            sites that are summed out, kernels that sample views, grids of inducing variables; with ``state_space``, for
-            a kernel without such a form.
+        ValueError: for an unknown ``sparse``. When the program runs: for minibatches, for a GP site whose value an
+            outer handler gives, for ``"tight"`` or ``"fitc"`` if noise is not Gaussian, for ``"fitc"`` if the program
+            mixes outputs (``f @ A``), for robust-max without inducing variables, and as
+            :class:`~gpzoo.inference.whitened`.
+        TypeError: when the program runs: for a GP site that is drawn (:func:`~gpzoo.draws`, deep GPs), for discrete
+            latent sites that are summed out, for kernels that sample views, and for grids of inducing variables. With
+            ``state_space``, for a kernel without a state-space form.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class marginal(whitened):
         return super().__enter__()
 
     def process_message(self, msg: Any) -> None:
-        """Take GP sites out, and give data sites the density without them."""
+        """Integrate GP sites out, and give data sites the density without them."""
         if stands_as_it_is():
             return super().process_message(msg)
         if msg["type"] == "deterministic" and isinstance(msg["value"], GaussianMarginals):
@@ -331,7 +334,8 @@ class marginal(whitened):
     ) -> Float[Array, "S {num_draws}"]:
         """Log importance weights of draws of the law of GP sites, at each draw of hyperparameters.
 
-        The mean weight is the density of the data over Laplace's approximation of it; see :meth:`draws_of_sites`.
+        The mean weight is the density of the data, divided by Laplace's approximation of this density. See
+        :meth:`draws_of_sites`.
         """
 
         def weigh(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
@@ -352,7 +356,7 @@ class marginal(whitened):
         num_draws: int,
         ask: Callable[[list[Site], Latents, PRNGKeyArray, int], tuple[dict[str, dict[str, Any]], Any]],
     ) -> tuple[dict[str, dict[str, Any]], Array]:
-        """The requested numbers of each group of connected sites, by kind and name, at each draw, and their success."""
+        """At each draw: the requested numbers of connected sites, by kind and name, and whether they were found."""
         samples = {n: jnp.asarray(x) for n, x in checks.named("posterior_samples", posterior_samples).items()}
         params = checks.parameters("params", {} if params is None else params)
         args, kwargs = arguments(self, args, model_kwargs)
@@ -426,7 +430,7 @@ class Evidence(Distribution):
         sparse: see :class:`marginal`.
         block: see :class:`marginal`.
         leave_out: see :class:`marginal`; ``None`` for the density of all data.
-        structure: of the data, by which the density is computed; ``None`` for any data.
+        structure: structure of the data that the computation of the density uses; ``None`` for any data.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}

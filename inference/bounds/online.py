@@ -1,4 +1,4 @@
-"""Bounds of new data after earlier data that are gone: the earlier data enter by the ``q(u)`` of their training."""
+"""Bounds of new data given earlier data that are no longer there: ``q(u)`` of the earlier training replaces them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 
 class AfterEarlier(GaussianProcessELBO):
-    """The bound after earlier data, :class:`OnlineELBO`, given their factors by GP site."""
+    """The bound of :class:`OnlineELBO`, given the factors of the earlier data by GP site."""
 
     def __init__(self, earlier: Mapping[str, Earlier], *options: Any) -> None:
         super().__init__(*options)
@@ -37,23 +37,24 @@ class AfterEarlier(GaussianProcessELBO):
 class OnlineELBO(GaussianProcessELBO):
     """Evidence lower bound of new data given the data of an earlier training, which are no longer needed.
 
-    Let ``a`` be the inducing variables of the earlier training, ``q_old`` its posterior, and ``u`` today's inducing
-    variables, whose first ones are ``a``. The bound is
+    Let ``a`` be the inducing variables of the earlier training, with the prior ``p_old`` and the posterior ``q_old``.
+    The inducing variables ``u`` of the new training begin with ``a``. The bound is
 
     ``E_q[log p(y_new | f)] - KL[q(u) || p(u)] + KL[q(a) || p_old(a)] - KL[q(a) || q_old(a)]``
 
-    (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, section 3). It
-    is a bound on ``log p(y_new | y_old)`` as far as ``q_old`` is the posterior. Hyperparameters move with new data;
-    ``q_old`` and ``p_old`` remain those of the earlier training. Both are about ``f`` minus the prior's mean, which
-    should not move. Inducing variables of the earlier training are held, and those added by
-    :meth:`Trained.add_inducing` are trained::
+    (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, section 3). If
+    ``q_old`` is the exact posterior, this is a lower bound of ``log p(y_new | y_old)``. The new training changes the
+    hyperparameters, but not ``q_old`` and ``p_old``. ``q_old`` and ``p_old`` describe ``f`` minus the prior's mean, so
+    the prior's mean should not change. The new training holds the inducing variables of the earlier training fixed. It
+    trains the inducing variables that :meth:`Trained.add_inducing` adds::
 
         more = trained.add_inducing(key, kmeans(20), X_new)
         svi = SVI(model, guide, optax.adam(0.01), OnlineELBO(trained))
         online = fit(key, svi, 1000, X_new, y_new, init_params=more.params)
 
-    NumPyro's own ``svi.run(..., init_params=more.params)`` works in the same way. Plates have the rows of the new data
-    (``num_data``). If hyperparameters are held, :meth:`Trained.condition` is faster and needs no learning rate.
+    NumPyro's own ``svi.run(..., init_params=more.params)`` works in the same way. The size of a plate (``num_data``) is
+    the number of new rows. If you hold all hyperparameters fixed, :meth:`Trained.condition` is faster, and it needs no
+    learning rate.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -75,13 +76,13 @@ class OnlineELBO(GaussianProcessELBO):
         trained: the earlier :class:`Trained`.
         num_particles: see :class:`GaussianProcessELBO`.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
-        sum_sites: ``False`` gives the contribution of every site, by name.
+        sum_sites: ``False`` gives the contribution of every site, by name, in place of their sum.
 
     Raises:
         TypeError: if ``trained`` is not a trained model with an :class:`InducingGuide`.
-        ValueError: for several trainings; a form of ``q(u)`` that is not full; other latent sites with a posterior,
-            whose old value would not be one value; at a call, for first inducing variables that are not the old ones.
-            Inside ``jit``, the last case gives NaN.
+        ValueError: for several trainings at once, for a ``q(u)`` whose covariance is not full, and for hyperparameters
+            that have a posterior and not one value each. At a call, if the inducing variables do not begin with the
+            inducing variables of the earlier training; inside ``jit``, the bound is then NaN.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class OnlineELBO(GaussianProcessELBO):
 
 
 def _held(site: str, posterior: InducingPosterior, old: Any, new: Any) -> tuple[Any, Bool[Array, ""]]:
-    """Inducing variables that begin with the old ones, and whether they did so before."""
+    """The new inducing variables, changed to begin with the old ones, and whether they did so before the change."""
     held, first = old, new
     if list(map(np.shape, jax.tree.leaves(old))) != list(map(np.shape, jax.tree.leaves(new))):
         axis, count = rows_axis(posterior), posterior.conditional.num_inducing

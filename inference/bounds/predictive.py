@@ -22,14 +22,15 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class PredictiveLogLikelihood(GaussianProcessELBO):
-    """``sum_n log p(y_n | x_n) - w KL[q(u) || p(u)]``: it trains the predictive density of each datum, not a bound.
+    """``sum_n log p(y_n | x_n) - w KL[q(u) || p(u)]``: an objective for the predictive density of rows, not a bound.
 
-    ``p(y_n | x_n)`` is the integral of ``p(y_n | f) q(f_n)``; the bound has the expectation of ``log p(y_n | f)``. This
-    is parametric predictive GP regression (Jankowiak, Pleiss and Gardner 2020), for any likelihood. Predictive
-    variances follow the residuals, which the bound would explain by noise. The objective is for prediction intervals if
-    noise differs between inputs or the model is wrong. It is not a bound of the evidence, ``q(u)`` is not a posterior,
-    and noise and lengthscales are not estimates. Functions that the program draws, such as inner layers of a deep GP,
-    are scored as in the bound, given their draws.
+    ``p(y_n | x_n)`` is the integral of ``p(y_n | f) q(f_n)`` over ``f``. In its place, the evidence lower bound has the
+    expectation of ``log p(y_n | f)``. The objective is parametric predictive GP regression (Jankowiak, Pleiss and
+    Gardner 2020), here for any likelihood. It fits the predictive variances to the residuals; the bound would explain
+    these residuals by noise. Use the objective for prediction intervals, if the noise differs between inputs or the
+    model is wrong. The objective is not a bound of the evidence. Its ``q(u)`` is not a posterior, and its noise and
+    lengthscales are not estimates. If the program draws a function, such as an inner layer of a deep GP, the objective
+    scores the data given the draw, as the bound does.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -45,10 +46,10 @@ class PredictiveLogLikelihood(GaussianProcessELBO):
         True
 
     Args:
-        num_particles: see :class:`GaussianProcessELBO`, also for the next two.
+        num_particles: see :class:`GaussianProcessELBO`.
         vectorize_particles: see :class:`GaussianProcessELBO`.
         sum_sites: see :class:`GaussianProcessELBO`.
-        kl_weight: ``w`` of the divergences of GP sites; the paper tries 1 and less.
+        kl_weight: weight ``w`` of the divergences of GP sites. The paper tries 1 and smaller weights.
 
     Raises:
         ValueError: for a weight that is not a positive number; see :class:`GaussianProcessELBO`.

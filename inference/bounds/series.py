@@ -1,4 +1,4 @@
-"""Densities of time series, and laws of functions given them, in a time that is linear in the number of rows."""
+"""Densities of time series, and laws of functions given a series, in a time that is linear in the number of rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AsSeries(NamedTuple):
             raise TypeError(f"{_ASKED}, GP site {name!r}: {error}") from None
 
     def of_data(self, sites: Sequence[Site], earlier: Sequence[Term], term: Term) -> AsSeries:
-        """This structure, unless data are not one series with Gaussian noise.
+        """Return this structure, or refuse data that are not one series with Gaussian noise.
 
         Args:
             sites: sites of the program.
@@ -86,7 +86,7 @@ class AsSeries(NamedTuple):
     def log_evidence(self, sites: Sequence[Site], term: Term) -> Float[Array, ""]:
         """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``.
 
-        It is NaN where sites have times in different orders, which :meth:`of_data` sees outside ``jit`` alone.
+        It is NaN if sites have times in different orders; :meth:`of_data` refuses this only outside ``jit``.
         """
         series = Series.of(sites, term)
         value = log_density(series.states, series.y, series.noise, series.count)
@@ -122,7 +122,7 @@ class AsSeries(NamedTuple):
                 of_sites[name]["whole"] = jnp.zeros((), values[f"{name}_mean"].dtype)
             first += count
         left = one_by_one(term, series.y[back], later.weights[back], later.precisions[back], key_left)
-        # A variance given other rows is a difference from the prior's, and has its rounding errors.
+        # A variance given other rows is a difference from the prior's variance, and has the prior's rounding errors.
         variances = jnp.einsum("ni,nij,nj->n", series.states.h, series.states.P, series.states.h)
         lost = jnp.finfo(series.y.dtype).eps * jnp.max(variances / series.noise)
         good = series.in_order & jnp.all(found.positive)
@@ -141,7 +141,7 @@ class Series(NamedTuple):
         order: the number of each row in the program.
         count: number of observed data.
         times: times of each site by name.
-        in_order: whether this order is that of the times of every site.
+        in_order: whether the times of every site rise in this order.
     """
 
     states: States

@@ -1,1 +1,1 @@
-"""Diagnosis of trained models, and of data before a training: findings in words, and tables of numbers."""
+"""Diagnosis of trained models, and checks of data before training: findings in words, and tables of numbers."""

@@ -15,43 +15,46 @@ from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.training.finished import MORE_STEPS, End
 from gpzoo.inference.training.natural import shortened
 
-#: Share of its prior variance that a row still has given ``u``, from which on the model says nothing about the row. A
-#: row at 2.1 lengthscales (RBF) from the nearest of well-separated inducing points has this share.
+#: A row is not reached from this ratio on: its variance given ``u``, divided by its prior variance. The model then says
+#: nothing about the row. With an RBF kernel and well-separated inducing points, a row that is 2.1 lengthscales from the
+#: nearest inducing point has this ratio.
 UNREACHED = 0.99
 
-#: Share of such rows from which on they are a finding; held-out rows like the training rows have some outliers.
+#: Largest share of unreached rows without a finding. Held-out rows have a few outliers even if they are like the
+#: training rows.
 MOST_UNREACHED = 0.1
 
-#: Share of reached rows below which no row is judged by its outcome, because the reached rows then lie at the border.
+#: If a smaller share of the rows is reached, no row is judged by its outcome. The reached rows then lie at the border.
 FEWEST_REACHED = 0.5
 
-#: Correlation of two inducing variables from which on one of them is enough: they differ by a twentieth of a
-#: lengthscale (RBF), which shifts a prediction by 5 % of its standard deviation under the prior.
+#: If the correlation of two inducing variables is higher, one of them is enough. With an RBF kernel, they then differ
+#: by a twentieth of a lengthscale, which shifts a prediction by 5 % of its standard deviation under the prior.
 DUPLICATE = 0.999
 
 #: Share of inducing variables that may be near-duplicates. If there are more variables than the data determine,
-#: training moves some onto others: up to two fifths in good fits.
+#: training moves some of them onto others: up to two fifths of the variables in good fits.
 MOST_DUPLICATES = 0.45
 
-#: Share of inducing variables that may be near-duplicates of one variable, and the number if there are few variables.
-#: Training makes pairs and triples, up to a sixth; larger groups started on one spot.
+#: Inducing variables that may be near-duplicates of one variable: their share, and their number if there are few
+#: variables. Training makes pairs and triples, up to a sixth of the variables. Larger groups started at one spot.
 LARGEST_GROUP, OF_FEW = 1 / 4, 3
 
-#: Correlation with every other inducing variable below which one stands alone: the correlation at 2.4 lengthscales
-#: (RBF).
+#: An inducing variable stands alone if its correlation with every other one is lower. An RBF kernel has this
+#: correlation at 2.4 lengthscales.
 ALONE = 0.05
 
-#: Deviations of an inner layer from its mean function, relative to the spread of its values, below which it counts as
-#: that function: the next layer, whose inputs have this spread, cannot tell them apart.
+#: An inner layer counts as its mean function if its deviations from this function, divided by the spread of its values,
+#: are smaller. The inputs of the next layer have this spread, so the next layer cannot tell the two apart.
 COLLAPSED = 0.01
 
-#: Rows times squared number of inducing variables up to which bounds of the evidence are computed: seconds.
+#: Rows times squared number of inducing variables. Up to this product, bounds of the evidence are computed in seconds.
 MOST_OF_BOUNDS = 10**9
 
-#: Nats per row that the bound may be lower in evaluation than over the last tenth of the training.
+#: Nats per row by which the bound may be lower in evaluation than over the last tenth of the training.
 LOWER = 0.1
 
-#: Relative change of a parameter that counts as none. Adam's first step alone, at a rate of 0.001, is this long.
+#: Relative change of a parameter that counts as none. The first step of Adam alone, at a rate of 0.001, moves a
+#: parameter around 1 ten times as far.
 UNMOVED = 1e-4
 
 
@@ -69,7 +72,10 @@ def by_site(measured: Measured) -> Diagnosis:
 
 
 def evidence(subject: BoundModel) -> Diagnosis:
-    """What more inducing variables could add, if data are Gaussian; nothing for other programs and for many rows."""
+    """The most that more inducing variables could add to the bound, if the noise is Gaussian.
+
+    For other programs, and for many rows, the diagnosis is empty.
+    """
     sizes = [np.shape(subject.params[f"{site}_mean"])[0] for site in subject.guide.sites.processes]
     if subject.num_rows * sum(sizes) ** 2 > MOST_OF_BOUNDS:
         return Diagnosis()
@@ -87,9 +93,9 @@ def evidence(subject: BoundModel) -> Diagnosis:
 
 
 def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:
-    """For each data site, the rows about which the inducing variables of its GP sites say something, ``[N]``.
+    """For each data site, the rows that inducing variables reach: they say something about these rows, ``[N]``.
 
-    If these are the fewer rows, none counts as reached, because they then lie at the border.
+    If fewer than half of the rows are reached, none counts as reached, because the reached rows then lie at the border.
 
     Args:
         measured: numbers at the rows.
@@ -119,13 +125,12 @@ def _ratio(part: np.ndarray, whole: np.ndarray, axis: int | None = None) -> Any:
 
 
 def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False) -> Diagnosis:
-    """How much of each set of inducing variables is in use, and which rows it does not reach.
+    """The share of each set of inducing variables that is in use, and the rows that the set does not reach.
 
     Args:
         measured: numbers at the rows.
         inner: names of GP sites on which only other GP sites depend.
-        drawn: whether ``u`` are draws. Draws have no covariance, and may repeat each other, because they are at all
-            inputs.
+        drawn: whether ``u`` are draws at all inputs. Such draws have no covariance, and may repeat each other.
     """
     rows, findings, arrays = [], [], {}
     for name, site in measured.processes.items():
@@ -150,9 +155,9 @@ def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False)
 
 
 def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
-    """How many inducing variables nearly repeat a kept one; the share that stands alone; the size of the largest group.
+    """Number of inducing variables that nearly repeat a kept one, share that stands alone, size of the largest group.
 
-    Each is the maximum over outputs.
+    Each number is the maximum over outputs.
     """
     size, doubles, alone, crowd = covariance.shape[-1], 0, 0.0, 0
     for K in covariance.reshape(-1, size, size):
@@ -180,7 +185,7 @@ def _reach(name: str, site: Process, alone: float | None) -> list[Finding]:
 
 
 def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
-    """What inner layers do beyond their mean functions."""
+    """The difference between inner layers and their mean functions."""
     rows, findings = [], []
     for name, site in measured.processes.items():
         if name not in inner:
@@ -197,7 +202,7 @@ def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
 
 
 def evaluation(end: End, losses: np.ndarray, bound: float, rows: int) -> Diagnosis:
-    """Whether networks with a training state do as well with the state at the end of the training.
+    """Whether networks with a training state are as good in evaluation, with the state at the end of the training.
 
     Args:
         end: how the training ended.
@@ -214,7 +219,7 @@ def evaluation(end: End, losses: np.ndarray, bound: float, rows: int) -> Diagnos
 
 
 def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosis:
-    """Which of the program's own parameters have left their start."""
+    """Parameters of the program, with a finding about those that training has not moved from their start."""
     rows, unmoved = [], []
     findings: tuple[Finding, ...] = ()
     for name, start in starts.items():

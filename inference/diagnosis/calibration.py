@@ -1,8 +1,8 @@
 """Calibration of predicted probabilities: integral transforms, bands for them, and the reliability of classes.
 
-ArviZ does not have these. ArviZ 0.23 has the band of an empirical distribution function (it holds 95.0 and 94.8 % of
-20,000 sets of 30 and 200 uniform values, as it says) and no test. ``arviz_stats`` 1.3 simulates that band and has other
-tests. Neither has a band of the counts of a histogram.
+ArviZ does not have these. ArviZ 0.23 has a band of an empirical distribution function, but no test. The band holds 95.0
+and 94.8 % of 20,000 sets of 30 and 200 uniform values, as ArviZ says. ``arviz_stats`` 1.3 simulates that band and has
+other tests. Neither package has a band for the counts of a histogram.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from scipy import special
 
 
 def pit(draws: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Probability integral transforms of outcomes: the rank of each among predictive draws, in (0, 1).
+    """Probability integral transforms of outcomes: the rank of each outcome among predictive draws, in (0, 1).
 
-    Ties are broken at random, so that the transforms of counts are uniform too if the predictions are right (Czado,
+    Ties are broken at random. If the predictions are right, the transforms of counts are therefore uniform too (Czado,
     Gneiting and Held 2009, *Predictive model assessment for count data*, section 2.1). Each transform is
-    ``(r + v) / (S + 1)``, with ``v`` uniform and ``r`` the rank, itself uniform over ``0, ..., S``.
+    ``(r + v) / (S + 1)``, where ``v`` is uniform, and the rank ``r`` is uniform over ``0, ..., S``.
 
     Args:
         draws: draws from the predictive distribution of each outcome, ``[S, ...]``.
@@ -34,7 +34,7 @@ def pit(draws: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def coverage(pit: np.ndarray, levels: Sequence[float] = (0.5, 0.9)) -> np.ndarray:
-    """The share of outcomes inside the central predictive intervals of these probabilities.
+    """The share of outcomes inside central predictive intervals with given probabilities.
 
     Args:
         pit: probability integral transforms of outcomes, of any shape.
@@ -45,12 +45,12 @@ def coverage(pit: np.ndarray, levels: Sequence[float] = (0.5, 0.9)) -> np.ndarra
 
 
 def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
-    """The least and the largest count of a histogram of ``n`` independent uniform values: a simultaneous band.
+    """The smallest and largest count in a histogram of ``n`` independent uniform values: a simultaneous band.
 
-    All counts lie in it with probability ``level`` or more. It is exact: the counts of a multinomial distribution are
-    those of independent Poisson variables given their sum (Levin 1981, *A representation for multinomial cumulative
-    distribution functions*). Each count has binomial bounds with the same tail probability, which is chosen as in
-    Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity*, section 2.
+    All counts lie in the band with probability ``level`` or more. This probability is exact: independent Poisson
+    variables, given their sum, have the multinomial distribution of the counts (Levin 1981, *A representation for
+    multinomial cumulative distribution functions*). Each count has binomial bounds with the same tail probability. It
+    is chosen as in Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity*, section 2.
 
     Args:
         n: number of values.
@@ -80,12 +80,12 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
 
 
 def uniformity(values: np.ndarray, points: int = 100) -> float:
-    """The probability that uniform values depart as far from their distribution function as these, at some point.
+    """A p-value of uniform values: the probability of an equally large or larger departure from uniformity.
 
-    It is a p-value: 1 minus the level of the narrowest simultaneous band of the empirical distribution function that
-    holds the values (Säilynoja, Bürkner and Vehtari 2022, section 2). Numbers of values up to each point are sums of
-    independent Poisson variables given the last sum, so that a recursion of convolutions gives the probability. The
-    p-value sees a wrong spread as well as a shift.
+    The p-value is 1 minus the level of the narrowest simultaneous band of the empirical distribution function that
+    holds the values (Säilynoja, Bürkner and Vehtari 2022, section 2). The number of values up to each point is a sum of
+    independent Poisson variables, given the last sum. A recursion of convolutions therefore gives the probability. The
+    p-value reacts to a shift and to a wrong spread.
 
     Args:
         values: values in (0, 1), ``[n]``.
@@ -104,7 +104,7 @@ def uniformity(values: np.ndarray, points: int = 100) -> float:
 
 
 def share_bounds(n: int, probability: float, level: float = 0.95) -> tuple[float, float]:
-    """The central interval, of probability ``level`` or more, of a share of ``n`` independent events.
+    """The central interval, with probability ``level`` or more, of the share of ``n`` independent events that occur.
 
     Args:
         n: number of events.
@@ -116,7 +116,7 @@ def share_bounds(n: int, probability: float, level: float = 0.95) -> tuple[float
 
 
 def _stays_inside(n: int, low: np.ndarray, high: np.ndarray) -> float:
-    """The probability that numbers of uniform values up to evenly spaced points all lie within limits."""
+    """The probability that the numbers of uniform values up to evenly spaced points all lie within their limits."""
     one, start, state = _poisson(np.arange(n + 1), n / len(low)), 0, np.ones(1)
     for lower, upper in zip(low, high, strict=True):
         state = np.convolve(state, one[: upper - start + 1])[max(lower - start, 0) : upper - start + 1]
@@ -131,7 +131,7 @@ def _poisson(count: np.ndarray | int, mean: float) -> np.ndarray:
 
 def _binomial_bounds(tail: float, n: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The narrowest bounds with a probability of at most ``tail`` below and above them; ``p`` between 0 and 1."""
-    # The other part of n has the same law with 1 - p.
+    # The rest of n has the same distribution with probability 1 - p.
     return _binomial_quantile(tail, n, p), n - _binomial_quantile(tail, n, 1 - p)
 
 
@@ -146,13 +146,13 @@ def _binomial_quantile(tail: float, n: int, p: np.ndarray) -> np.ndarray:
 
 
 class Reliability(NamedTuple):
-    """How often the most probable class was right, compared with its probability.
+    """The share of rows whose most probable class was right, compared with the probability of this class.
 
     Attributes:
-        confidence: mean probability of the most probable class in each bin that has data, ``[K]``.
-        accuracy: share of the data in the bin that have this class, ``[K]``.
-        count: number of data in the bin, ``[K]``.
-        ece: expected calibration error, the mean distance between confidence and accuracy over data.
+        confidence: mean probability of the most probable class in each bin that is not empty, ``[K]``.
+        accuracy: share of the rows in the bin that have this class, ``[K]``.
+        count: number of rows in the bin, ``[K]``.
+        ece: expected calibration error, the mean distance between confidence and accuracy over rows.
         brier: mean squared distance of the probabilities from the outcomes, summed over classes: 0 is best, 2 worst.
     """
 
@@ -164,10 +164,10 @@ class Reliability(NamedTuple):
 
 
 def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliability:
-    """The calibration of class probabilities, by bins of equal width of the largest probability.
+    """The calibration of class probabilities, in bins of equal width of the largest probability.
 
-    The expected calibration error is defined in Guo et al. (2017), *On calibration of modern neural networks*, eq. 3;
-    the score in Brier (1950), *Verification of forecasts expressed in terms of probability*, eq. 2.
+    Guo et al. (2017), *On calibration of modern neural networks*, eq. 3, define the expected calibration error. Brier
+    (1950), *Verification of forecasts expressed in terms of probability*, eq. 2, defines the Brier score.
 
     Args:
         probs: probabilities of the classes, ``[N, C]``.

@@ -1,4 +1,4 @@
-"""R-hat and effective draws of the chains of a model whose posterior is draws of MCMC."""
+"""R-hat and effective sample sizes of the chains of a model whose posterior is draws of MCMC."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gpzoo.inference.diagnosis.restarts import by_arviz
 from gpzoo.inference.fitted.map_batches import BoundModel
 from gpzoo.inference.guides.draws import DrawsGuide
 
-#: R-hat from which on chains have not met, and the fewest effective draws of each chain (Vehtari et al. 2021).
+#: R-hat above which chains have not mixed, and the smallest effective sample size per chain (Vehtari et al. 2021).
 APART, FEWEST = 1.01, 100
 
-#: Draws of a chain below which there is no R-hat, and each draw counts as an effective one.
+#: With fewer draws in a chain, there is no R-hat, and each draw counts as an effective one.
 _SHORT = 4
 
 
 def of_draws(subject: BoundModel) -> Diagnosis:
-    """R-hat and effective draws of every hyperparameter; empty for other guides."""
+    """R-hat and effective sample size of every hyperparameter; empty for other guides."""
     guide = subject.guide
     if not isinstance(guide, DrawsGuide):
         return Diagnosis()
@@ -30,7 +30,7 @@ def of_draws(subject: BoundModel) -> Diagnosis:
                 rhat = float(by_arviz("rhat", draws).max()) if chains > 1 else None
                 effective = float(by_arviz("ess", draws).min())
         rows.append((name, draws[0, 0].size, rhat, effective))
-    # For draws that never move both are NaN, and NaN is not less than anything.
+    # For draws that never move, R-hat and effective sample size are NaN, and NaN is not less than anything.
     bad = [row for row in rows if not ((row[2] or 0) <= APART and row[3] >= FEWEST * chains)]
     findings = ()
     if bad and chains * count > 1:  # one draw is a point

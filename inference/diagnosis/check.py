@@ -26,19 +26,19 @@ from gpzoo.kernels.base import addends
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.processes.process import GaussianProcess
 
-#: Spreads of columns that lengthscales and variances around 1 still find: two units of a slider apart on either side.
+#: Between these standard deviations of a column, training finds its scale from lengthscales and variances around 1.
 NARROW, WIDE = 0.05, 20.0
 
-#: Standard deviations by which targets may lie off zero, the mean of a GP without a mean function. At three, the mean
-#: uses up the GP's variance.
+#: Standard deviations by which the mean of targets may differ from zero, the mean of a GP without a mean function. At
+#: three, the mean of the targets uses up the GP's variance.
 OFF_ZERO = 3.0
 
-#: Interquartile ranges from the median beyond which an entry is an outlier. Its square, in float32, hides all
-#: differences between the other entries.
+#: Distance from the median, in interquartile ranges, beyond which an entry is an outlier. In float32, the square of an
+#: outlier hides all differences between the other entries.
 OUTLYING = 1000.0
 
-#: Interquartile ranges from the median beyond which a target pulls a Gaussian likelihood: nearly seven standard
-#: deviations of the data between the quartiles.
+#: Distance from the median, in interquartile ranges, beyond which a target pulls a Gaussian likelihood. For normal data
+#: it is nearly seven standard deviations.
 FAR = 5.0
 
 #: Share of rows that may repeat others, because measured data have a few repeated rows.
@@ -49,8 +49,8 @@ REPEATED = 0.1
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """Problems before a training: refused data, unscaled columns, repeated rows, outliers, and GP sites that are drawn.
 
-    The program is traced. If it draws GP sites, it is also computed a few times to see which rows its terms depend on.
-    Arrays are sorted, and their quantiles taken.
+    ``check`` traces the program. If the program draws GP sites, ``check`` also computes it a few times, and sees on
+    which rows the terms of the program depend. It sorts arrays and takes their quantiles.
 
     Example:
         >>> import numpy as np
@@ -63,12 +63,12 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     Args:
         program: a program, before training.
         *args: the program's positional arguments, data included; or only a table, as :func:`~gpzoo.inference.fit` takes
-            it. From a table, only the first, the middle and the last block are checked.
+            it. Of a table, only the first, the middle and the last block are checked.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        Findings, none if all is well. Their ``site`` is the name of the argument; or the name of a GP site that the
-        program draws, with the line that draws it.
+        Findings, none if all is well. The ``site`` of a finding is the name of an argument, or the name of a GP site
+        that the program draws, with the line that draws it.
     """
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -98,7 +98,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
 
 def _shared(seen: Look) -> list[Finding]:
-    """Findings about sites of a sum whose kernels share a kind of addend that data cannot tell apart."""
+    """Findings about added sites whose kernels each have a constant, or each have a linear function."""
     findings = []
     for names in dict.fromkeys(frozenset(names) for names in seen.sums.values()):
         by_kind: dict[str, list[str]] = {}
@@ -118,7 +118,7 @@ def _levels(kernel: Kernel) -> set[str]:
 
 
 def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...]]) -> list[Finding]:
-    """Findings about data sites of sums of GP sites, whose names ``sums`` has, except sites that share one ``q``."""
+    """Findings about data sites that see a sum of GP sites, named in ``sums``, unless the GP sites share one ``q``."""
     findings = []
     for names in dict.fromkeys(map(frozenset, sums.values())):
         if not any(names <= frozenset(group) for group in coupled):
@@ -127,7 +127,10 @@ def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...
 
 
 def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool = True) -> list[Finding]:
-    """Findings about the numbers of each positional argument, data or inputs in the trace; ``repeats`` sorts rows."""
+    """Findings about the numbers in each positional argument that is data or inputs in the trace.
+
+    ``repeats`` says whether to look for repeated rows, for which the rows are sorted.
+    """
     names, optional = checks.positional(program, len(args))
     findings, inputs = [], {}
     for name, argument in zip(names, args, strict=True):
@@ -144,7 +147,7 @@ def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool =
 
 
 def _laws(seen: Trace, array: Any) -> list[Any]:
-    """The distributions whose data are an array: GPs in exact regression, else likelihoods."""
+    """The distributions whose data are this array: GPs in exact regression, otherwise likelihoods."""
     laws, of_rows = [], terms_per_datum(seen)
     for name, site in data_of(seen).items():
         law = unmasked(site["fn"])
@@ -154,14 +157,14 @@ def _laws(seen: Trace, array: Any) -> list[Any]:
 
 
 def _some_blocks(table: Any) -> tuple[np.ndarray, ...]:
-    """Rows from both ends and the middle: a column by which a file is sorted differs between these."""
+    """Rows from both ends and from the middle of a table: a column by which a file is sorted differs between them."""
     last = len(table.block_rows) - 1
     blocks = [table.read(block) for block in sorted({0, last // 2, last})]
     return tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
 
 
 def _is(value: Any, array: Any) -> bool:
-    """Whether a site's data are this array, or a part of it."""
+    """Whether the data of a site are this array, or a part of it."""
     if isinstance(value, np.ndarray) and isinstance(array, np.ndarray):
         return np.shares_memory(value, array)
     return value is array
@@ -187,9 +190,10 @@ def _inputs(name: str, X: np.ndarray) -> list[Finding]:
 
 
 def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
-    """A finding about rows that repeat other rows in all inputs together."""
+    """A finding about rows that repeat other rows in all inputs at the same time."""
     inputs = {name: X for name, X in inputs.items() if len(X) > 1 and X.dtype.kind in "biuf"}
-    # Beside a table of inputs, one number for each row is an exposure or an error, which does not separate inputs.
+    # An array with one number for each row, beside a table of inputs, is an exposure or an error. It does not make
+    # inputs distinct.
     if any(X.ndim > 1 for X in inputs.values()):
         inputs = {name: X for name, X in inputs.items() if X.ndim > 1 or np.array_equal(X, np.round(X))}
     rows = next(map(len, inputs.values()), 0)
@@ -203,7 +207,7 @@ def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
 
 def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:
     laws = [as_predictive(law) for law in laws if not isinstance(law, GaussianProcess)]
-    if y.dtype.kind == "f" and np.isnan(y).any():  # unobserved entries are taken to be like the observed ones
+    if y.dtype.kind == "f" and np.isnan(y).any():  # unobserved entries count as typical ones
         y = np.where(np.isnan(y), np.nanmedian(y), y)
     if len(y) > 1 and np.all(y == y[:1]):
         return [finding("constant targets", name, rows=len(y), value=y.flat[0])]

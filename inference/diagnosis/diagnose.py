@@ -1,8 +1,8 @@
 """Diagnosis of a trained model: whether to believe it, and if not, what is wrong and what to try.
 
-A new diagnostic is a function in its own file that returns a :class:`Diagnosis` of :func:`finding` and :func:`table`.
-Its words stand in ``words.toml``. Numbers that it needs from the model are fields of :class:`Process` or
-:class:`Outcomes` in ``measure.py``, and :func:`_causes` or :func:`_effects` calls it. Findings before training are in
+A new diagnostic is a function in its own file, which returns a :class:`Diagnosis` of :func:`finding` and :func:`table`.
+Its words are in ``words.toml``. The numbers that it needs from the model are fields of :class:`Process` or
+:class:`Outcomes` in ``measure.py``. :func:`_causes` or :func:`_effects` calls it. Findings before training are in
 ``check.py``.
 """
 
@@ -41,10 +41,10 @@ from gpzoo.inference.programs.runs import Trace
 from gpzoo.inference.training.finished import End, Gain, end_of, gain_of_more_steps
 from gpzoo.inference.training.sources import described_arguments
 
-#: Largest number of rows at which a joint q of a sum is trained.
+#: Largest number of rows for which a joint q of a sum is trained.
 _MOST_ROWS = 10_000
 
-#: Draws of programs that draw, and of outcomes whose transforms are ranks among these draws.
+#: Number of draws if the program draws something, or if transforms of outcomes are ranks among draws.
 _DRAWS = 200
 
 
@@ -57,18 +57,17 @@ def diagnose(
     train_args: tuple[Argument, ...] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Look at a trained model with data, best with held-out data.
+    """Diagnose a trained model with data: findings about what is wrong, and tables. Held-out data are best.
 
-    For an approximation there are no R-hat, effective sample sizes and traces: its draws are independent, so these
-    would be perfect whatever the approximation is. For a model from :meth:`gpzoo.inference.Trained.of_draws`, there
-    are.
+    R-hat, effective sample sizes and traces are only for a model from :meth:`gpzoo.inference.Trained.of_draws`. The
+    draws of an approximation are independent, so these numbers would be perfect for every approximation.
 
-    Bounds here are those of :class:`~gpzoo.inference.GaussianProcessELBO`, whatever the objective of the training was,
-    because a trained model does not keep its objective.
+    Bounds are always :class:`~gpzoo.inference.GaussianProcessELBO`, because a trained model does not keep the objective
+    of its training.
 
-    If hyperparameters have posteriors, the program is evaluated on all of ``train_args`` at 500 draws of these, with 20
-    draws of ``u`` each if noise is not Gaussian. This takes minutes for thousands of rows, or for a convolution over
-    hundreds.
+    If hyperparameters have posteriors, ``diagnose`` evaluates the program on all of ``train_args`` at 500 draws of the
+    hyperparameters. If noise is not Gaussian, each of these has 20 draws of ``u``. This takes minutes for thousands of
+    rows, or for a convolution over hundreds of rows.
 
     Example:
         >>> import jax, numpy as np
@@ -83,18 +82,18 @@ def diagnose(
 
     Args:
         rng_key: key of the draws.
-        trained: what :func:`~gpzoo.inference.fit` returns. From several trainings on the same data (restarts), it takes
-            the one with the highest bound, and R-hat between the functions of all tells whether there are several
-            optima.
+        trained: the result of :func:`~gpzoo.inference.fit`. Of several trainings on the same data (restarts), the one
+            with the highest bound is diagnosed. R-hat between the functions of all trainings tells whether there are
+            several optima.
         *args: the program's positional arguments, data included.
-        train_args: the positional arguments of training, if ``args`` are others. Hyperparameters are compared with
-            their posterior given the training data.
+        train_args: the positional arguments of training, if ``args`` are others. ``diagnose`` compares hyperparameters
+            with their posterior given the training data.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
         TypeError: for data that are not real numbers, or an ``rng_key`` that is not a key.
-        ValueError: for data that are not finite, or none; parameters that are missing or of another shape.
-        FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+        ValueError: if data are not finite, or there are none; if parameters are missing or have another shape.
+        FactorisationError: if the covariance of a GP site does not factorise at these parameters. It names the site.
     """
     rng_key = checks.rng_key(rng_key)
     subject = restarts.best(trained)[0]._bind(args, model_kwargs, seen=False)
@@ -102,7 +101,7 @@ def diagnose(
 
 
 def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args: tuple | None) -> Diagnosis:
-    """:func:`diagnose` of one training or several, of which ``subject`` is the best at its checked arguments."""
+    """:func:`diagnose` of one training or of several: ``subject`` is the best of them at its checked arguments."""
     (trained, bounds), guide = restarts.best(several), subject.guide
     if train_args is not None:
         train_args = arguments(trained.model, train_args, described=trained.data)[0]
@@ -128,7 +127,7 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
 
 
 def _predicted(rng_key: Array, subject: BoundModel, measured: Measured, trained: Trained) -> dict[str, SitePrediction]:
-    """Predictions of one training at the rows, with the densities of their data."""
+    """Predictions at the rows by one training, with the densities of the data."""
     inputs, outcomes = list(subject.args), measured.outcomes
     if callable(subject.guide.hyperparameters):  # a user's own guide may read the data, which a prediction must not
         for place in places_of_data(subject.look.trace, subject.args).values():
@@ -182,7 +181,7 @@ def _causes(
 
 
 def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
-    """Findings about the units of the data and the inputs: those that ``check`` names ``unscaled ...``."""
+    """Findings about the units of the data and the inputs: the findings of ``check`` named ``unscaled ...``."""
     of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
     return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 
@@ -190,7 +189,7 @@ def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
 def _of_training(
     subject: BoundModel, train_args: tuple | None, rows: int | None, of_training: bool
 ) -> tuple[tuple, str]:
-    """Positional arguments that may be those of training, and why they are not; an empty reason if they are."""
+    """Positional arguments to use as training data, and a reason if they are not the training data, else ``""``."""
     data = subject.args if train_args is None else train_args
     if train_args is None and not of_training:
         return data, "it is about the training's data: pass train_args=(X, y)"
@@ -203,7 +202,7 @@ def _of_training(
 
 
 def _more_steps(rng_key: Array, trained: Trained, subject: BoundModel, data: tuple) -> Gain | None:
-    """What more steps of the training would gain; ``None`` if none are taken."""
+    """The gain of more steps of the training; ``None`` if no steps are taken."""
     if isinstance(subject.guide, DrawsGuide):
         return None
     svi = SVI(subject.model, subject.guide, Adam(0.0), GaussianProcessELBO())  # the steps set their own rates
@@ -214,7 +213,7 @@ def _more_steps(rng_key: Array, trained: Trained, subject: BoundModel, data: tup
 def _evaluation(
     rng_key: Array, trained: Trained, subject: BoundModel, data: tuple, measured: Measured, end: End
 ) -> Diagnosis:
-    """What networks with a state, such as running means, lose in evaluation at the training data."""
+    """The loss in evaluation, at the training data, of networks with a state such as running means."""
     if not any(site["type"] == "mutable" for site in subject.look.trace.values()):
         return Diagnosis()
     if not _same(subject.args, data):
@@ -231,7 +230,7 @@ def _of_posterior(
     measured: Measured,
     effects: Diagnosis,
 ) -> tuple[Diagnosis, Diagnosis]:
-    """Findings about ``q`` as a posterior given the training data: of its hyperparameters, and of all its draws."""
+    """Findings about ``q`` as a posterior given the training data: about hyperparameters, and about all draws."""
     if reason:
         return unavailable(khat.TITLE, khat.why_not(subject.guide) or reason), unavailable(loo.TITLE, reason)
     gaussian = all(site.noise is not None for site in measured.outcomes.values())
@@ -248,21 +247,21 @@ def _of_posterior(
 
 
 def _same(args: tuple, others: tuple) -> bool:
-    """Whether all arrays have the same entries."""
+    """Whether all arrays of both have the same entries."""
     ours, theirs = jax.tree.leaves(args), jax.tree.leaves(others)
     return len(ours) == len(theirs) and all(map(np.array_equal, ours, theirs))
 
 
 def _rows_of_training(trained: Trained, args: tuple) -> int | None:
-    """Number of training rows, if the trained model says it."""
+    """Number of training rows, if the trained model records it."""
     if "table rows" in trained.data:
         return int(trained.data["table rows"])
     for name, argument in zip(checks.positional(trained.model, len(args))[0], args, strict=True):
         for path, leaf in jax.tree_util.tree_leaves_with_path(argument):
-            # A type and a shape, "float32[200, 1]".
+            # A type and a shape, such as "float32[200, 1]".
             described = str(trained.data.get(f"argument {name}{jax.tree_util.keystr(path)}", ""))
             sizes = re.findall(r"\d+", described.partition("[")[2])
             if sizes:
-                # One of several trainings has an axis of trainings, if the data are not shared.
+                # If the data are not shared, one of several trainings has a leading axis of trainings.
                 return int(sizes[len(sizes) > max(np.ndim(leaf), 1)])
     return None

@@ -20,7 +20,7 @@ _WIDTH = 80
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding: something that is wrong.
+    """A problem that ``check`` or ``diagnose`` found, with advice.
 
     Example:
         >>> import numpy as np
@@ -35,8 +35,8 @@ class Finding:
 
     Attributes:
         name: name of this kind of finding, the same for every program.
-        site: the site that it is about, or ``None``.
-        text: sentences; the last one says what to try.
+        site: the site that the finding is about, or ``None``.
+        text: sentences; the last one gives advice.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Finding:
 
 
 class Findings(tuple[Finding, ...]):
-    """Findings, which print as a list."""
+    """Findings. They print as a list."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class Section:
         title: title of the table.
         columns: headings of the columns.
         rows: rows of the table; entries are strings, numbers, or ``None`` for no entry.
-        note: what to know when reading the table.
+        note: how to read the table.
     """
 
     title: str
@@ -81,7 +81,7 @@ class Section:
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What :func:`~gpzoo.inference.diagnosis.diagnose.diagnose` found; it prints as tables of 80 columns.
+    """The result of :func:`~gpzoo.inference.diagnosis.diagnose.diagnose`; it prints as tables of 80 columns.
 
     Example:
         >>> from gpzoo.inference import Diagnosis, Finding
@@ -90,10 +90,10 @@ class Diagnosis:
         - few rows (X): There are only 3 rows. Add some.
 
     Attributes:
-        findings: what is wrong.
-        sections: what was measured.
-        arrays: numbers per datum by name: ``<site>_pit`` of ordered outcomes, ``<site>_probs`` and ``<site>_labels`` of
-            classes, and other arrays that the sections' notes name.
+        findings: problems, with advice.
+        sections: tables of the measured numbers.
+        arrays: numbers per row of the data, by name: ``<site>_pit`` of ordered outcomes, ``<site>_probs`` and
+            ``<site>_labels`` of classes, and other arrays that the notes of the sections name.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -140,8 +140,8 @@ class Diagnosis:
     def to_xarray(self) -> Any:
         """The diagnosis as ``xarray.Dataset``, which netCDF can store.
 
-        Arrays keep their names. A column of a table is ``<title>: <column>`` along the table's title. Texts of findings
-        are ``findings``, along the names of the findings.
+        Arrays keep their names. A column of a table becomes ``<title>: <column>``, along a dimension with the title of
+        the table. The texts of findings become ``findings``, along the names of the findings.
         """
         with needs(None, "A diagnosis as a dataset"):
             import xarray
@@ -164,11 +164,11 @@ def _words() -> dict[str, Any]:
 
 
 def finding(name: str, site: str | None, which: str | None = None, /, **words: Any) -> Finding:
-    """A finding in the words that ``words.toml`` has for it.
+    """A finding with its text from ``words.toml``.
 
     Args:
         name: name of this kind of finding.
-        site: the site that it is about.
+        site: the site that the finding is about.
         which: key of the text, if there are several.
         **words: numbers and words in the text, by name.
     """
@@ -179,7 +179,7 @@ def finding(name: str, site: str | None, which: str | None = None, /, **words: A
 def table(
     title: str, rows: Sequence[tuple[Any, ...]], which: str | None = None, /, **words: Any
 ) -> tuple[Section, ...]:
-    """A table with the columns and the note that ``words.toml`` has for its title; no table without rows.
+    """A table with its columns and its note from ``words.toml``; no table if there are no rows.
 
     Args:
         title: title of the table.
@@ -193,7 +193,7 @@ def table(
 
 
 def unavailable(title: str, reason: str) -> Diagnosis:
-    """A table that says why there is nothing under a title."""
+    """A table that says why a diagnostic is not available."""
     return Diagnosis(sections=(Section(title, ("k-hat",), (("not available",),), f"Not available: {reason}."),))
 
 

@@ -1,4 +1,4 @@
-"""Check of ``q(theta)`` by its k-hat: whether it is so close to the posterior that weights can correct it."""
+"""Check of ``q(theta)`` by k-hat: whether it is close enough to the posterior for importance weights to correct it."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import given_value, run, sampled, unmasked
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: Above this, weights of any practical number of draws estimate nothing (Vehtari, Simpson, Gelman, Yao and Gabry 2024,
-#: *Pareto smoothed importance sampling*, section 3.2).
+#: For a larger k-hat, the weights of any practical number of draws estimate nothing (Vehtari, Simpson, Gelman, Yao and
+#: Gabry 2024, *Pareto smoothed importance sampling*, section 3.2).
 LARGEST = 0.7
 
-#: Share of effective draws from which on weights correct little, whatever the shape of their tail is. For log noise
-#: variances, the posterior has a slight skew, which alone gives a k-hat of 0.7 to 1.1 and a share above 0.9.
+#: For a larger share of effective draws, weights correct little, whatever the shape of their tail. The posterior of log
+#: noise variances has a slight skew. This skew alone gives a k-hat of 0.7 to 1.1, and a share above 0.9.
 MOST_EFFECTIVE = 0.5
 
-#: Share of effective draws below which k-hat is not used: from so many draws it has an error of 0.2.
+#: A smaller share of effective draws is a finding whatever k-hat is: from so few draws, k-hat has an error of 0.2.
 FEWEST_EFFECTIVE = 0.2
 
-#: Shifts of a mean, in standard deviations, and factors of a standard deviation from which on an interval differs.
+#: An interval differs if weights shift its mean by more standard deviations, or change its width by a larger factor.
 SHIFTED, WIDER = 0.5, 1.4
 
-#: Draws of the hyperparameters; the tail is fitted to the largest 68 of their weights.
+#: Draws of the hyperparameters. The tail is fitted to their 68 largest weights.
 _DRAWS = 500
 
 #: How many of these draws are computed at once.
@@ -59,9 +59,9 @@ class _Evidence(NamedTuple):
 
     Attributes:
         log_joint: ``(key, theta [unconstrained, by site], at) -> log p(theta) + L(theta)``, the Jacobian included, and
-            log weights of draws of ``u``; no weights if ``L`` is computed.
+            log weights of draws of ``u``; no weights if ``L`` is computed in closed form.
         words: a description of ``L``.
-        estimated: whether draws of ``u`` estimate it.
+        estimated: whether draws of ``u`` estimate ``L``.
     """
 
     log_joint: Callable[[Array, dict[str, Array], Batch], tuple[Array, Array]]
@@ -75,7 +75,7 @@ class _Weighed(NamedTuple):
     Attributes:
         evidence: the evidence behind the weights.
         log_weights: log weights of the draws, ``[S]``.
-        at_centre: log weights of draws of ``u`` with ``theta`` at its centre; none if ``L`` is computed.
+        at_centre: log weights of draws of ``u`` with ``theta`` at its centre; none if ``L`` has a closed form.
         theta: the draws by site, unconstrained.
     """
 
@@ -88,13 +88,13 @@ class _Weighed(NamedTuple):
 def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
-    ``L`` is the exact evidence of a program without latent GPs. With latent GPs it is the collapsed bound if noise is
-    Gaussian (:class:`~gpzoo.inference.CollapsedELBO`), else an importance estimate over ``u ~ q(u)`` of
-    ``int exp(E_p(f|u)[log p(y | f)]) p(u | theta) du``, which has its own k-hat.
+    ``L`` is the exact evidence if the program has no latent GPs. With latent GPs and Gaussian noise, ``L`` is the
+    collapsed bound (:class:`~gpzoo.inference.CollapsedELBO`). With other noise, ``L`` is an importance estimate over
+    ``u ~ q(u)`` of ``int exp(E_p(f|u)[log p(y | f)]) p(u | theta) du``, and this estimate has its own k-hat.
 
     Args:
         rng_key: key of the draws.
-        subject: one training at its data, given which ``q`` is a posterior.
+        subject: one training, at the data given which ``q`` is a posterior.
         gaussian: whether the noise of all data is Gaussian.
     """
     if reason := why_not(subject.guide):
@@ -121,7 +121,7 @@ def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -
 
 
 def _corrected(name: str, draws: np.ndarray, weights: np.ndarray, params: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The row of a hyperparameter: how far weights shift its mean, and change its standard deviation."""
+    """The row of a hyperparameter: the shift of its mean and the change of its standard deviation by the weights."""
     flat, spread = draws.reshape(len(draws), -1), np.ravel(params[f"{name}_scale"])
     mean = weights @ flat
     shift = np.abs(mean - np.ravel(params[f"{name}_loc"])) / spread
@@ -131,12 +131,12 @@ def _corrected(name: str, draws: np.ndarray, weights: np.ndarray, params: Mappin
 
 
 def _distance(shift: float, wider: float) -> float:
-    """How far a mean and a standard deviation are off; over 1 if that matters."""
+    """The error of a mean and a standard deviation, on a scale where values over 1 matter."""
     return max(shift / SHIFTED, float(abs(np.log(wider))) / np.log(WIDER))
 
 
 def _finding(rows: list[tuple[Any, ...]], k: float, of_u: float | None, effective: float) -> Finding:
-    """The finding about the hyperparameter that is furthest off, or about the shape of all."""
+    """The finding about the hyperparameter with the largest error, or about the shape of all hyperparameters."""
     name, *_, shift, wider = max(rows, key=lambda row: _distance(*row[5:]))
     off, wide = _distance(shift, wider) > 1, _distance(0.0, wider) > 1
     noisy = f" (k-hat of u is {of_u:.2f}, so that this is not known well either)" if (of_u or 0.0) > LARGEST else ""
@@ -171,7 +171,7 @@ def why_not(guide: InducingGuide) -> str:
 
 
 def _best(keys: Array, subject: BoundModel, gaussian: bool) -> _Weighed:
-    """Draws of ``q(theta)``, weighed by the best available evidence of these data."""
+    """Draws of ``q(theta)``, with weights from the best available expression of the evidence."""
     *closed, last = _evidences(subject, gaussian)
     for evidence in closed:
         try:
@@ -184,7 +184,7 @@ def _best(keys: Array, subject: BoundModel, gaussian: bool) -> _Weighed:
 
 
 def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
-    """Draws by these keys, with their weights."""
+    """Draws with these keys, and their weights."""
     sites = subject.guide.sites
     location = {name: subject.params[f"{name}_loc"] for name in sorted(sites.latents - sites.processes)}
     dtype = jnp.result_type(*location.values())
@@ -212,7 +212,7 @@ def _weighed(keys: Array, evidence: _Evidence, subject: BoundModel) -> _Weighed:
 
 
 def _evidences(subject: BoundModel, gaussian: bool) -> Iterator[_Evidence]:
-    """Possible expressions of the evidence, the best first; the last always exists if draws of ``u`` have densities."""
+    """Expressions of the evidence, the best one first. The last one always exists if draws of ``u`` have densities."""
     guide = subject.guide
     model = scored(subject.model, guide.sites)
     if not guide.sites.processes:
@@ -258,7 +258,7 @@ def _estimated(
 
 
 class _GivenU(Marginals):
-    """A draw of ``u ~ q(u)`` and the marginals given it; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
+    """A draw of ``u ~ q(u)``, and the marginals given this draw; ``<site>_log_weight`` is ``log p(u) - log q(u)``."""
 
     draws = True
 
@@ -274,7 +274,7 @@ class _GivenU(Marginals):
 def _joint(
     model: Callable, guide: InducingGuide | None, key: Array, theta: dict[str, Array], at: Batch
 ) -> tuple[Array, Array]:
-    """``log p(theta)`` with the Jacobian, and the log density of data, for a guide given ``u`` with its weight."""
+    """``log p(theta)`` with the Jacobian, and the log density of the data; with a guide, given ``u`` and its weight."""
     jacobians: dict[str, Array] = {}
 
     def value_of(site: dict[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, finding, table
 from gpzoo.inference.fitted.psis import largest_k, pareto
 from gpzoo.inference.programs.calls import entry_point
 
-#: Draws of hyperparameters at which the check is made.
+#: Number of draws of hyperparameters at which the check is made.
 _AT = 20
 
 TITLE = "Laplace's approximation"
@@ -34,13 +34,13 @@ def check_laplace(
     params: Mapping[str, Any] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Weigh draws of the functions that :class:`~gpzoo.inference.marginal` integrates out by Laplace's approximation.
+    """Check Laplace's approximation, with which :class:`~gpzoo.inference.marginal` integrates functions out.
 
-    At some draws of the hyperparameters, ``v`` is drawn from the approximation ``q(v)``. The weights
-    ``p(y, v) / (q(v) Z)``, with ``Z`` the approximation of ``p(y)``, have the mean ``p(y) / Z``. Their k-hat says
-    whether that mean is known, and its logarithm says how many nats are missing. The posterior of hyperparameters is
-    affected only if the missing nats *change* between hyperparameters. With inducing variables, ``p(y | v)`` is
-    ``E_p(f|u) log p(y | f)``, as in the program.
+    At some draws of the hyperparameters, the check draws ``v`` from the approximation ``q(v)``. Each draw has the
+    weight ``p(y, v) / (q(v) Z)``, where ``Z`` is the approximation of ``p(y)``. The mean of the weights is
+    ``p(y) / Z``. Their k-hat says whether the draws estimate this mean well. The logarithm of the mean is the number of
+    missing nats. They affect the posterior of hyperparameters only if they *change* between hyperparameters. With
+    inducing variables, ``p(y | v)`` is ``E_p(f|u) log p(y | f)``, as in the program.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
@@ -60,15 +60,15 @@ def check_laplace(
     Args:
         rng_key: key of the draws.
         program: the marginal program.
-        *args: its positional arguments, data included.
+        *args: the positional arguments of the program, data included.
         posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
         num_draws: draws of ``v`` at each draw of hyperparameters.
         params: values of the ``numpyro.param`` sites, if there are any.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        A diagnosis. Its table has the largest and the median k-hat, the mean of the missing nats and their standard
-        deviation over hyperparameters; ``arrays["log_ratio"]`` and ``arrays["k"]`` have the numbers.
+        A diagnosis. Its table has the largest and the median k-hat, and the mean and the standard deviation of the
+        missing nats over hyperparameters. ``arrays["log_ratio"]`` and ``arrays["k"]`` have all numbers.
 
     Raises:
         TypeError: for a program that is not marginal.

@@ -1,4 +1,4 @@
-"""Leave-one-out densities, and the k-hat of all draws: whether weights can leave data out."""
+"""Leave-one-out densities, and the k-hat of all draws: whether weights can leave rows of the data out."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from gpzoo.inference.guides.draws import DrawsGuide
 #: Number of draws, the same as in an export.
 _DRAWS = 500
 
-#: Fewest draws of chains from which weights are fitted.
+#: For fewer draws of chains, no weights are fitted.
 _FEWEST = 20
 
-#: Rows beyond which draws of functions take minutes; they are joint over a thousand rows each.
+#: For more rows, draws of functions take minutes, because they are joint over a thousand rows each.
 _MOST_ROWS = 2000
 
 TITLE = "Leave-one-out"
 
 
 def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
-    """k-hat of draws of all inducing variables and hyperparameters together, and densities of left-out data.
+    """k-hat of joint draws of all inducing variables and hyperparameters, and densities of left-out rows.
 
-    ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``; ``f`` given ``u`` has cancelled.
+    ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``. The density of ``f`` given ``u``
+    cancels.
 
     Args:
         rng_key: the key with which :meth:`gpzoo.inference.Trained.to_arviz` makes the same draws.
@@ -68,7 +69,7 @@ def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndar
 
 
 def _sizes(subject: BoundModel) -> tuple[int, int]:
-    """The numbers of entries of a draw: for inducing variables, and for other latent sites."""
+    """The number of entries in a draw: of inducing variables, and of other latent sites."""
     guide, params, of_u, of_others = subject.guide, subject.params, 0, 0
     axes = 2 if isinstance(guide, DrawsGuide) else 0  # axes of chains and draws
     for site in guide.sites.processes:

@@ -1,4 +1,4 @@
-"""Comparison of two posteriors of GP sites that a program adds: the mean field, and the joint posterior."""
+"""Comparison of two posteriors of GP sites that a program adds: the mean field posterior and the joint posterior."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.training.fit import fit
 from gpzoo.inference.training.natural import NaturalGradients
 
-#: Natural steps of ``q(u)``, and their length.
+#: Number of natural gradient steps of ``q(u)``, and their length.
 _STEPS, _RATE = 20, 0.5
 
 
 def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
-    """What a shared ``q`` over added sites changes at the same hyperparameters, if the guide leaves them apart.
+    """The effect of one shared ``q`` over added sites, at the same hyperparameters, if the guide has separate ones.
 
-    Both begin at the trained parameters and take the same natural steps on all rows.
+    The shared and the separate ``q`` begin at the trained parameters, and take the same natural steps on all rows.
 
     Args:
         rng_key: key of draws in the bounds.
@@ -40,7 +40,7 @@ def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
         return []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the training gave them
+            warnings.simplefilter("ignore")  # the user saw these warnings in training
             found = [_after_steps(rng_key, subject, coupled) for coupled in (False, True)]
     except (GPZooError, ValueError):  # a form without natural steps, or steps that are too long
         return []
@@ -68,7 +68,7 @@ def _after_steps(rng_key: Array, subject: BoundModel, coupled: bool) -> tuple[fl
 
 
 def of_mean_field(params: Mapping[str, Any], guide: InducingGuide) -> dict[str, Any]:
-    """Parameters of a guide that couples sites, from those of a mean field: each site keeps its own ``q``."""
+    """Parameters of a guide that couples sites, from the parameters of a mean field: each site keeps its own ``q``."""
     found = dict(params)
     for group in guide.sites.coupled:
         sizes: list[int] = []

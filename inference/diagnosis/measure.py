@@ -1,4 +1,4 @@
-"""Numbers of a trained model at some rows, for all of a diagnosis, computed once in one compiled program."""
+"""Numbers of a trained model at some rows, for all parts of a diagnosis, computed once in one compiled program."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from gpzoo.linalg.operators import matmul
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: Number of inducing variables beyond which a site's whole matrices are not used: their eigenvalues take seconds.
+#: With more inducing variables, the whole matrices of a site are not used: their eigenvalues take seconds.
 _MOST_INDUCING = 1000
 
-#: Number of rows up to which compiling takes most of the time.
+#: Number of rows up to which compiling takes longer than computing.
 _FEW_TO_COMPILE = 1000
 
-#: Number of rows at which to check whether a kernel tells fractions of a number apart.
+#: Number of rows at which to check whether a kernel distinguishes fractions of a number.
 _FEW_ROWS = 100
 
 #: Draws over which the bound is averaged, if the program draws anything.
@@ -40,7 +40,7 @@ _PARTICLES = 10
 
 @dataclass(frozen=True)
 class Process:
-    """A GP site at the rows; ``[N]`` or ``[N, D]`` throughout.
+    """A GP site at the rows. Arrays are ``[N]`` or ``[N, D]`` unless another shape is given.
 
     Attributes:
         mean: mean of the posterior.
@@ -51,9 +51,9 @@ class Process:
         outside: number of rows outside the grid; ``None`` for inducing points.
         num_inducing: number of inducing variables ``M``.
         covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or if ``M`` is large.
-        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``: 1 if the data say nothing; ``None`` if
-            they are not computed.
-        between: number of inducing points that lie between whole numbers, if the kernel knows only whole numbers.
+        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``; 1 where the data say nothing; ``None``
+            if they are not computed.
+        between: number of inducing points between whole numbers, if the kernel only distinguishes whole numbers.
     """
 
     mean: np.ndarray
@@ -73,12 +73,12 @@ class Outcomes:
     """A data site at the rows.
 
     Attributes:
-        value: the data, ``[N, ...]``; NaN in entries of a row that are not observed.
-        observed: rows of which something is observed, and not censored, ``[N]``.
+        value: the data, ``[N, ...]``; NaN where an entry of a row is not observed.
+        observed: rows with an entry that is observed and not censored, ``[N]``.
         kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
-        likelihood: name of its distribution.
+        likelihood: name of the distribution of the data.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
-        ranked: whether another distribution has the probability of a smaller outcome in closed form.
+        ranked: whether a distribution that is not Gaussian has the probability of a smaller outcome in closed form.
     """
 
     value: np.ndarray
@@ -90,7 +90,7 @@ class Outcomes:
 
     @property
     def filled(self) -> np.ndarray:
-        """``value`` with an observed row in place of rows that a mask leaves out, which may be NaN."""
+        """``value``, with an observed row in place of each row that a mask leaves out, because these may be NaN."""
         gone = ~self.observed & np.isnan(self.value.reshape(len(self.value), -1)).any(axis=1)
         return np.where(gone.reshape(-1, *[1] * (self.value.ndim - 1)), self.value[self.observed.argmax()], self.value)
 
@@ -106,9 +106,9 @@ class Measured:
 
     Attributes:
         terms: contribution of every site to the bound at these rows, in nats.
-        processes: latent GP sites in the program's order.
-        outcomes: data sites that have a term for each datum.
-        starts: values of the program's own parameters before training, by name; without those that start at random.
+        processes: latent GP sites in the order of the program.
+        outcomes: data sites that have a term for each row of the data.
+        starts: values of the program's own parameters before training, by name, if their start is not random.
     """
 
     terms: Mapping[str, float]
@@ -118,7 +118,7 @@ class Measured:
 
 
 class _TracedELBO(GaussianProcessELBO):
-    """The bound by site; it keeps the sites of the guide's run and the program's run."""
+    """The bound by site, which keeps the sites of the guide's run and of the program's run."""
 
     runs: tuple[Any, Any]
 
@@ -128,7 +128,7 @@ class _TracedELBO(GaussianProcessELBO):
 
 
 def measure(rng_key: Array, subject: BoundModel) -> Measured:
-    """Run guide and program at the rows.
+    """Run the guide and the program at the rows, and collect their numbers.
 
     Args:
         rng_key: key of draws and sampled views.
@@ -149,12 +149,12 @@ def measure(rng_key: Array, subject: BoundModel) -> Measured:
 
 
 def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
-    """Terms of the bound, posteriors of GP sites, and data sites, as in a step of the training.
+    """Terms of the bound, posteriors of GP sites, and data sites, computed as in a training step.
 
-    ``notes`` are the names of the sites in the program's order, with the parts of them that are not arrays.
+    ``notes`` has the names of the sites in the order of the program, and the fields of each site that are not arrays.
     """
     kwargs, bound = at.kwargs, _TracedELBO(sum_sites=False)
-    # A copy, because networks write their state into the dictionary that they get.
+    # A copy, because networks write their state into this dictionary.
     losses: Any = bound.loss(key, jax.tree.map(lambda x: x, at.params), model, guide, *at.args, **kwargs)
     guide_trace, model_trace = (each.trace for each in bound.runs)
     if guide.sites.enumerated:  # if discrete sites are summed out, data have no distribution of their own
@@ -172,7 +172,7 @@ def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
 
 
 def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The bound's mean over draws; the sites are those of the first draw."""
+    """The mean of the bound over draws, and the sites of the first draw."""
     first: dict[str, Any] = jax.tree.map(lambda x: x[0], numbers)
     views, processes = first.pop("views"), {}
     for name, posterior in first.pop("posteriors").items():
@@ -181,7 +181,7 @@ def _summary(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _starts(trace: Trace) -> dict[str, Any]:
-    """Values of parameters before training, if the program says them; those of networks are random."""
+    """Values of parameters before training, if the program gives them. The parameters of networks start at random."""
     starts = {}
     for name, site in trace.items():
         if site["type"] == "param" and site["args"] and site["args"][0] is not None and not callable(site["args"][0]):
@@ -190,7 +190,7 @@ def _starts(trace: Trace) -> dict[str, Any]:
 
 
 def _with_views(posterior: InducingPosterior, key: Array) -> InducingPosterior:
-    """The posterior with the sampled views of its kernel drawn, the same for all rows."""
+    """The posterior with one draw of the sampled views of its kernel, the same for all rows."""
     if not posterior.prior.samples_views:
         return posterior
     own: Any = posterior
@@ -221,7 +221,7 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
 
 
 def _between(posterior: InducingPosterior) -> Array:
-    """See :attr:`Process.between`: the kernel is the same at the point and at its rounded numbers."""
+    """See :attr:`Process.between`: the kernel has the same value at a point and at its rounded coordinates."""
     X, inducing, kernel = posterior.prior.X, posterior.inducing, posterior.prior.kernel
     Z = None if posterior.conditional.deterministic else inducing.points()
     if Z is None or X.ndim != 2 or Z.ndim != 2:
@@ -255,7 +255,7 @@ def without_data(trace: Trace) -> list[str]:
 
 
 def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
-    """Which positional argument is the data of each data site; sites with other data are left out."""
+    """The position of the argument that is the data of each data site. Sites with other data are left out."""
     places = {}
     for name, site in terms_per_datum(trace).items():
         for i, argument in enumerate(args):
@@ -265,7 +265,7 @@ def places_of_data(trace: Trace, args: tuple) -> dict[str, int]:
 
 
 def _outcomes(site: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields of :class:`Outcomes`: arrays, and the others."""
+    """The fields of :class:`Outcomes`: the arrays, and the other fields."""
     fn, value = unmasked(site["fn"]), jnp.asarray(site["value"])
     rows = jnp.all(observed(site["fn"], value).reshape(len(value), -1), axis=1)
     answer = as_predictive(fn)

@@ -1,4 +1,4 @@
-"""Comparison of data with their predictions: coverage, transforms, classes, and a constant predictor for comparison."""
+"""Comparison of data with their predictions: coverage, transforms, classes, and a comparison with a constant."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, finding, tabl
 from gpzoo.inference.diagnosis.measure import Outcomes
 from gpzoo.inference.fitted.summaries import SitePrediction
 
-#: Fewer rows say too little about a distribution: intervals at 90 % leave two of this many outside.
+#: Fewer rows say too little about a distribution: of so many rows, two lie outside intervals at 90 %.
 FEWEST_ROWS = 20
 
-#: How sure a departure must be before it is a finding. Rows share the errors of one posterior, so there are effectively
-#: fewer rows than it seems; and one diagnosis asks several questions.
+#: Confidence in a departure from which on it is a finding. It is high for two reasons. Rows share the errors of one
+#: posterior, so there are effectively fewer rows. And one diagnosis makes several tests.
 LEVEL = 0.999
 
-#: Least departure of a share from its prediction that is worth a finding. Intervals at 90 % hold 85 % if a noise
-#: variance is a quarter too small.
+#: Smallest departure of a share from its prediction that is a finding. Intervals at 90 % hold 85 % of the data if a
+#: noise variance is a quarter too small.
 MARGIN = 0.05
 
-#: Least distance of the distribution of the transforms from the uniform one: the effect of a noise variance that is a
-#: third too small, or of a shift of an eighth of the standard deviation.
+#: Smallest distance of the distribution of the transforms from the uniform one that is a finding. A noise variance that
+#: is a third too small has this effect, or a shift by an eighth of the standard deviation.
 DISTANCE = 0.05
 
 #: Bins of the histogram of transforms.
 BINS = 10
 
-#: Standard errors by which a mean log density must exceed that of a constant predictor. A weak signal in a few hundred
-#: rows exceeds it by one and not by two; a fit to nothing falls below it, because the constant predictor is fitted.
+#: Standard errors by which a mean log density must exceed the log density of a constant predictor. A weak signal in a
+#: few hundred rows exceeds it by one standard error, but not by two. A fit without signal stays below, because the
+#: constant predictor is fitted to the same data.
 ERRORS = 1.0
 
 
 def judge(site: str, outcomes: Outcomes, predicted: SitePrediction, reached: np.ndarray) -> Diagnosis:
-    """Findings about predictions at a data site, from its outcomes.
+    """Findings about the predictions at a data site, compared with its outcomes.
 
     Args:
-        site: its name.
+        site: name of the site.
         outcomes: the data.
         predicted: prediction with log densities, and with draws if outcomes are ordered and not Gaussian.
-        reached: rows about which the model claims to know something, ``[N]``; findings are only about these.
+        reached: rows about which the model claims to know something, ``[N]``. Findings are only about these rows.
     """
     rows = outcomes.observed
     part = Diagnosis()
@@ -63,7 +64,7 @@ def _densities(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
     log_density = np.asarray(predicted.log_density, np.float64)[rows]
-    log_density = log_density.reshape(len(log_density), -1).sum(axis=1)  # a plate of outputs has one term for each
+    log_density = log_density.reshape(len(log_density), -1).sum(axis=1)  # a plate of outputs has a term for each output
     constant, who = _constant(outcomes, rows)
     gain = log_density - constant
     error = float(np.std(gain) / np.sqrt(len(gain)))
@@ -79,7 +80,7 @@ def _densities(
 
 
 def _constant(outcomes: Outcomes, rows: np.ndarray) -> tuple[np.ndarray, str]:
-    """Log densities of a predictor that knows only the distribution of the outcomes, and its name."""
+    """Log densities of a predictor that only knows the distribution of the outcomes, and the name of the predictor."""
     y = np.asarray(outcomes.value, np.float64)[rows]
     total, numbers = np.zeros(len(y)), outcomes.kind == "numbers"
     for column in y.reshape(len(y), -1).T:
@@ -90,13 +91,13 @@ def _constant(outcomes: Outcomes, rows: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def _normal(y: np.ndarray) -> np.ndarray:
-    """Log densities of numbers, with their own mean and variance."""
+    """Log densities of numbers under a normal distribution with the mean and the variance of these numbers."""
     variance = np.maximum(y.var(), np.finfo(np.float64).tiny)
     return -0.5 * (np.log(2 * np.pi * variance) + np.square(y - y.mean()) / variance)
 
 
 def _frequencies(y: np.ndarray) -> np.ndarray:
-    """Log probabilities of a few values by their own frequencies; of many values, as for counts."""
+    """Log probabilities of values by their own frequencies if they are few, otherwise as of counts."""
     values, index, count = np.unique(y, return_inverse=True, return_counts=True)
     if len(values) > max(10, len(y) // 20):
         return _negative_binomial(y)
@@ -104,7 +105,7 @@ def _frequencies(y: np.ndarray) -> np.ndarray:
 
 
 def _negative_binomial(y: np.ndarray) -> np.ndarray:
-    """Log probabilities of counts, with their own mean and variance."""
+    """Log probabilities of counts under a negative binomial distribution with their own mean and variance."""
     mean, variance = y.mean(), y.var()
     if variance <= mean:
         return y * np.log(mean) - mean - special.gammaln(y + 1)
@@ -120,7 +121,7 @@ def _ordered(
     site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray, judged: np.ndarray
 ) -> Diagnosis:
     y = np.asarray(outcomes.value)[rows]
-    # Ranks among draws if the probability has no closed form.
+    # If the probability has no closed form, the transforms are ranks among draws.
     exact = predicted.cdf is not None
     values = np.asarray(predicted.cdf)[rows] if exact else pit(np.asarray(predicted.draws)[:, rows], y)
     values = np.where(np.isnan(y), np.nan, values) if y.dtype.kind == "f" else values
@@ -144,7 +145,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _observed(values: np.ndarray) -> np.ndarray:
-    """The numbers of observed outcomes, of all outputs."""
+    """The values of observed outcomes, of all outputs."""
     return values[~np.isnan(values)]
 
 
@@ -154,7 +155,7 @@ def _of_mean(n: int) -> float:
 
 
 def _residuals(site: str, outcomes: Outcomes, predicted: SitePrediction, rows: np.ndarray) -> list[tuple[Any, ...]]:
-    """Mean squared residuals beside their predictions: the row of a table, if there are both."""
+    """The row of a table with mean squared residuals and their predictions, if there are both numbers."""
     if predicted.mean is None or predicted.variance is None:
         return []
     y = np.asarray(outcomes.value, np.float64)[rows]
@@ -180,7 +181,7 @@ def _misfit(
 
 
 def _off_to_one_side(values: np.ndarray) -> bool:
-    """Whether outcomes leave their intervals at one end only, which is no fault of the noise."""
+    """Whether outcomes leave their intervals at one end only. The noise is not the cause of this."""
     n = len(values)
     fewer, more = sorted((float(np.mean(values < 0.05)), float(np.mean(values > 0.95))))
     few = share_bounds(n, 0.05, LEVEL)[1]
@@ -204,16 +205,16 @@ def _by_coverage(site: str, outcomes: Outcomes, values: np.ndarray, residuals: l
 
 
 def _beyond(half: float, n: int) -> float:
-    """The largest share of ``n`` outcomes outside intervals at 90 % if the only fault is too large Gaussian noise.
+    """The largest share of ``n`` outcomes outside intervals at 90 % if the only error is too large Gaussian noise.
 
-    The size of this fault follows from the share ``half`` in intervals at 50 %.
+    The size of this error follows from ``half``, the share of outcomes in intervals at 50 %.
     """
     larger = special.ndtri((1 + min(half, 1 - 0.5 / n)) / 2) / special.ndtri(0.75)
     return share_bounds(n, max(2 * special.ndtr(-larger * special.ndtri(0.95)), 1e-12), LEVEL)[1]
 
 
 def _noise_explains(residuals: list[tuple[Any, ...]]) -> bool:
-    """Whether residuals are larger than predicted, and noise is most of the prediction."""
+    """Whether residuals are larger than predicted, and noise is more than half of the prediction."""
     for _, square, predicted, noise, _ in residuals:
         return noise is not None and square > predicted and noise > predicted / 2
     return False
@@ -261,7 +262,7 @@ def _classes(
     if judged.sum() >= FEWEST_ROWS:
         confidence, accuracy = top[judged], right[judged]
         gap = float(confidence.mean() - accuracy.mean())
-        # For the sum of independent outcomes with exactly these probabilities.
+        # The standard error if outcomes are independent and have exactly these probabilities.
         error = float(np.sqrt(np.sum(confidence * (1 - confidence))) / len(confidence))
         if abs(gap) > MARGIN and abs(gap) > -special.ndtri((1 - LEVEL) / 2) * error:
             name = "probabilities too sure" if gap > 0 else "probabilities not sure enough"

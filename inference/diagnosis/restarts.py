@@ -1,4 +1,4 @@
-"""Comparison of several trainings of one program on the same data: whether they end at the same functions."""
+"""Comparison of several trainings of one program on the same data: whether they find the same functions."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gpzoo.inference.fitted.container import import_arviz
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.trained import Trained
 
-#: R-hat from which on the trainings differ at a row: their means are then apart by half a standard deviation.
+#: R-hat above which the trainings differ at a row: their means are then half a standard deviation apart.
 APART = 1.1
 
-#: Share of rows with a larger R-hat that is a finding.
+#: Share of rows with a larger R-hat above which there is a finding.
 MOST_APART = 0.1
 
-#: Draws of each training's functions.
+#: Number of draws of the functions of each training.
 _DRAWS = 100
 
 
 def best(trained: Trained) -> tuple[Trained, np.ndarray]:
-    """The training with the highest bound, and the bounds of several: means over the last tenth of the steps.
+    """The training with the highest bound, and the bound of each training: its mean over the last tenth of the steps.
 
     Raises:
-        ValueError: if all failed.
+        ValueError: if all trainings failed.
     """
     losses = np.asarray(trained.losses)
     if losses.ndim < 2:
@@ -46,16 +46,17 @@ def compare(
 ) -> Diagnosis:
     """The bounds of several trainings, and R-hat between their functions at the rows.
 
-    R-hat (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021, *Rank-normalization, folding, and localization*) is
-    ArviZ's. Each training counts as a chain of independent normal draws with the mean and the variance of its
-    functions. R-hat then says nothing about convergence; it says whether the trainings found one optimum.
+    ArviZ computes R-hat (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021, *Rank-normalization, folding, and
+    localization*). Each training counts as a chain: independent normal draws with the mean and the variance of the
+    functions of this training. R-hat here does not measure convergence. It tells whether all trainings found one
+    optimum.
 
     Args:
         rng_key: key of the draws.
         trained: several trainings, on the same data.
         bounds: see :func:`best`.
-        predicted: predictions at the rows by one of them.
-        sites: GP sites that the data see.
+        predicted: a function that returns the predictions of one training at the rows.
+        sites: names of the GP sites on which data sites depend.
     """
     if not len(bounds):
         return Diagnosis()
@@ -82,7 +83,7 @@ def compare(
 
 
 def by_arviz(statistic: str, draws: np.ndarray) -> np.ndarray:
-    """``"rhat"`` or ``"ess"`` of every entry; ``draws`` are ``[K, S, ...]``."""
+    """``"rhat"`` or ``"ess"`` of every entry of ``draws``, ``[K, S, ...]``."""
     arviz = import_arviz()
     import xarray
 

@@ -1,4 +1,4 @@
-"""Variational simulation-based calibration: a test of an approximation on data that its own program simulates."""
+"""Variational simulation-based calibration: a test of an approximation on data that the program simulates."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import relaxed_promotion, values_of
 from gpzoo.inference.training.protocol import of_objective
 
-#: Probability of a finding, over all entries, if the approximation is right.
+#: Probability of at least one finding, over all entries, if the approximation is right.
 LEVEL = 0.01
 
-#: Number of entries of a site to look at; for a GP site, evenly spaced rows.
+#: Number of entries of a site to test. For a GP site these are evenly spaced rows.
 _ENTRIES = 5
 
 
@@ -51,17 +51,17 @@ def vsbc(
 ) -> Diagnosis:
     """Simulate latent sites and data from the program, train on the data, and rank the true values among guide draws.
 
-    The ranks are scaled to (0, 1). Two questions are asked of them, over simulations:
+    The ranks are scaled to (0, 1). Two tests are made over the simulations:
 
-    * Bias: are they as often below a half as above? The test is :func:`numpyro.infer.calibration.vsbc_diagnostic`,
-      which simulates and trains: a two-sample Kolmogorov-Smirnov test of ``p`` against ``1 - p`` (Yao, Vehtari, Simpson
-      and Gelman 2018, *Yes, but did it work?*, algorithm 2). It sees a shift but not a width: a guide with half the
-      standard deviation passes.
-    * Uniformity: do they stay inside the simultaneous band of Säilynoja, Bürkner and Vehtari (2022)? It sees shift
-      and width. Mean-field guides fail it by their nature, even if they have no bias.
+    * Bias: are the ranks below 0.5 as often as above? The test is :func:`numpyro.infer.calibration.vsbc_diagnostic`,
+      which also simulates and trains. It is a two-sample Kolmogorov-Smirnov test of ``p`` against ``1 - p`` (Yao,
+      Vehtari, Simpson and Gelman 2018, *Yes, but did it work?*, algorithm 2). It finds a shift, but not a wrong width:
+      a guide with half the right standard deviation passes.
+    * Uniformity: do the ranks stay inside the simultaneous band of Säilynoja, Bürkner and Vehtari (2022)? This test
+      finds a shift and a wrong width. Mean-field guides usually fail it, even if they have no bias.
 
-    Every training of an :class:`~gpzoo.inference.InducingGuide` starts with the same inducing variables, which its
-    initialisers find once.
+    An :class:`~gpzoo.inference.InducingGuide` starts every training with the same inducing variables. Its initialisers
+    run only once.
 
     Example:
         >>> import jax, numpy as np, numpyro, optax
@@ -84,20 +84,19 @@ def vsbc(
 
     Args:
         rng_key: key of simulations, trainings and draws.
-        svi: NumPyro's object, holding the program, the guide, the optimiser and the objective.
-        num_steps: steps of each training, by NumPyro, on all rows.
-        *args: the program's positional arguments, data included. They tell which arguments are data; simulated data
+        svi: NumPyro's object, with the program, the guide, the optimiser and the objective.
+        num_steps: steps of each training. NumPyro trains on all rows.
+        *args: the program's positional arguments, data included. They tell which arguments are data, and simulated data
             replace these. The program must draw its data if such an argument is ``None``.
-        num_simulations: number of simulated data sets, two or more.
         num_draws: number of draws of each trained guide, two or more.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        A diagnosis: a table with a row for every entry of a latent site (for sites with more than five entries, five
-        that are evenly spaced), findings, and the scaled ranks, ``<site>_ranks``, ``[num_simulations, entries]``.
+        A diagnosis: findings, the scaled ranks ``<site>_ranks``, ``[num_simulations, entries]``, and a table with a row
+        for every entry of a latent site. For sites with more than five entries, these are five evenly spaced entries.
 
     Raises:
-        ValueError: if no argument is data of the program, a latent site is discrete, or the objective is
+        ValueError: if no argument is data of the program; if a latent site is discrete; or if the objective is
             :class:`~gpzoo.inference.CollapsedELBO`, which has no ``q(u)`` before its training has ended.
         NonFiniteError: if draws of a trained guide are not finite.
     """
@@ -121,7 +120,7 @@ def vsbc(
 def _simulate(
     rng_key: Array, svi: SVI, args: tuple, kwargs: dict[str, Any], places: Mapping[str, int], options: Mapping[str, int]
 ) -> Any:
-    """NumPyro's ranks and p-values; data stand at ``places`` among the positional arguments."""
+    """NumPyro's ranks and p-values; ``places`` are the positions of data among the positional arguments."""
 
     def with_data(data: Mapping[str, Array | None], *args: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
         values = list(args)
@@ -145,7 +144,7 @@ def _simulate(
 
 
 def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """An :class:`InducingGuide` with inducing variables in place of initialisers, which do not run inside ``jit``."""
+    """An :class:`InducingGuide` with found inducing variables, because initialisers do not run inside ``jit``."""
     if not isinstance(guide, InducingGuide):
         return guide
     start = values_of(guide.starting_sites(key, args, kwargs))
@@ -161,7 +160,7 @@ def _started(guide: Any, key: Array, args: tuple, kwargs: dict[str, Any]) -> Any
 
 
 def _watched(guide: Callable) -> tuple[Callable, list[str]]:
-    """A guide, and the names of sites whose values were not finite, noted as it runs."""
+    """The guide, and a list to which the guide adds the names of sites whose values are not finite."""
     failed: list[str] = []
 
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +177,7 @@ def _watched(guide: Callable) -> tuple[Callable, list[str]]:
 
 
 def _entries(value: np.ndarray) -> np.ndarray:
-    """At most five entries, evenly spaced over the rows of the first output; ``[S, ...]`` to ``[S, entries]``."""
+    """At most five entries, evenly spaced over the rows of the first output, from ``[S, ...]`` to ``[S, entries]``."""
     flat = value.reshape(*value.shape[:2], -1)[:, :, 0] if value.ndim > 2 else value.reshape(len(value), -1)
     size = flat.shape[1]
     return flat[:, np.unique(np.linspace(0, size - 1, min(size, _ENTRIES)).astype(int))]
@@ -190,7 +189,7 @@ def _judge(ranks: Any, num_draws: int, key: Array) -> Diagnosis:
     counts = {name: _entries(np.asarray(ranks.ranks[name])) for name in sorted(ranks.param_names)}
     entries = sum(x.shape[1] for x in counts.values())
     for name, count in counts.items():
-        # Uniform over the steps of the ranks, so that right ranks are uniform in (0, 1), and not only over a grid.
+        # Uniform numbers between the steps of the ranks, so that right ranks are uniform in (0, 1), not only on a grid.
         scaled = (count + rng.uniform(size=count.shape)) / (num_draws + 1)
         arrays[f"{name}_ranks"] = scaled
         pvalues = _entries(np.asarray(ranks.ks_pvalues[name])[None])[0]

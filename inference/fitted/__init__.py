@@ -1,1 +1,1 @@
-"""Results of a trained model: predictions, functions, posteriors, exports, new data, a file."""
+"""Uses of a trained model: predictions, functions, posteriors, exports, new data, a file."""

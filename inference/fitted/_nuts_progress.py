@@ -1,4 +1,4 @@
-"""Progress of NUTS in words: an estimate of its time, a bar, and a sentence at the end."""
+"""Progress of NUTS in words: an estimate of the run time, a bar, and a sentence at the end."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from jax import Array, lax
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
-#: Leaps of a step in the estimate of the time: trajectories of eight points, as around a normal density.
+#: Leapfrog steps of a NUTS step in the time estimate: trajectories have eight points, as for a normal density.
 _LEAPS = 7
 
 #: R-hat above which chains have not mixed, as in :func:`~gpzoo.inference.diagnose`.
 _MIXED = 1.01
 
-#: Seconds between two looks at the state; the device waits during a look.
+#: Seconds between two looks at the state. The device waits during a look.
 _LOOK = 0.2
 
 
 def wanted(progress: bool | None) -> bool:
-    """Whether to show progress: by default, in terminals and notebooks."""
+    """Whether to show progress. The default is to show it in terminals and notebooks."""
     return (sys.stderr.isatty() or "ipykernel" in sys.modules) if progress is None else progress
 
 
 class WatchedNUTS(NUTS):
     """NUTS for NumPyro's bar over vectorised chains, with the draws of :class:`numpyro.infer.NUTS` up to rounding.
 
-    A step is a program of its own. A compiled step is kept; one with a callback inside would not be.
+    Each step is a compiled program of its own. Such a program is kept, but a program with a callback inside is not.
 
     Args:
         *args: arguments of :class:`numpyro.infer.NUTS`.
-        in_turn: whether chains step one after another: side by side, all wait for the longest trajectory.
+        in_turn: whether chains step one after another. Side by side, all chains wait for the longest trajectory.
         **kwargs: keyword arguments of :class:`numpyro.infer.NUTS`.
     """
 
@@ -58,7 +58,7 @@ class WatchedNUTS(NUTS):
         model_args: tuple = (),
         model_kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """The initial state; with several keys, of each chain."""
+        """The initial state; with several keys, the initial state of each chain."""
         self._num_warmup, kwargs = num_warmup, model_kwargs or {}
         if not (self.in_turn and jax.random.key_data(rng_key).ndim == 2):
             return super().init(rng_key, num_warmup, init_params, model_args, kwargs)
@@ -66,14 +66,14 @@ class WatchedNUTS(NUTS):
         return lax.map(lambda x: of_one(x[0], num_warmup, x[1], model_args, kwargs), (rng_key, init_params))
 
     def sample(self, state: Any, model_args: tuple, model_kwargs: dict[str, Any]) -> Any:
-        """A step of one chain, or of all."""
+        """A step of one chain, or of all chains."""
         of_one = super().sample
         if not (self.in_turn and state.i.ndim):
             return of_one(state, model_args, model_kwargs)
         return lax.map(lambda one: of_one(one, model_args, model_kwargs), state)
 
     def get_diagnostics_str(self, state: Any) -> str:
-        """Divergences after warmup and the step size, a few times a second."""
+        """Divergences after warmup and the step size, updated a few times a second."""
         self._steps.append((state.i, state.diverging))
         if time.perf_counter() > self._due:
             for step, diverging in self._steps:
@@ -86,7 +86,7 @@ class WatchedNUTS(NUTS):
 
     @contextmanager
     def spoken(self, mcmc: MCMC, gradient: float) -> Iterator[None]:
-        """Say how long the run in this context may take, and afterwards how it went.
+        """Report how long the run in this context may take, and afterwards how it went.
 
         Args:
             mcmc: the run.

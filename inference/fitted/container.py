@@ -1,4 +1,4 @@
-"""Containers of ArviZ from named arrays: groups of labelled arrays, in either series of ArviZ."""
+"""Containers of ArviZ from named arrays: groups of labelled arrays, in ArviZ 0.x or 1.x."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpyro
 import gpzoo
 from gpzoo._extras import needs
 
-#: Groups with one number for a site, whatever its shape.
+#: Groups that have one number for a site, whatever its shape.
 _SUMS = ("log_prior", "sample_stats")
 
 #: The axes of draws.
@@ -28,9 +28,10 @@ class Group:
 
     Attributes:
         values: the arrays, by name.
-        dims: names of their axes without the axes of draws, by name of the array; ``None`` for an axis without a name.
+        dims: names of the axes of each array without the axes of draws, by name of the array; ``None`` for an axis
+            without a name.
         drawn: whether the arrays begin with the axes of draws.
-        rows: which rows the group has: rows of the data, the first of them, or new rows, which have other coordinates.
+        rows: the rows that the group has: rows of the data, the first of these, or new rows with other coordinates.
         attributes: attributes of the group, by name.
     """
 
@@ -53,9 +54,9 @@ def container(
 
     Args:
         groups: groups by name.
-        rows: axes that count rows of the data, with the numbers of these rows if they are not all.
+        rows: axes that count rows of the data. If such an axis has only some rows, the numbers of these rows.
         known: coordinates of axes, by name.
-        coords: the user's coordinates, which win.
+        coords: the user's coordinates, which replace others.
         dims: the user's names of axes, by name of the array.
         of_rows: further coordinates of every row of the data, and of ``"new"`` rows, by name, ``[N]``.
 
@@ -80,7 +81,7 @@ def container(
             if group_name in _SUMS and not shape:
                 given = None
             if group_name == "log_likelihood" and given is not None and not isinstance(given, str):
-                given = given[: max(len(shape), 1)]  # a datum that is a vector has one number
+                given = given[: max(len(shape), 1)]  # an entry that is a vector has one number
             axes = _axes(name, shape, group.dims.get(name), given)
             unknown_arrays.discard(name)
             axes = (*SAMPLES, *axes) if group.drawn else axes
@@ -97,11 +98,11 @@ def container(
             unknown_axes.discard(axis)
             if group.rows != "data" and axis in {*rows, *known}:
                 given = given[:length] if given is not None and group.rows == "first" else None
-            if group.rows != "new" or axis not in {*rows} & {*coords}:  # numbers beside the user's labels mislead
+            if group.rows != "new" or axis not in {*rows} & {*coords}:  # numbers beside user's labels would mislead
                 labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
             if axis in rows:
                 own, at = (of_rows or {}).get("new" if group.rows == "new" else "data", {}), rows[axis]
-                # The user's labels of all rows, if some are left out.
+                # If some rows are left out, the user's labels are still labels of all rows.
                 all_rows = () if at is None or group.rows == "new" else {n for n, x in rows.items() if x is None}
                 named = {n: np.ravel(coords[n]) for n in all_rows if n in coords and n not in lengths}
                 at = np.arange(length) if at is None else at[:length]
@@ -128,7 +129,7 @@ def refuse_unwritable(coords: Mapping[str, Any] | None) -> None:
     """Refuse labels that are objects, because netCDF and Zarr cannot hold them.
 
     Raises:
-        TypeError: naming the axis, and the first such label.
+        TypeError: naming the axis and the first label that is an object.
     """
     for axis, given in _named("coords", coords).items():
         labels = np.asarray(given)
@@ -144,7 +145,7 @@ def refuse_unwritable(coords: Mapping[str, Any] | None) -> None:
 def _axes(
     name: str, shape: tuple[int, ...], found: Sequence[str | None] | None, given: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """The names of an array's axes: given names, else found names, else the array's name and a number, as in ArviZ."""
+    """The names of an array's axes: given names, else found names, else ArviZ's: the array's name and a number."""
     if given is not None:
         if isinstance(given, str) or len(given) != len(shape) or not all(isinstance(axis, str) for axis in given):
             raise ValueError(f"dims[{name!r}] must be {len(shape)} names, for the axes {list(shape)}; got {given!r}.")
@@ -177,10 +178,10 @@ def _attributes() -> dict[str, str]:
 
 
 def import_arviz() -> Any:
-    """ArviZ, without its daily announcement of version 1.
+    """ArviZ, without the message about version 1 that it prints daily.
 
     Raises:
-        MissingExtraError: without ArviZ, or without xarray, which ArviZ brings.
+        MissingExtraError: without ArviZ, or without xarray, a dependency of ArviZ.
     """
     with needs(None, "An export, k-hat, R-hat or leave-one-out density"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)

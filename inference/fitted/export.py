@@ -1,4 +1,4 @@
-"""Exports to ArviZ: draws of a posterior and of its prior, data, and densities that judge the draws."""
+"""Exports to ArviZ: draws of a posterior and of its prior, data, and log densities for checks of the draws."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ from gpzoo.inference.programs.runs import sampled
 _SMALL = 1_000_000
 
 
-#: Inputs whose joint covariance is factorised once per draw in a second in all.
+#: With this many inputs, to factorise one joint covariance for each draw takes a second for all draws together.
 _FEW = 300
 
-#: Most inputs of a batch by default; and if there are more inputs, and each draw has covariances of its own.
+#: Most inputs of a batch by default, and most inputs if there are more and each draw has its own covariances.
 _MOST, _MOST_OF_DRAWS = 1000, 200
 
-#: ArviZ's names of what NumPyro records beside draws.
+#: ArviZ's names for NumPyro's statistics of draws.
 _BY_ARVIZ = {"num_steps": "n_steps", "accept_prob": "acceptance_rate", "adapt_state.step_size": "step_size"}
 
 #: Groups of a draw's densities.
 _DENSITIES = ("log_likelihood", "left_out", "log_prior", "log_q", "others", "masks", "notes")
 
-#: Groups that are the same for all draws: those of the first are kept.
+#: Groups that are the same for all draws. They are kept from the first draw.
 _SHARED = {"observed_data", "masks"}
 
-#: The numbers of each group that has to be finite.
+#: For each group that must be finite, words for its numbers.
 _WORDS = {group: f"{group} draws" for group in ("posterior", "posterior_predictive", "log_prior", "log_q")}
 _WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
 
@@ -70,8 +70,8 @@ _WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
 class Exporting:
     """Options of :meth:`gpzoo.inference.Trained.to_arviz`.
 
-    Besides them: ``described``, the data of the training, whose columns may have names; ``inputs``, the name of the
-    first argument and of its columns; and ``of_rows``, the labels of the ``"data"`` rows and the ``"new"`` rows.
+    Three fields are not options. ``described`` is the training data, whose columns may have names. ``inputs`` is the
+    name of the first argument, and of its columns. ``of_rows`` has labels of the ``"data"`` and the ``"new"`` rows.
     """
 
     new_args: tuple[Argument, ...] | None = None
@@ -89,7 +89,7 @@ class Exporting:
     def __post_init__(self) -> None:
         if self.batch_size is not None:
             checks.positive_int("batch_size", self.batch_size)
-        import_arviz()  # raises for a missing library before the draws are made
+        import_arviz()  # raises an error for a missing library before the draws are made
         refuse_unwritable(self.coords)
 
     def labelled(self, model: Callable, args: tuple, data: Mapping[str, Any]) -> Exporting:
@@ -107,11 +107,12 @@ class Posterior(NamedTuple):
         model: the program at its data.
         source: computes one draw.
         samples: given values of all draws, by name.
-        shape: numbers of chains, and of draws of each chain.
+        shape: number of chains, and number of draws of each chain.
         constants: arrays of ``constant_data``, by name.
         sample_stats: statistics of the draws, by name, ``[chains, draws, ...]``.
         points: values that are the same in all draws, by name.
-        left_out: each datum given all others, by data site, if known; see :meth:`DrawsGuide.left_out`.
+        left_out: densities and draws of each row given all other rows, by data site, if known; see
+            :meth:`DrawsGuide.left_out`.
     """
 
     model: BoundModel
@@ -132,9 +133,9 @@ def exported(
     losses: np.ndarray,
     options: Exporting,
 ) -> Any:
-    """:meth:`gpzoo.inference.Trained.to_arviz` for one model, or for several trainings of a model: the chains.
+    """:meth:`gpzoo.inference.Trained.to_arviz` for one model, or for several trainings of a model as chains.
 
-    Negative ``losses``, ``[..., steps]``, are kept as ``elbo`` in ``constant_data``.
+    The negative of ``losses``, ``[..., steps]``, is kept as ``elbo`` in ``constant_data``.
     """
     rng_key = checks.rng_key(rng_key)
     count = None if num_draws is None else checks.positive_int("num_draws", num_draws)
@@ -171,10 +172,10 @@ def _posterior_of_guide(model: BoundModel, count: int | None, losses: np.ndarray
 
 
 def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Array]]:
-    """The numbers of chains and of draws of each, and the draws without the axis of chains.
+    """The number of chains, the number of draws of each chain, and the draws without the axis of chains.
 
     Raises:
-        ValueError: for samples that are not ``[chains, draws, ...]`` throughout.
+        ValueError: for samples that are not all ``[chains, draws, ...]``.
     """
     shapes = {name: np.shape(value)[:2] for name, value in samples.items()}
     if len(set(shapes.values())) != 1 or len(shape := next(iter(shapes.values()))) != 2:
@@ -186,7 +187,7 @@ def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int
 
 
 def drawn_alone(samples: Any, seen: Look) -> Any:
-    """Samples without what the program computes from them; in one chain if there is no axis of chains."""
+    """Samples without the sites that the program computes from them; one chain if there is no axis of chains."""
     if not isinstance(samples, Mapping):
         return samples
     own = {name: x for name, x in samples.items() if seen.trace.get(name, {}).get("type") != "deterministic"}
@@ -216,7 +217,7 @@ class Densities(NamedTuple):
 
 
 def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities:
-    """The densities alone, of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes by the same key.
+    """Only the densities of the draws that :meth:`gpzoo.inference.Trained.to_arviz` makes with the same key.
 
     Args:
         model: the model at its data.
@@ -244,7 +245,7 @@ def densities(model: BoundModel, rng_key: Array, *, num_draws: int) -> Densities
             if x["density"].shape == terms[name].shape and not np.isnan(x["density"]).any():
                 terms[name] = x["density"].astype(np.float64)
     for name, mask in found["masks"].items():
-        if name in terms:  # a chain of discrete latent variables does not have a term for each datum
+        if name in terms:  # a chain of discrete latent variables does not have a term for each row of the data
             terms[name] = terms[name][:, mask]
     return Densities(terms, stats["log_p"] - stats["log_q"] if "log_q" in stats else np.zeros(num_draws))
 
@@ -264,12 +265,12 @@ def draws_to_arviz(
     dims: Mapping[str, Sequence[str]] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """MCMC draws in ArviZ, with the groups that :meth:`gpzoo.inference.Trained.to_arviz` has.
+    """MCMC draws in ArviZ, with the groups of :meth:`gpzoo.inference.Trained.to_arviz`.
 
-    ``posterior`` holds the values ``f`` of GP sites, whether the program was :func:`~gpzoo.inference.whitened` or not,
-    without their white noise. If a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and
-    ``log_likelihood`` is given that draw. For sites that are not sparse, ``az.from_numpyro(mcmc)`` works too, with the
-    noise. ``sample_stats`` has the given statistics, ``log_p``, and ``log_p_f`` for a GP site. For an observed GP site,
+    ``posterior`` has the values ``f`` of GP sites without their white noise, for a :func:`~gpzoo.inference.whitened`
+    program too. If a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and ``log_likelihood`` is given
+    this draw of ``f``. For sites that are not sparse, ``az.from_numpyro(mcmc)`` works too, with the noise.
+    ``sample_stats`` has the given statistics, ``log_p``, and ``log_p_f`` for a GP site. For an observed GP site,
     ``log_p`` includes the marginal likelihood.
 
     Example:
@@ -290,15 +291,15 @@ def draws_to_arviz(
         posterior_samples: ``mcmc.get_samples(group_by_chain=True)``: draws by site name, ``[chains, draws, ...]``.
         sample_stats: statistics by ArviZ's names, such as ``mcmc.get_extra_fields(group_by_chain=True)``.
         params: values of the ``numpyro.param`` sites, if there are any.
-        new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, also for the next four.
+        new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, also for the next four arguments.
         new_kwargs: keyword arguments at new inputs.
-        batch_size: rows of new inputs at a time, 1,000 if ``None``, and most rows of the prior.
+        batch_size: rows of new inputs at a time, 1,000 if ``None``. The prior has at most this many rows.
         coords: labels of entries.
         dims: names of axes.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
-        ValueError: for samples that are not ``[chains, draws, ...]`` throughout, or miss a latent site.
+        ValueError: for samples that are not all ``[chains, draws, ...]``, or miss a latent site.
         FactorisationError: naming the GP site whose covariance does not factorise at some draw.
         NonFiniteError: naming any other site whose draws or densities are not finite.
     """
@@ -334,7 +335,7 @@ class Exported(NamedTuple):
 
 
 def _container(each: Sequence[Exported], options: Exporting) -> Any:
-    """ArviZ's container of one posterior, or of several as chains; constants that differ get an axis."""
+    """ArviZ's container of one posterior, or of several as chains; constants that differ get an axis of chains."""
     groups, (_, rows, labels) = dict(each[0].groups), each[0]
     if len(each) > 1:
         groups = {name: _joint([one.groups[name] for one in each]) for name in groups}
@@ -346,7 +347,7 @@ def _container(each: Sequence[Exported], options: Exporting) -> Any:
 
 
 def _with_columns(group: Group, inputs: str, columns: list[str]) -> Group:
-    """The group with the names of an input's columns, on the input and on lengthscales that have one for each."""
+    """The group with names of the columns of an input, on this input and on lengthscales with one entry per column."""
     dims = dict(group.dims)
     for name, x in group.values.items():
         before = np.ndim(x) - 2 * group.drawn - 1
@@ -395,7 +396,7 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
     def drawn(values: Mapping[str, np.ndarray], chains: tuple[int, int] = shape, **of: Any) -> Group:
         return Group({name: x.reshape(*chains, *x.shape[1:]) for name, x in values.items()}, axes, **of)
 
-    # Tools that scale the prior (az.psense_summary) take all of log_prior, but mean the prior of hyperparameters.
+    # Tools that scale the prior (az.psense_summary) take all of log_prior, but mean only the prior of hyperparameters.
     of_gps = {f"log_p_{n}": x for n, x in found["log_prior"].items() if n.removesuffix("_u") in notes.processes}
     said = {} if source.of_mcmc else {"approximation": "svi"}
     if posterior.points:
@@ -403,7 +404,7 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
         said["points"] = f"{names} are trained values, the same in all draws of a chain"
         for name, x in posterior.points.items():
             found["posterior"][name] = np.broadcast_to(x, (shape[0] * shape[1], *x.shape))
-    # PSIS fits tails to differences of log densities, which float32 would round to zero.
+    # PSIS fits tails to differences of log densities. In float32, these differences would round to zero.
     terms, said_of_terms, of_blocks = _terms(found, posterior.left_out, axes)
     from_prior: dict[str, Any] = {"rows": "first", "attributes": _said_of_prior(model, few)}
     groups = {
@@ -429,9 +430,10 @@ def _export(posterior: Posterior, rng_key: Array, options: Exporting) -> Exporte
 def _terms(
     found: Arrays, left_out: Mapping[str, dict[str, np.ndarray]], axes: dict[str, list[str | None]]
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, list[str]]]:
-    """Terms of the log likelihood by data site: each datum given all others, if these terms are known.
+    """Terms of the log likelihood by data site: each row given all other rows, if these terms are known.
 
-    Also what the terms are, and the axes of blocks. Draws given all other data go into ``posterior_predictive``.
+    Also returns a description of the terms, and the axes of blocks. Draws given all other data go into
+    ``posterior_predictive``.
     """
     terms, of_blocks = found["log_likelihood"] | found["left_out"], {}
     said = dict.fromkeys(terms, _GIVEN_F) | dict.fromkeys(found["left_out"], _GIVEN_OTHERS)
@@ -464,7 +466,7 @@ def _axes_of_rows(
 ) -> tuple[dict[str, list[str | None]], set[str]]:
     """Names of axes, and the names of the sites with an entry for each row.
 
-    If a site has as many entries as there are rows, and is not an argument, the program is asked.
+    If a site has as many entries as there are rows, and is not an argument, only the program can tell.
     """
     axes, one_per_row = dict(notes.axes), {name for name, sure in notes.like_rows.items() if sure}
     for name in notes.like_rows.keys() - one_per_row:
@@ -481,7 +483,7 @@ def _axes_of_rows(
 
 
 def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:
-    """Observed data by name; whole numbers become integers if predictions are, because ArviZ looks at types."""
+    """Observed data by name. Whole numbers become integers if predictions are integers, because ArviZ uses types."""
     like = found["posterior_predictive"]
 
     def whole(name: str, x: np.ndarray) -> bool:
@@ -493,7 +495,7 @@ def _as_drawn(found: Arrays) -> dict[str, np.ndarray]:
 def _computed(
     posterior: Posterior, new: BoundModel | None, rng_key: Array, batch_size: int | None
 ) -> tuple[Arrays, int]:
-    """Posterior, prior and predictions on the host, each drawn by one compiled program, and the rows of the prior.
+    """Posterior, prior and predictions on the host, each from one compiled program, and the rows of the prior.
 
     Raises:
         ValueError, FactorisationError, NonFiniteError: see :meth:`gpzoo.inference.Trained.to_arviz`.
@@ -507,7 +509,7 @@ def _computed(
         batch_size = (_MOST_OF_DRAWS if each and largest * inputs > _MOST else _MOST) // inputs or 1
     most = of_prior = max(model.num_rows, 1) if source.guide is None else batch_size
     if source.at_inducing and source.at_inducing >= model.guide.sites.processes:
-        most = max(model.num_rows, 1)  # the functions are known at all rows, and nothing is drawn there
+        most = max(model.num_rows, 1)  # the functions are known at all rows, so nothing is drawn there
     draws_together = _draws_together(model)
     fn = BatchFunction(
         "export", source.at_data, (source.count, source.at_inducing), draws_together, prepare=source.prepare
@@ -529,7 +531,7 @@ def _computed(
 
 
 def _of_prior(source: Draws, count: int, draws_together: int | None) -> BatchFunction:
-    """A function that draws from the prior ``count`` times."""
+    """A function that makes ``count`` draws from the prior."""
 
     def prepare(key: Array, batch: Batch) -> tuple[Array, Batch]:
         return random.split(named_key(key, "prior"), count), batch
@@ -540,7 +542,7 @@ def _of_prior(source: Draws, count: int, draws_together: int | None) -> BatchFun
 def _at_data(
     fn: BatchFunction, model: BoundModel, draws: Draw, most: int, addends: Mapping[str, str] | None = None
 ) -> BatchResult:
-    """A function of draws at the data, in even batches; values that all draws share come from the first draw.
+    """A function of draws at the data, in even batches. Values that all draws share come from the first draw.
 
     ``addends`` maps the names of parts to their sites.
 
@@ -557,7 +559,7 @@ def _at_data(
     result = map_batches(fn, model, draws, _even(model.num_rows, most), addends=addends)
     found, processes = result.arrays, result.arrays["notes"].value.processes
     _refuse_batches(model, found, most)
-    for group in ("log_prior", "log_q"):  # latents of rows have a term for each
+    for group in ("log_prior", "log_q"):  # latent variables of rows have a term for each row
         found[group] = {name: x.reshape(len(x), -1).sum(axis=1) for name, x in found[group].items()}
 
     def site_of(name: str) -> str:
@@ -568,9 +570,9 @@ def _at_data(
 
 
 def _draws_together(model: BoundModel) -> int | None:
-    """How many draws to make at once: all if they share kernels, because ``vmap`` then forms the factors once.
+    """How many draws to make at once: all if they share kernels, because ``vmap`` then computes the factors once.
 
-    A loop compiles in less time, and the factors of few rows cost nothing.
+    Otherwise one: a loop compiles in less time, and with few rows the factors take almost no time.
     """
     guide, rows = model.guide, model.num_rows
     if guide is None or guide.draws_anything:
@@ -579,9 +581,9 @@ def _draws_together(model: BoundModel) -> int | None:
 
 
 def _inputs_of_a_row(model: BoundModel, few: int) -> int:
-    """The most inputs that a GP site has for each row of the data: draws are joint over all inputs of a batch.
+    """The largest number of inputs of a GP site for each row of the data. Draws are joint over all inputs of a batch.
 
-    If no argument has more than ``few`` numbers, the program is not asked.
+    The program is not run for this if no argument has more than ``few`` numbers.
     """
     guide = model.guide
     largest = max(map(np.size, jax.tree.leaves(model.args)), default=0)
@@ -592,7 +594,7 @@ def _inputs_of_a_row(model: BoundModel, few: int) -> int:
 
 
 def _even(rows: int, most: int) -> int:
-    """The number of rows in each of the fewest batches, all of one length."""
+    """The number of rows in each batch, for as few batches as possible, all of one length."""
     rows = max(rows, 1)
     return -(-rows // -(-rows // min(most, rows)))
 
@@ -603,12 +605,12 @@ def _without_masked(found: Arrays, axes: dict[str, Any], constants: dict[str, np
     for name, mask in found["masks"].items():
         if mask.all():
             continue
-        constants.pop(name, None)  # placeholders among the data
+        constants.pop(name, None)  # it has placeholders among the data
         constants[f"{name}_mask"], axes[f"{name}_mask"] = mask, axes[name]
         axes[name] = [f"{name}_observed", *axes[name][mask.ndim :]]
         labels[f"{name}_observed"] = np.flatnonzero(mask)
         for group in ("posterior_predictive", "log_likelihood", "prior_predictive"):
-            # A chain of discrete latent variables does not have a term for each datum; the prior may have fewer rows.
+            # A chain of discrete latent variables does not have a term for each row; the prior may have fewer rows.
             if (values := found[group].get(name)) is not None:
                 found[group][name] = values[:, mask[: values.shape[1]]]
         found["observed_data"][name] = found["observed_data"][name][mask]
@@ -626,7 +628,7 @@ def _at_new_inputs(model: BoundModel, options: Exporting) -> BoundModel | None:
 
 
 def _refuse_batches(model: BoundModel, found: Arrays, most: int) -> None:
-    """Refuse densities of all rows together if rows came in batches of ``most``.
+    """Refuse densities that depend on all rows together if rows came in batches of ``most``.
 
     Raises:
         ValueError: naming the site.
@@ -646,7 +648,7 @@ def _refuse_batches(model: BoundModel, found: Arrays, most: int) -> None:
 
 
 def _log_densities(found: Arrays, given: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """The given statistics, ``log_p`` of data and latent variables and, with a guide, ``log_q`` of the latter."""
+    """The given statistics, ``log_p`` of data and latent variables and, with a guide, ``log_q`` of latent variables."""
 
     def total(*groups: str) -> np.ndarray:
         parts = [np.asarray(x, np.float64) for group in groups for x in found[group].values()]
@@ -659,7 +661,7 @@ def _log_densities(found: Arrays, given: Mapping[str, ArrayLike]) -> dict[str, n
 
 
 def _warn_not_finite(found: Arrays) -> None:
-    """Warn of draws that are not finite: wide priors overflow, and the posterior may still be right."""
+    """Warn of draws that are not finite: wide priors overflow, but the posterior may still be right."""
     bad = {name for group in ("prior", "prior_predictive") for name, x in found[group].items() if not is_finite(x)}
     if bad:
         warnings.warn(
@@ -679,7 +681,7 @@ def _said_of_prior(model: BoundModel, few: int) -> dict[str, str]:
 def _constants(
     params: Mapping[str, Any], processes: frozenset[str], axes: dict[str, list[str | None]]
 ) -> dict[str, np.ndarray]:
-    """Arrays of parameters by name; puts the names of their axes into ``axes``."""
+    """Arrays of parameters by name. The names of their axes are added to ``axes``."""
     found: dict[str, np.ndarray] = {}
     for name, value in params.items():
         found |= _leaves(name, value)
@@ -696,7 +698,7 @@ def _leaves(name: str, value: Any) -> dict[str, np.ndarray]:
 
 
 def _arguments(model: BoundModel, axes: dict[str, list[str | None]], rows: set[str]) -> dict[str, np.ndarray]:
-    """Arguments that are small arrays; puts the names of their axes (rows, and axes of images) into ``axes``."""
+    """Arguments that are small arrays. The names of their axes (rows, and axes of images) are added to ``axes``."""
     try:
         bound = inspect.signature(model.model).bind_partial(*model.args, **model.kwargs).arguments
     except (TypeError, ValueError):

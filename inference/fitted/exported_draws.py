@@ -1,4 +1,4 @@
-"""Draws of a posterior, or of a prior, at data: values, densities, replicated data, and the names of axes."""
+"""Draws of a posterior, or of a prior, at data: values, densities, replicated data, and names of axes."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from gpzoo.processes.process import GaussianProcess, ProcessAtInputs
 #: A random key, and given values of latent sites.
 Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
-#: Batches of new inputs are counted from here, so that their ``f`` given ``u`` is drawn with other keys.
+#: New inputs count their batches from here. Their ``f`` given ``u`` is then drawn with other keys.
 _NEW = 1 << 20
 
 
 class Notes(NamedTuple):
-    """What a draw at the data says about the program's sites.
+    """Facts about the sites of the program, from a draw at the data.
 
     Attributes:
         axes: names of the axes of every array; ``None`` for axes without a name.
-        like_rows: for sites with as many entries as there are rows, by name: whether their data or their inputs are an
-            argument, so that they have one entry for each row; ``None`` if nothing else names the axis.
+        like_rows: for each site with as many entries as there are rows, by name: whether its data or its inputs are an
+            argument. If so, the site has one entry for each row. ``None`` if nothing else names the axis.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
@@ -61,14 +61,14 @@ class Notes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Draws(GivenProgram):
-    """Draws of a posterior: each is a run of the program, with the guide's draws or given ones.
+    """Draws of a posterior. Each draw is a run of the program, with draws of the guide or given draws.
 
     Attributes:
         latents: names of the latent sites, without discrete sites, which have no draws.
-        plate_depth: for a program with discrete latent sites, over whose values its densities are summed; else
-            ``None``.
+        plate_depth: depth of plates if the program has discrete latent sites, over whose values its densities are
+            summed; else ``None``.
         count: number of draws.
-        parts: names of the addends of GP sites, by site, whose draws are wanted too.
+        parts: names of the addends of GP sites whose draws are also wanted, by site.
         at_inducing: see :class:`~gpzoo.inference.programs.gp_sites.JointDraw`, at all rows of the data.
     """
 
@@ -80,7 +80,7 @@ class Draws(GivenProgram):
 
     @property
     def sites_of_parts(self) -> dict[str, str]:
-        """The site of each addend, by its name."""
+        """The site of each addend, by name of the addend."""
         return {name: site for site, names in self.parts for name in names}
 
     def prepare(self, given: Draw, batch: Batch) -> tuple[Draw, Batch]:
@@ -93,14 +93,14 @@ class Draws(GivenProgram):
 
     @property
     def of_mcmc(self) -> bool:
-        """Whether the draws come from MCMC, whose ``log q`` is not known."""
+        """Whether the draws come from MCMC. Their ``log q`` is not known."""
         return self.guide is None or isinstance(self.guide, DrawsGuide)
 
     def at_data(self, draw: Draw, batch: Batch) -> Arrays:
         """Values, densities and replicated data at a batch of rows, and ``notes``.
 
-        ``others`` are the densities of sites that have no terms per datum: observed GP sites and factors. ``left_out``
-        are the densities of each datum of an observed GP site given all others.
+        ``others`` has the densities of observed GP sites and factors, which are not sums over rows. ``left_out`` has
+        the density of each row of an observed GP site given all other rows.
         """
         found, mode = self._run(draw, batch, self.given_u(draw[1]), at_inducing=self.at_inducing)
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)
@@ -130,9 +130,9 @@ class Draws(GivenProgram):
         }
 
     def at_new(self, draw: Draw, batch: Batch) -> Arrays:
-        """GP sites and replicated data at a batch of new inputs; ``batch.others`` are all data and their notes.
+        """GP sites and replicated data at a batch of new inputs. ``batch.others`` has all data, and their notes.
 
-        For counts, it also has their means, because draws of counts cannot be NaN if a parameter is.
+        Counts also have their means, because draws of counts are not NaN even if a parameter is NaN.
         """
         given = self.given_u(draw[1])
         of_data, notes = batch.others[0], batch.others[1].value
@@ -186,16 +186,16 @@ class Draws(GivenProgram):
         return name in self.latents or recorded
 
     def _densities(self, found: Runs, mode: JointDraw, num_rows: int) -> tuple[dict[str, Array], dict[str, Array]]:
-        """``log p`` and ``log q`` of each latent site, or of its ``u`` if there is one: ``f`` given ``u`` cancels.
+        """``log p`` and ``log q`` of each latent site, or of its ``u`` if it has one: ``f`` given ``u`` cancels.
 
-        If a site has as many terms as there are rows, they are not added up, because each batch has its own terms.
+        If a site has as many terms as there are rows, the terms are not summed, because each batch has its own terms.
         """
 
         def total(x: Array) -> Array:
             return x if jnp.shape(x)[:1] == (num_rows,) else jnp.sum(x)
 
         log_prior, log_q = {}, {}
-        for name in sorted(self.latents):  # one order in every process, for a cache of programs on disk
+        for name in sorted(self.latents):  # one order in every process, because a cache of programs on disk needs it
             prior, site = found.model[name]["fn"], found.guide.get(name)
             posterior = prior if site is None else site["fn"]
             if isinstance(posterior, InducingPosterior):
@@ -213,11 +213,11 @@ class Draws(GivenProgram):
         return log_prior, log_q
 
     def _notes(self, found: Runs, data: Trace, processes: Trace, batch: Batch) -> Notes:
-        """Names of axes: of plates, of ``infer={"event_dims": [...]}``, and of outputs and inducing variables."""
+        """Notes with names of axes: of plates, of ``infer={"event_dims": [...]}``, outputs and inducing variables."""
         traces = found.guide | found.model
         kept = {n: s for n, s in traces.items() if self._is_kept(n, s) or n in data or n in processes}
         for name in self.latents:
-            kept.pop(f"{name}_u", None)  # axis of inducing variables, of which there may be as many as rows
+            kept.pop(f"{name}_u", None)  # there may be as many inducing variables as rows
         like_rows: dict[str, bool | None] = {}
         for name, site in kept.items():
             if jnp.shape(site["value"])[:1] == batch.rows.shape:
@@ -244,14 +244,14 @@ class Draws(GivenProgram):
 
 
 def _is_argument(site: Mapping[str, Any], batch: Batch) -> bool:
-    """Whether the value of a site, or its inputs, are a positional argument."""
+    """Whether the value of a site, or its inputs, is a positional argument."""
     fn = site.get("fn")
     own = [site["value"], getattr(fn, "X", None), getattr(getattr(fn, "prior", None), "X", None)]
     return any(x is leaf for leaf in jax.tree.leaves(batch.args) for x in own)
 
 
 def _name_of_rows(sites: Trace, like_rows: Mapping[str, bool | None], num_rows: int) -> str:
-    """The plate of the rows, which is known from data that are an argument."""
+    """The name of the plate of the rows, from data that are an argument."""
     of_rows = [name for name, site in sites.items() if jnp.shape(site["value"])[:1] == (num_rows,)]
     for name in sorted(of_rows, key=lambda name: not like_rows.get(name)):
         axes = _axes(sites[name])
@@ -261,7 +261,7 @@ def _name_of_rows(sites: Trace, like_rows: Mapping[str, bool | None], num_rows: 
 
 
 def _outputs(name: str, site: Mapping[str, Any], data: Trace) -> list[str]:
-    """The name of the axis of a GP site's outputs, as the likelihood of the site calls it."""
+    """The name of the axis of a GP site's outputs, which depends on the likelihood of the site."""
     if site["fn"].num_outputs is None:
         return []
     for other in data.values():

@@ -31,7 +31,7 @@ from gpzoo.kernels.fourier_features import function_values
 from gpzoo.linalg.operators import BlockDiagonalMatrix
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: A key, and the number of the draw if the posterior is draws; for many functions, with an axis of functions in front.
+#: A key, and the number of the draw if the posterior is draws. For many functions, both have a leading axis.
 Draw: TypeAlias = tuple[Array, dict[str, Array]]
 
 
@@ -57,7 +57,7 @@ def values_of_functions(
         own, options = (batch.site_rows, batch.args, batch.kwargs), {"num_features": num_features, "parts": named}
         return {"functions": values_of_draw(guide, batch.params, draw, *own, **options)}
 
-    # One draw at a time, because the features of a batch are the largest array.
+    # One draw at a time, because the largest array is the features of a batch.
     options = num_features, tuple(named.items())
     fn, draws = BatchFunction("functions", of_draw, options), draws_of(rng_key, model, num_draws)
     sites = {name: site for site, names in named.items() for name in names}
@@ -95,7 +95,7 @@ def one_function(
 
 
 def draws_of(rng_key: Array, model: BoundModel, num_draws: int) -> Draw:
-    """Keys that fix ``num_draws`` functions, and the numbers of their draws if the posterior is draws; stacked."""
+    """Stacked keys that fix ``num_draws`` functions, with the numbers of their draws if the posterior is draws."""
     keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
     return keys, model.guide.numbers(model.params, num_draws)
 
@@ -112,18 +112,18 @@ def values_of_draw(
     misfits: dict[str, Array] | None = None,
     parts: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Array]:
-    """The values of each GP site of one function through the program.
+    """The values of each GP site for one function through the program.
 
     Args:
         guide: guide of the program.
         params: checked values of parameters.
-        draw: one of :func:`draws_of`.
+        draw: one of the keys of :func:`draws_of`.
         rows: rows of the arguments.
         args: checked positional arguments of the program.
-        kwargs: its keyword arguments.
+        kwargs: keyword arguments of the program.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
         misfits: see :func:`pathwise`.
-        parts: names of the addends of GP sites, by site, whose values are wanted too.
+        parts: names of the addends of GP sites whose values are also wanted, by site.
     """
     key, number = draw
     addends = {site: {} for site in parts or {}}
@@ -144,16 +144,16 @@ def pathwise(
     misfits: dict[str, Array] | None = None,
     parts: Mapping[str, dict[int, Array]] | None = None,
 ) -> Float[Array, "*event"]:
-    """The values at the site's inputs of one function from its posterior; equal keys give the same function.
+    """The values of one function from the posterior, at the inputs of the site. Equal keys give the same function.
 
     Args:
         posterior: posterior of one GP site.
-        key: fixes the function.
+        key: random key that fixes the function.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
-        rows: numbers of the inputs' rows, ``[N]``, by which white noise is drawn.
-        misfits: ``u - g(Z)`` by site, whitened if ``u`` is; it is the same at all inputs. If it has the site, the value
-            is used, else it is added.
-        parts: receives the values of the addends of the sites that it names, by number.
+        rows: row numbers of the inputs, ``[N]``, which fix the draws of white noise.
+        misfits: ``u - g(Z)`` by site, whitened if ``u`` is. It is the same at all inputs. If the site has a value here,
+            the value is used; otherwise a new value is added.
+        parts: for each site, a dictionary into which the values of its addends are written, by number.
 
     Returns:
         ``[N]`` or ``[N, D]``.
@@ -172,7 +172,7 @@ def pathwise(
     keys = list(random.split(key_prior, len(kernels)))
 
     def seen(part: Kernel, inputs: Array) -> Array:
-        # A constant looks only at the number of rows.
+        # A constant uses only the number of rows.
         return inputs[0] if part.input_ndim is None and kernel.has_outputs(inputs) else inputs
 
     def g(part: Kernel, key: PRNGKeyArray, inputs: Array) -> Float[Array, "_ D"]:
@@ -186,7 +186,7 @@ def pathwise(
         at_inducing, variance = jnp.zeros((L.shape[-1], D), X.dtype), 0
         if function is not None:
             at_inducing, variance = _at_inducing(posterior.inducing, kernel, kernels, keys, g)
-        # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise, and the jitter.
+        # The diagonal of L L^T exceeds the variance of the functions by noise on u: white noise and the jitter.
         blocks = L.blocks if isinstance(L, BlockDiagonalMatrix) else (L,)
         total = jnp.concatenate([jnp.sum(jnp.square(block), axis=-1) for block in blocks], axis=-1)
         beyond = _columns(jnp.sqrt(jnp.maximum(total - variance, 0)))
@@ -225,7 +225,7 @@ def _at_inducing(
 def _normals(
     key: PRNGKeyArray, rows: Integer[Array, " N"] | None, like: Float[Array, "_ D"], in_row: int
 ) -> Float[Array, "_ D"]:
-    """Standard normal numbers for every input, by the number of its row."""
+    """Standard normal numbers for every input, determined by the number of its row."""
     rows = jnp.arange(len(like)) if rows is None else (rows[:, None] * in_row + jnp.arange(in_row)).ravel()
     keys = jax.vmap(lambda row: random.fold_in(key, row))(rows)
     return jax.vmap(lambda key: random.normal(key, like.shape[1:], like.dtype))(keys)

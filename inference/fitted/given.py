@@ -1,4 +1,4 @@
-"""Programs whose GP sites are known at other inputs, or through inducing variables."""
+"""Programs whose GP sites are known at other inputs, or at inducing variables."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.process import GaussianProcess
 
-#: Rounding errors without a warning; sorted inputs show less than half of this.
+#: Rounding errors up to this size cause no warning. Sorted inputs have less than half of it.
 _MOST_LOST = 0.08
 
 
 class Given(NamedTuple):
-    """Values of a GP site on which it is conditioned.
+    """Values on which a GP site is conditioned.
 
     Attributes:
         inducing: an inducing variable.
-        u: its value, of the site's zero-mean part.
+        u: value of the inducing variable, without the mean of the site.
         factor: the factor of its prior covariance, and the inverse of the factor, if they are known.
         lost: approximate rounding errors of means given noisy values, in posterior standard deviations.
     """
@@ -46,7 +46,7 @@ class Given(NamedTuple):
 
 
 def given_at(name: str, site: Mapping[str, Any]) -> Given:
-    """The value of a GP site in a run, at the inputs that it had there."""
+    """The value of a GP site in a run, at the inputs of the site in this run."""
     prior: GaussianProcess = unmasked(site["fn"])
     projection = OnValues(prior, InducingPoints(prior.X), whiten=False, site=name)
     value = (jnp.asarray(site["value"]) - prior.mean).reshape(-1, *prior.event_shape[1 + (prior.in_row is not None) :])
@@ -58,7 +58,7 @@ def _lost(projection: OnValues, value: Float[Array, "M *D"]) -> Float[Array, ""]
     if kernel.split_noise()[1] is None:
         return 0.0
     weights = projection.weights(value if value.ndim == 2 else value[:, None])
-    # A pivot is the variance of a row given the rows before it and the noise, which is close to the posterior variance.
+    # A pivot is the variance of a row given the rows before it and the noise. It is close to the posterior variance.
     rounding = float(jnp.finfo(X.dtype).eps) * jnp.max(kernel.diag(X))
     left = jnp.min(jnp.square(linalg.diagonal(projection.L)) - kernel.noise_diag(X))
     errors = rounding * jnp.max(jnp.linalg.norm(weights, axis=0))
@@ -66,7 +66,7 @@ def _lost(projection: OnValues, value: Float[Array, "M *D"]) -> Float[Array, ""]
 
 
 def warn_if_lost(given: Mapping[str, Given]) -> None:
-    """Warn of observed GP sites whose posterior cannot be told from rounding errors in this precision."""
+    """Warn of observed GP sites whose posterior is as small as rounding errors in this precision."""
     for name, site in given.items():
         if (lost := float(jnp.max(site.lost))) > _MOST_LOST:
             warnings.warn(
@@ -81,12 +81,12 @@ def warn_if_lost(given: Mapping[str, Given]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenProgram:
-    """A program whose latent sites come from a guide's draws, or from samples.
+    """A program whose latent sites have values from a guide or from samples.
 
     Attributes:
         model: the program.
-        guide: its guide; ``None`` if samples are given.
-        inducing: the inducing variables of sites whose samples are of ``u``, named ``<site>_u``.
+        guide: guide of the program; ``None`` if samples are given.
+        inducing: the inducing variables of sites whose samples are samples of ``u``, named ``<site>_u``.
     """
 
     model: Callable
@@ -94,7 +94,7 @@ class GivenProgram:
     inducing: Mapping[str, InducingVariable] = field(default_factory=dict)
 
     def given_u(self, samples: Mapping[str, Any]) -> dict[str, Given]:
-        """Sites that are conditioned on samples of ``u``."""
+        """Values of the sites that are conditioned on samples of ``u``."""
         return {name: Given(inducing, samples[f"{name}_u"]) for name, inducing in self.inducing.items()}
 
     def run(
@@ -109,7 +109,7 @@ class GivenProgram:
         drawn_as: Callable[[str], Layout | None] = lambda _: None,
         model: Callable | None = None,
     ) -> Runs:
-        """A run of guide and program.
+        """A run of the guide and the program.
 
         Args:
             key: random key.
@@ -118,9 +118,9 @@ class GivenProgram:
             given: values on which GP sites are conditioned, by name.
             guide_mode: gives the values of the guide's GP sites.
             given_mode: gives the values of conditioned sites; joint draws if ``None``.
-            drawn_as: for a site that the program uses as an array, which inputs are drawn together; ``None`` for
-                others.
-            model: used in place of the program.
+            drawn_as: the inputs that are drawn together, for a site that the program uses as an array; ``None`` for
+                other sites.
+            model: a program to run in place of this one.
         """
         program = self.model if model is None else model
         if given:

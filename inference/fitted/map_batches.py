@@ -1,6 +1,6 @@
 """Functions of one draw at a batch of rows: compiled once, mapped over draws and batches, and joined on the host.
 
-:func:`map_batches` is how predictions, functions of a posterior, exports and their densities are computed::
+Predictions, functions of a posterior, exports and their densities are computed by :func:`map_batches`::
 
     def moments(key, batch):  # a draw, here its random key, and a batch of rows; compiled
         mode = Marginals(batch.site_rows, batch.views)
@@ -12,8 +12,8 @@
     result.refuse_not_finite({"means": "means"}, guide.sites.processes)
     result.arrays["means"]["f"]  # [num_draws, N]
 
-The function may close over anything that is the same in all calls with equal :attr:`BatchFunction.options`, but not
-over data, parameters or keys: these are in the batch and in the draw.
+The function may use, from outside, anything that is the same in all calls with equal :attr:`BatchFunction.options`. It
+must not use data, parameters or keys from outside: these are in the batch and in the draw.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Arrays: TypeAlias = dict[str, Any]
 
 @jax.tree_util.register_static
 class Static:
-    """A value in a pytree of arrays that is part of a compiled program: an argument chooses it, or a result brings it.
+    """A value in a pytree of arrays that is part of a compiled program. It comes from an argument or from a result.
 
-    Two are equal if their numbers, strings and containers are equal, and all other objects in them are the same.
+    Two of them are equal if their numbers, strings and containers are equal, and all other objects are the same.
 
     Args:
         value: a container.
@@ -73,7 +73,7 @@ def _identity(leaf: Any) -> Hashable:
 
 
 class _Itself:
-    """An object without a hash, equal only to itself."""
+    """An object without a hash, which is equal only to itself."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -95,12 +95,12 @@ class Batch(NamedTuple):
         params: parameters of guide and program.
         rows: numbers of the batch's rows among all rows.
         count: number of all rows.
-        layouts: how sites follow the rows, by name; empty if that has not been asked.
-        untold: names of the sites whose rows cannot be told from those of the arguments.
+        layouts: how sites follow the rows, by name; empty if no function needs it.
+        untold: names of the sites whose rows do not correspond to the rows of the arguments.
         number: number of the batch.
-        views: the key by which sampled views are drawn, the same for all draws and batches.
+        views: key for sampled views, the same for all draws and batches.
         of_sites: data by site at the batch's rows.
-        others: whatever else the function needs; for predictions, the batch of training data.
+        others: other values that the function needs; for predictions, the batch of training data.
     """
 
     args: tuple
@@ -134,13 +134,13 @@ class BatchFunction:
     Attributes:
         name: a name that no other function has.
         of_draw: ``of_draw(draw, batch)`` gives arrays by group and site; :class:`Static` groups come with the program.
-        options: everything that ``of_draw`` closes over and that may differ between calls, hashable.
+        options: everything from outside that ``of_draw`` uses and that may differ between calls, hashable.
         draws_together: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
-        summary: a function of the arrays of all draws, which have an axis of draws in front; ``None`` for the arrays.
+        summary: a function of the arrays of all draws, with a leading axis of draws; ``None`` for the arrays.
         row_axis: axis of the rows, by group; 1, after the draws, if a group has no entry.
-        prepare: makes draws and batch, in the compiled program, from what is given for draws; ``None`` to take the
-            draws as they are. A key is split here, because a split alone would be one more program to compile.
-        once: whether the program runs once, on few rows, so that compiling it takes most of the time.
+        prepare: a function in the compiled program that makes draws and batch from the given draws; ``None`` to take
+            the draws as they are. Keys are split here. Outside, a split would be one more program to compile.
+        once: whether the program runs only once, on few rows, so that compiling it takes most of the time.
     """
 
     name: str
@@ -154,7 +154,7 @@ class BatchFunction:
 
 
 def _mapped(fn: BatchFunction, draws: Any, batch: Batch) -> Any:
-    """The arrays of all draws, or their summary."""
+    """The arrays of all draws, or a summary of them."""
     if fn.prepare is not None:
         draws, batch = fn.prepare(draws, batch)
 
@@ -183,12 +183,12 @@ class BoundModel:
 
     Attributes:
         model: the program.
-        guide: its guide, which has seen data; ``None`` if samples are given, or nothing is latent.
+        guide: guide of the program, which has seen data; ``None`` if samples are given, or nothing is latent.
         params: checked values of parameters.
         args: checked positional arguments.
         kwargs: checked keyword arguments.
-        compiled: keeps compiled programs, also of earlier calls.
-        values: values of its sites, if there is no guide: the program runs with these to see how sites follow the rows.
+        compiled: compiled programs, also from earlier calls.
+        values: values of the sites, if there is no guide. The program runs with them to find how sites follow the rows.
         at_training: whether the arguments are known to be the training data.
     """
 
@@ -229,7 +229,7 @@ class BoundModel:
 
     @cached_property
     def look(self) -> Look:
-        """The program at these arguments, without computing it; likelihoods check their data."""
+        """The traced program at these arguments, which is not computed; likelihoods check their data."""
         return look(self.model, self.args, self.kwargs, self.values)
 
     @property
@@ -238,7 +238,7 @@ class BoundModel:
         return self.site_rows_in_batches(None)
 
     def site_rows_in_batches(self, batch_size: int | None) -> SiteRows:
-        """How the sites follow the rows in batches of this size; kept for other arguments of these shapes."""
+        """How the sites follow the rows in batches of this size. Other arguments of the same shapes use it again."""
         key = ("rows", batch_size, self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
@@ -252,7 +252,7 @@ class BoundModel:
         return Batch(self.args, arrays, static, self.params, np.arange(count), count)._replace(**fields)
 
     def compiled_for(self, fn: BatchFunction) -> Callable[[Any, Batch], Any]:
-        """The compiled function of many draws at a batch; an equal function from an earlier call is used again."""
+        """The compiled function of many draws at a batch. Calls with equal functions use one compiled function."""
         key = fn.name, fn.options, fn.draws_together, fn.once
         if key not in self.compiled:
             how = _platform.options_for_one_run() if fn.once else None
@@ -266,8 +266,8 @@ class BatchResult(NamedTuple):
     Attributes:
         arrays: arrays by group and site.
         fn: the function of one draw.
-        given: what :func:`map_batches` was given for the draws.
-        batch: the first batch with numbers that are not finite, else the last batch.
+        given: the draws that :func:`map_batches` got.
+        batch: the first batch with numbers that are not finite, or the last batch if all are finite.
     """
 
     arrays: Arrays
@@ -278,12 +278,12 @@ class BatchResult(NamedTuple):
     def refuse_not_finite(
         self, words: Mapping[str, str], processes: Collection[str], site_of: Callable[[str], str] = str
     ) -> None:
-        """Refuse numbers that are not finite; the first draw then runs outside ``jit`` and may raise its own error.
+        """Refuse numbers that are not finite. The first draw then runs outside ``jit``, and may raise its own error.
 
         Args:
             words: words for the numbers of each group, such as ``"draws"``; other groups are not checked.
             processes: names of the GP sites.
-            site_of: gives the name of the site of a group's array.
+            site_of: a function from the name of a group's array to the name of its site.
 
         Raises:
             FactorisationError, NonFiniteError: naming the site, see :func:`refuse_not_finite`.
@@ -310,25 +310,24 @@ def map_batches(
     addends: Mapping[str, str] | None = None,
     **shared: Any,
 ) -> BatchResult:
-    """Compute a function of all draws at all rows, a batch of rows at a time.
+    """Compute a function of all draws at all rows, one batch of rows at a time.
 
-    Arrays are joined by the layout of the site whose name they have. An array under another name must be the same in
-    all batches, and is taken from the first.
+    Each array is joined by the layout of the site of the same name. An array under another name must be the same in all
+    batches, and is taken from the first batch.
 
     Args:
         fn: the function.
         model: the model at all rows.
-        given: draws, a pytree with an axis of draws in front; or whatever :attr:`BatchFunction.prepare` makes draws
-            from.
+        given: draws, a pytree with a leading axis of draws, or the input from which :attr:`BatchFunction.prepare` makes
+            draws.
         batch_size: most rows at a time.
-        of_sites: data of all rows by site; each batch gets its own rows of them.
+        of_sites: data of all rows by site; each batch gets its own rows.
         addends: names of arrays that have the rows of a site, with the name of the site.
         whole: how sites follow the rows, for a function that needs :attr:`Batch.layouts` even if all rows are one
-            batch; several batches find their own.
-        **shared: other fields of :class:`Batch`, the same in all batches.
+            batch. Several batches find their own layouts.
 
     Raises:
-        ValueError: in several batches, naming a site whose rows cannot be told from those of the arguments.
+        ValueError: in several batches, naming a site whose rows do not correspond to the rows of the arguments.
     """
     num_rows = max(model.num_rows, 1)
     size = min(batch_size, num_rows)
@@ -379,7 +378,7 @@ def _joined(
 
 
 def _whole(parts: Sequence[np.ndarray], layout: Layout, axis: int, num_rows: int) -> np.ndarray:
-    """An array of all rows of a site, along ``axis``, from the arrays of the batches."""
+    """An array of all rows of a site along ``axis``, from the arrays of the batches."""
     if not layout.strided:
         whole = np.concatenate(parts, axis=axis)
         return np.take(whole, range(layout.count * num_rows), axis) if whole.shape[axis] > num_rows else whole
@@ -389,10 +388,10 @@ def _whole(parts: Sequence[np.ndarray], layout: Layout, axis: int, num_rows: int
 
 
 def refuse_batches(model: BoundModel, batch_size: int) -> None:
-    """Refuse new inputs that do not share one number of rows, and batches of sites that the guide draws jointly.
+    """Refuse new inputs with different numbers of rows, and batches of sites that the guide draws jointly.
 
     Raises:
-        ValueError: if they do not share one, or the guide draws sites jointly and there is more than one batch.
+        ValueError: if numbers of rows differ, or if there are several batches and the guide draws sites jointly.
     """
     if not model.num_rows:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""NUTS for hyperparameters, from their mode with the curvature there, and for programs that draw functions."""
+"""NUTS for hyperparameters, started at their mode with the curvature there, and for programs that draw functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.program import look, refuse_enumerated_priors
 from gpzoo.inference.programs.runs import data_of, sampled
 
-#: Steps of the search for the mode, and the relative change of the density at which it ends.
+#: Most steps of the search for the mode, and the relative change of the density at which the search ends.
 _STEPS, _ENOUGH = 200, 1e-6
 
 _NO_START = (
@@ -37,10 +37,10 @@ _NO_START = (
     "(numpyro.enable_x64()). A kernel or likelihood of your own needs a gradient where inputs coincide (no sqrt at 0)."
 )
 
-#: A potential with its gradient.
+#: A potential, with its gradient.
 _Both: TypeAlias = Callable[[Any], tuple[Array, Array]]
 
-#: Standard deviations that the starting mass matrix may have, in the unconstrained space.
+#: Smallest and largest standard deviation that the starting mass matrix may have, in the unconstrained space.
 _LEAST, _MOST = 1e-3, 3.0
 
 
@@ -57,14 +57,14 @@ def nuts(
     extra_fields: Sequence[str] = ("energy", "num_steps", "accept_prob"),
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> MCMC:
-    """NumPyro's MCMC by NUTS, run from the mode of the hyperparameters of :class:`marginal` programs.
+    """Run NumPyro's MCMC with NUTS, from the mode of the hyperparameters of a :class:`marginal` program.
 
     L-BFGS finds the mode in the unconstrained space. Warmup begins with a dense mass matrix: the inverse of the Hessian
     at the mode, from differences of gradients. Chains start at draws of a normal distribution around the mode, with
     twice its spread. All chains are one compiled program.
 
-    Other programs, such as :func:`whitened` ones, start where NumPyro's ``init_to_median`` does, with its diagonal mass
-    matrix. The reason: the joint mode of functions and hyperparameters is far from most of their mass.
+    Other programs, such as :func:`whitened` ones, start at NumPyro's ``init_to_median``, with NumPyro's diagonal mass
+    matrix. The reason: most of the posterior mass of functions and hyperparameters is far from their joint mode.
 
     Example:
         >>> import jax, numpy as np, numpyro, numpyro.distributions as dist
@@ -88,10 +88,10 @@ def nuts(
         num_samples: draws of each chain.
         num_chains: number of chains.
         target_accept_prob: see :class:`numpyro.infer.NUTS`.
-        progress: whether to report on the standard error: first how long the run may take, then a bar with time left,
-            divergences and step size, and at the end the divergences, the largest R-hat and the smallest effective
-            sample size. ``None`` reports in terminals and notebooks.
-        extra_fields: what ``mcmc.get_extra_fields()`` has beside ``diverging``, such as for ``az.plot_energy``.
+        progress: whether to report on the standard error. The report begins with an estimate of the time. A bar then
+            shows the time left, divergences and step size. At the end come the divergences, the largest R-hat and the
+            smallest effective sample size. ``None`` reports in terminals and notebooks.
+        extra_fields: fields of ``mcmc.get_extra_fields()`` beside ``diverging``, such as for ``az.plot_energy``.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
@@ -109,7 +109,7 @@ def nuts(
     given, kwargs = arguments(program, args, model_kwargs)
     with jax.numpy_dtype_promotion("standard"):  # NumPyro's and optax's steps mix dtypes
         integrated, chains, own = _integrates(program), counts["num_chains"], named_key(key, "start")
-        # Like `fit`, this refuses bad data, by the program with its GP sites; handlers may surround that program.
+        # Like `fit`, this refuses bad data. It looks at the program with its GP sites, which may be inside handlers.
         inner: Any = program.fn if isinstance(program, marginal) else program
         if inner is not program or not integrated:
             look(inner, given, kwargs, arrays=not integrated, refuse_data=True)
@@ -128,7 +128,7 @@ def nuts(
         checks.refuse(not observed, "The program has no data: give nuts all its arguments, nuts(key, program, X, y).")
         first = start.param_info.z
         checks.refuse(not first, "The program has no latent sites for NUTS to move: give it priors.")
-        kind = jnp.result_type(*jax.tree.leaves(first))  # of one step size for all
+        kind = jnp.result_type(*jax.tree.leaves(first))  # all sites share one step size, of one type
         first = jax.tree.map(lambda x: x.astype(kind), first)
         unobserved = sampled(start.model_trace).keys() - data_of(start.model_trace).keys()
         discrete = [name for name in unobserved if start.model_trace[name]["fn"].has_enumerate_support]
@@ -156,7 +156,7 @@ def nuts(
 
 
 def _integrates(program: Any) -> bool:
-    """Whether a program integrates functions out, also within handlers and partial functions."""
+    """Whether a program integrates functions out. It may be inside handlers and partial functions."""
     while program is not None and not isinstance(program, marginal):
         program = getattr(program, "fn", getattr(program, "func", None))
     return program is not None
@@ -171,7 +171,7 @@ def _seconds(both: _Both, at: Array) -> float:
 
 
 def _one_by_one(chain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Chains one after another in one program: side by side, all would wait for the longest trajectory."""
+    """Chains that run one after another in one program. Side by side, all would wait for the longest trajectory."""
     return partial(lax.map, chain)
 
 
@@ -183,7 +183,7 @@ def _mode(both: _Both, start: Float[Array, " D"]) -> Float[np.ndarray, " D"]:
         nonlocal best
         value, slope = (np.asarray(each, float) for each in both(x.astype(start.dtype)))
         if not (np.isfinite(value) and np.isfinite(slope).all()):
-            # Reflect the slope of the best point: the search then turns back by a part of its step, whatever the scale.
+            # Reflect the slope of the best point: the search then turns back by a part of its step, at any scale.
             lowest, slope, at = best
             return float(lowest + np.abs(slope @ (x - at))), -slope
         if value < best[0]:
@@ -198,9 +198,9 @@ def _mode(both: _Both, start: Float[Array, " D"]) -> Float[np.ndarray, " D"]:
 def _around(
     both: _Both, mode: Float[np.ndarray, " D"], noise: Float[np.ndarray, "C D"]
 ) -> tuple[Float[np.ndarray, "C D"], Float[np.ndarray, "D D"]]:
-    """Starts of chains around the mode of a density, and a root of the inverse Hessian there.
+    """Starts of chains around the mode of a density, and a square root of the inverse Hessian at the mode.
 
-    It takes ``2 D`` gradients and ``C`` densities.
+    This takes ``2 D`` gradients and ``C`` densities.
     """
     size = np.finfo(mode.dtype).eps ** (1 / 3)
     moves = (size * np.eye(len(mode))).astype(mode.dtype)

@@ -1,4 +1,4 @@
-"""Addends of GP sites whose kernels are sums, by the names that a user gives them."""
+"""Addends of GP sites whose kernels are sums, under names that the user chooses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpzoo.processes.process import GaussianProcess
 
 
 def checked_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
-    """Names of the addends by site.
+    """Checked names of the addends, by site.
 
     Raises:
-        TypeError: if ``parts`` is not names by site.
+        TypeError: if ``parts`` is not a mapping from sites to names.
         ValueError: for a name that is given twice.
     """
     parts, found = {} if parts is None else parts, {}
@@ -36,7 +36,7 @@ def refuse_other_parts(
     """Refuse names of addends that a program's GP sites do not have.
 
     Args:
-        parts: names by site.
+        parts: names of addends, by site.
         trace: trace of the program.
         processes: the sites that may have addends; ``None`` for all GP sites.
 

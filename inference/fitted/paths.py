@@ -1,4 +1,4 @@
-"""Predictions of one path through a program: at one value of each of its latent sites."""
+"""Predictions along one path through a program: at one value of each of its latent sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
-#: By name: GP sites that were observed at the training inputs, and GP sites of which a draw has values there.
+#: By name: GP sites that are observed at the training inputs, and GP sites whose values there come with a draw.
 AtTraining: TypeAlias = tuple[dict[str, Given], dict[str, Given]]
 
 #: A random key, the samples of latent sites, and the GP sites at the training inputs if they are known.
@@ -38,8 +38,9 @@ PathDraw: TypeAlias = tuple[PRNGKeyArray, dict[str, Any], AtTraining | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Paths(GivenProgram):
-    """Predictions made with draws. The guide, or samples, give the latent sites; GP sites are conditioned on the "
-    "training data.
+    """Predictions made with draws. A guide or samples give the latent sites.
+
+    GP sites are conditioned on the training data.
 
     Attributes:
         sites: sites of the program; discrete latent sites are drawn from their prior at new inputs.
@@ -61,7 +62,7 @@ class Paths(GivenProgram):
         return (keys, samples, known_at_training), batch._replace(views=views)
 
     def at_training(self, draw: PathDraw, batch: Batch) -> AtTraining:
-        """The GP sites at the training inputs: the observed ones, and those of which the draw has values."""
+        """The GP sites at the training inputs: observed sites, and sites whose values come with the draw."""
         key, samples, _ = draw
         _, trace = self._traces(key, self._known(batch, samples), batch, self.given_u(samples), None)
         observed: dict[str, Given] = {}
@@ -74,11 +75,11 @@ class Paths(GivenProgram):
         return observed, drawn
 
     def _known(self, batch: Batch, samples: dict) -> dict:
-        """Values of parameters and latent sites, without discrete sites, which differ between rows."""
+        """Values of parameters and latent sites, without discrete sites, because these differ between rows."""
         return {name: x for name, x in (batch.params | samples).items() if name not in self.sites.enumerated}
 
     def __call__(self, draw: PathDraw, batch: Batch) -> dict[str, dict[str, Path]]:
-        """Every GP site and data site by name; ``batch.others`` are the training's arguments, or ``None``."""
+        """Every GP site and data site by name. ``batch.others`` has the arguments of training, or is ``None``."""
         key, samples, known_at_training = draw
         known, given, tests = self._known(batch, samples), self.given_u(samples), batch.of_sites
         observed: dict[str, Given] = {}
@@ -101,7 +102,7 @@ class Paths(GivenProgram):
             predicted = _latent if name in self.sites.enumerated else _data
             found[name] = predicted(site["fn"], site["value"], tests.get(name))
         chosen = {name: site for name, site in data.items() if name in self.sites.enumerated}
-        # NumPyro gives all data to the first step of a chain, so densities there are given the draw.
+        # NumPyro gives all data to the first step of a chain, so densities of a chain are densities given the draw.
         if chosen and not any(map(in_chain, chosen.values())):
             scores = {name: tests[name] for name in tests.keys() & data.keys() - chosen.keys()}
             self._score(found, key, known, batch, given, scores)
@@ -151,7 +152,7 @@ class Paths(GivenProgram):
     def _draws(
         self, key: PRNGKeyArray, data: Trace, wanted: set[str], values: dict, batch: Batch
     ) -> dict[str, Shaped[Array, "S M ..."]]:
-        """Draws of the wanted data sites; draws of each row of the inputs are by its own key, the same in any batch."""
+        """Draws of the wanted data sites. Each input row has its own key, so its draws are the same in any batch."""
 
         def draws_of(trace: Trace, names: set[str], key: PRNGKeyArray) -> dict[str, Shaped[Array, "S M ..."]]:
             return {name: _draw(trace[name]["fn"], named_key(key, name), self.asked.draws_per_path) for name in names}
@@ -162,7 +163,7 @@ class Paths(GivenProgram):
         if together or not with_rows:
             return draws_of(data, wanted, key)
 
-        # Only the program knows which parameters of a distribution have one entry per row, so it runs on single rows.
+        # Only the program knows which parameters of a distribution have an entry per row, so it runs on single rows.
         def of_row(i: Integer[Array, ""]) -> dict[str, Shaped[Array, "S ..."]]:
             place = i[None]
             own = {n: x[layouts[n].rows(place, count)] if n in layouts else x for n, x in values.items()}
@@ -187,7 +188,7 @@ class Paths(GivenProgram):
         rows: BatchRows | None,
         model: Callable | None = None,
     ) -> tuple[Trace, Trace]:
-        """The traces of guide and program, with the GP sites in ``given`` conditioned; without ``rows`` in training."""
+        """The traces of guide and program, with the GP sites in ``given`` conditioned. In training, no ``rows``."""
         value = means if self.asked.mean_only else predicted_marginals
         guide_trace, trace, _ = self.run(
             key,
@@ -231,16 +232,16 @@ class Paths(GivenProgram):
 
 
 def refuse_other_rows(name: str, test: Any, shape: tuple[int, ...], num_inputs: int) -> None:
-    """Refuse test data whose number of rows is not that of their site.
+    """Refuse test data that do not have the number of rows of their site.
 
     Args:
         name: name of the site.
-        test: its test data; ``None`` without any.
+        test: test data of the site; ``None`` if there are none.
         shape: shape of the site; ``()`` if it has no rows.
         num_inputs: number of rows of the new inputs.
 
     Raises:
-        ValueError: naming them.
+        ValueError: naming the site and the numbers of rows.
     """
     if test is not None and shape and len(test) != shape[0]:
         raise ValueError(
@@ -261,7 +262,7 @@ def _parts(posterior: InducingPosterior, names: tuple[str, ...]) -> dict[str, Pa
 def _data(masked: Any, value: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     """A data site on one path, with the density of ``test``."""
     fn = as_predictive(unmasked(masked))
-    if getattr(masked, "entries", None) is not None:  # test data have NaN if they were not observed
+    if getattr(masked, "entries", None) is not None:  # test data have NaN where they were not observed
         fn = copy(fn)
         fn.missing = "mask"
     density = cdf = None
@@ -277,7 +278,7 @@ def _data(masked: Any, value: Any, test: Shaped[Array, "N ..."] | None) -> Path:
 
 
 def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | None) -> Path:
-    """A discrete latent site on one path, with the probabilities of its values; it is drawn from its prior."""
+    """A discrete latent site on one path, drawn from its prior, with the probabilities of its values."""
     fn = unmasked(fn)
     with relaxed_promotion():
         probs = jnp.exp(fn.log_prob(fn.enumerate_support(expand=False)))
@@ -286,7 +287,7 @@ def _latent(fn: Any, value: Integer[Array, " N"], test: Integer[Array, " N"] | N
 
 
 def _draw(fn: Any, key: PRNGKeyArray, num_draws: int) -> Shaped[Array, "{num_draws} N ..."]:
-    """Draws of a data site, ``[num_draws, N, ...]``; draws of a likelihood are given draws of its marginals."""
+    """Draws of a data site, ``[num_draws, N, ...]``. A likelihood is drawn given draws of its marginals."""
     fn = as_predictive(unmasked(fn))
     with relaxed_promotion():
         if fn.is_marginal:

@@ -1,4 +1,4 @@
-"""Predictions at new inputs: moments, densities, quantiles and draws, the same in any batches."""
+"""Predictions at new inputs: moments, densities, quantiles and draws, which do not depend on the batches."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ def predict(
 ) -> dict[str, SitePrediction]:
     """Predict at new inputs without a guide: from MCMC draws, or by exact GP regression.
 
-    A trained model predicts by itself, by :meth:`gpzoo.inference.Trained.predict`, whose documentation explains results
+    A trained model has its own method, :meth:`gpzoo.inference.Trained.predict`. Its documentation explains the results
     and the other arguments. ``predict`` conditions GP sites on their draws, or on their data, at the training inputs.
-    It factorises their covariance once for each draw, as long as the factors of all draws take less than 1 GiB, and
-    otherwise for every batch; batches should then be large. A program that is :func:`~gpzoo.inference.whitened` is
+
+    If the factors of all draws take less than 1 GiB, their covariance is factorised once for each draw. Otherwise it is
+    factorised again for every batch, and batches should be large. A :func:`~gpzoo.inference.whitened` program is
     conditioned on its draws of ``f``, or of ``u`` if it is sparse. For draws of a :class:`~gpzoo.inference.marginal`
     program, use :meth:`gpzoo.inference.Trained.of_draws`.
 
@@ -79,13 +80,13 @@ def predict(
         train_args: the positional arguments of training, such as ``(X, y)``.
         train_kwargs: the keyword arguments of training.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
-        num_draws: number of draws to keep if the program itself has none.
+        num_draws: number of draws to keep if the program itself draws nothing.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
         mean_only: whether to leave out variances.
         parts: see :meth:`gpzoo.inference.Trained.predict`.
-        batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None`` for
-            1,000, or for 20,000 if there are more than 20,000 rows and none has over 100 numbers.
+        batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
+            1,000, or 20,000 if there are more than 20,000 rows and no row has more than 100 numbers.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
@@ -93,8 +94,8 @@ def predict(
 
     Raises:
         TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a marginal program.
-        ValueError: for data that are not finite; no ``train_args``; rows that disagree; unknown names in
-            ``test_data``; sites of the program without a value; ``quantiles`` that are not between 0 and 1.
+        ValueError: for data that are not finite; no ``train_args``; arguments with different numbers of rows; unknown
+            names in ``test_data``; sites of the program without a value; ``quantiles`` that are not between 0 and 1.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         NonFiniteError: naming any other site whose prediction is not finite.
     """
@@ -128,11 +129,11 @@ def predict(
 class Predicting:
     """Options of :meth:`gpzoo.inference.Trained.predict`, as the user gives them.
 
-    A new option is an argument of :func:`predict` and of :meth:`~gpzoo.inference.Trained.predict`, which both pass it
-    on by name, and a field here. If it changes the compiled program, it is a field of :class:`Asked` too.
+    A new option is an argument of :func:`predict` and of :meth:`~gpzoo.inference.Trained.predict`, and a field here.
+    Both functions pass it on by name. If it changes the compiled program, it is a field of :class:`Asked` too.
 
     Raises:
-        TypeError, ValueError: for options that make no sense, see :func:`predict`.
+        TypeError, ValueError: for invalid options, see :func:`predict`.
     """
 
     train_args: tuple[Argument, ...] | None = None
@@ -156,7 +157,7 @@ class Predicting:
 
     @property
     def draws_rows(self) -> bool:
-        """Whether data are drawn, each row on its own."""
+        """Whether data are drawn, row by row."""
         return self.keep_draws or self.quantiles is not None
 
     def asked(self, draws_per_path: int) -> Asked:
@@ -181,7 +182,7 @@ def predictions(
     batch_size = options.batch_size or _rows_at_a_time(model)
     refuse_batches(model, batch_size)
     if batch_size < model.num_rows:
-        for name, values in test_data.items():  # before they are taken apart
+        for name, values in test_data.items():  # before they are split into rows
             size = model.site_rows_in_batches(batch_size).sizes.get(name, len(values))
             refuse_other_rows(name, values, (size,), model.num_rows)
     train_model = None
@@ -212,11 +213,11 @@ def predictions(
     refuse_unknown("test_data", test_data, names, "sites")
     lacking = _lacking_moments(arrays, paths.sites.processes, model, rng_key, options, samples)
     try:
-        # Compute again outside jit what is not finite, from the training data on: the cause may lie there.
+        # Compute numbers that are not finite again outside jit, from the training data on: the cause may lie there.
         result = result._replace(arrays=_to_check(arrays, lacking, test_data), given=given)
         result.refuse_not_finite(_WORDS, paths.sites.processes)
     except GPZooError:
-        # A program may refuse inputs, and sees their numbers only outside jit.
+        # A program may refuse inputs, and sees their values only outside jit.
         parameters_of(model.model, model.args, model.kwargs)
         raise
     for field in _MOMENTS:  # None if no row has the moment
@@ -245,7 +246,7 @@ def _paths(
 
 
 def _to_check(arrays: Mapping[str, dict[str, np.ndarray]], lacking: set[str], test_data: Mapping[str, Any]) -> Arrays:
-    """The arrays that must be finite: without undefined moments, and without values at missing test data."""
+    """The arrays that must be finite. Undefined moments and values at missing test data are left out."""
     found = dict(arrays)
     for field in _MOMENTS:
         found[field] = {name: x for name, x in arrays[field].items() if name not in lacking}
@@ -267,32 +268,32 @@ def _at_training(model: BoundModel, paths: Paths, given: Any, train_batch: Batch
 
 
 def _rows_at_a_time(model: BoundModel) -> int:
-    """Rows of a batch by default: many rows if each has few numbers, so that there are few factorisations."""
+    """Default number of rows in a batch. It is large if rows are small, so that there are few factorisations."""
     arrays = [x for x in jax.tree.leaves(model.args) if np.ndim(x)]
     small = all(np.size(x) <= _SMALL * len(x) for x in arrays)
     return _MANY if small and max(map(len, arrays), default=0) > _MANY else 1000
 
 
-#: Rows of a large batch, and the most numbers of one of them.
+#: Number of rows in a large batch, and the most numbers of one of its rows.
 _MANY, _SMALL = 20_000, 100
 
 #: Draws that are computed together.
 _TOGETHER = 10
 
-#: Most bytes kept of all draws at the training inputs; above that, they are computed again for every batch.
+#: Most bytes of all draws at the training inputs that are kept. Larger ones are computed again for every batch.
 _MOST_KEPT = 2**30
 
 #: The arrays of each field of a prediction.
 _WORDS = {name: f"entries of {name}" for name in SitePrediction._fields} | {"log_density": LOG_DENSITIES}
 
-#: Fields that are not finite if the distribution of ``y`` has no such moment.
+#: Fields that are not finite if the distribution of ``y`` does not have this moment.
 _MOMENTS = "mean", "variance"
 
 
 def _looked_at(
     model: BoundModel, train_model: BoundModel | None, samples: Mapping[str, Array]
 ) -> tuple[Sites, dict[str, InducingVariable]]:
-    """The sites of a program without a guide, and the inducing variables of sites whose samples are of ``u``."""
+    """The sites of a program without a guide, and the inducing variables of sites whose samples are values of ``u``."""
     if train_model is None:
         raise ValueError(
             "Give predict posterior_samples= (for MCMC, whose f lives at the training inputs) or params= (for "
@@ -313,10 +314,10 @@ def _lacking_moments(
     options: Predicting,
     samples: Mapping[str, Array] | None,
 ) -> set[str]:
-    """Names of the data sites whose moments are not finite by definition: their draws are finite.
+    """Names of the data sites without finite moments by definition. The draws of these sites are finite.
 
-    If moments overflow, or a parameter is NaN, draws are not finite either. Draws of counts tell nothing, because they
-    are whole numbers in any case.
+    If moments overflow, or a parameter is NaN, draws are not finite either. Draws of counts do not tell the difference,
+    because they are whole numbers in any case.
     """
     names = {name for field in _MOMENTS for name, x in arrays[field].items() if not is_finite(x)} - processes
     if not names:

@@ -1,4 +1,4 @@
-"""Pareto-smoothed importance weights of draws, by either series of ArviZ."""
+"""Pareto-smoothed importance weights of draws, computed by ArviZ 0.x or 1.x."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpzoo.inference.fitted.container import Group, container, import_arviz
 
 
 def largest_k(num_draws: int) -> float:
-    """The k-hat above which this many weighted draws estimate nothing; ArviZ warns above it too.
+    """The k-hat above which this number of weighted draws estimates nothing. ArviZ warns above it too.
 
     Vehtari, Simpson, Gelman, Yao and Gabry (2024), *Pareto smoothed importance sampling*, section 3.2.4.
     """
@@ -21,28 +21,28 @@ def largest_k(num_draws: int) -> float:
 
 
 def pareto(log_weights: Float[np.ndarray, " S"]) -> tuple[Float[np.ndarray, " S"], float]:
-    """Pareto-smoothed log weights and their k-hat, by ArviZ."""
+    """Pareto-smoothed log weights and their k-hat, computed by ArviZ."""
     arviz = import_arviz()
     log_weights = np.asarray(log_weights, np.float64)
-    if np.ptp(log_weights) < 1e-6:  # nothing to fit a tail to
+    if np.ptp(log_weights) < 1e-6:  # there is no tail to fit
         return log_weights, 0.0
     if "InferenceData" in vars(arviz):
         smoothed, k = arviz.psislw(log_weights)
     else:
         import xarray
 
-        # From 1.0 on it takes log likelihoods; the weights of leaving out are their inverse.
+        # From 1.0 on, ArviZ takes log likelihoods. The weights for leaving out are their inverse.
         smoothed, k = xarray.DataArray(-log_weights, dims="draw").azstats.psislw(dim="draw")
     return np.asarray(smoothed), float(k)
 
 
 class LeaveOneOut(NamedTuple):
-    """Predictive densities of each datum given all others.
+    """Predictive densities of each row given all other rows.
 
     Attributes:
         elpd: logarithms of the densities in nats, ``[N]``, from draws that are weighted to the posterior.
-        k: k-hat of each datum, with draws taken as draws of the posterior, as in ``arviz.loo``, ``[N]``.
-        above: how many of these are above :func:`largest_k`.
+        k: k-hat of each row, ``[N]``. As in ``arviz.loo``, draws count as draws of the posterior here.
+        above: number of rows whose k-hat is above :func:`largest_k`.
         warns: whether ``arviz.loo`` warns.
     """
 
@@ -55,17 +55,18 @@ class LeaveOneOut(NamedTuple):
 def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.ndarray, " S"]) -> LeaveOneOut:
     """Leave-one-out densities of an approximate posterior.
 
-    Magnusson, Andersen, Jonasson and Vehtari (2019), *Bayesian leave-one-out cross-validation for large data*, section
-    2.2: two weights, of leaving out and of turning draws of ``q`` into draws of the posterior, are smoothed together.
+    The method is Magnusson, Andersen, Jonasson and Vehtari (2019), *Bayesian leave-one-out cross-validation for large
+    data*, section 2.2. Each draw has two weights, which are smoothed together: one leaves a row out, and one turns
+    draws of ``q`` into draws of the posterior.
 
     Args:
-        log_likelihood: log likelihood of each datum, by draw.
+        log_likelihood: log likelihood of each row, by draw.
         log_ratio: ``log p - log q`` of each draw, up to a constant.
     """
     arviz = import_arviz()
     data = container({"log_likelihood": Group({"y": log_likelihood[None]})}, {}, {}, None, None)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*shape parameter of Pareto")  # it is returned
+        warnings.filterwarnings("ignore", message=".*shape parameter of Pareto")  # k-hat is returned
         plain: Any = arviz.loo(data, pointwise=True, reff=1.0)
         if "InferenceData" in vars(arviz):
             smoothed, _ = arviz.psislw((log_ratio[:, None] - log_likelihood).T)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 
 from gpzoo import _checks as checks
 
-#: Bisection alone would need about 60 steps in float64; the bound only stops NaN from running for ever.
+#: Most steps. Bisection alone would need about 60 steps in float64, so the limit only stops endless loops with NaN.
 _MAX_STEPS = 200
 
 
@@ -21,7 +21,7 @@ def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | 
     """Probabilities as a tuple of floats.
 
     Raises:
-        ValueError: unless they are a sequence of numbers between 0 and 1, at least one.
+        ValueError: unless they are a sequence of one or more numbers between 0 and 1.
     """
     if quantiles is None:
         return None
@@ -37,7 +37,7 @@ def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | 
 
 
 def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float, ...]) -> Shaped[Array, "Q *shape"]:
-    """The smallest draw with at least the given share of draws at or below it: always a value that was drawn.
+    """The smallest draw that is at least as large as the given share of draws. It is always a value that was drawn.
 
     Args:
         draws: ``[S, ...]``.
@@ -46,7 +46,7 @@ def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float
     Returns:
         ``[Q, ...]``, of the type of the draws.
     """
-    # The slack keeps products that round up, such as 0.07 * 100, at their integer.
+    # The slack keeps products that round up, such as 0.07 * 100, at the right whole number.
     ranks = np.ceil(np.asarray(quantiles) * len(draws) - 1e-9).astype(int)
     return jnp.sort(draws, axis=0)[np.maximum(ranks, 1) - 1]
 
@@ -62,13 +62,13 @@ def mixture_quantiles(
         quantiles: ``Q`` probabilities.
 
     Returns:
-        ``[Q, ...]``. If the distribution function is level at a probability (components far apart), it is the end of
-        that stretch that is farther from the median, or, for the median, its lower end.
+        ``[Q, ...]``. If components are far apart, the distribution function may be level at a probability. The result
+        is then the end of the level stretch that is farther from the median; for the median, it is the lower end.
     """
     scale = jnp.sqrt(variance)
     upper = np.asarray(quantiles) > 0.5
-    # Upper quantiles are lower quantiles of the mirrored mixture, because upper tails round to 1, and lower tails not
-    # to 0.
+    # Upper quantiles are computed as lower quantiles of the mirrored mixture: upper tails round to 1, but lower tails
+    # do not round to 0.
     sign = jnp.asarray(np.where(upper, -1.0, 1.0), mean.dtype)
     tail = jnp.asarray(np.where(upper, 1 - np.asarray(quantiles), quantiles), mean.dtype)
     if len(mean) == 1:
@@ -80,9 +80,9 @@ def mixture_quantiles(
 def _lower_quantile(
     mean: Float[Array, "S *shape"], scale: Float[Array, "S *shape"], tail: Float[Array, ""]
 ) -> Float[Array, "*shape"]:
-    """Newton's method on the distribution function; bisection if a step leaves the bracket or shrinks slowly."""
+    """Newton's method on the distribution function, with bisection if a step leaves the bracket or shrinks slowly."""
     eps = float(jnp.finfo(mean.dtype).eps)
-    # Slightly lower than asked, because on a level stretch rounding alone would choose the place.
+    # The target is slightly lower than asked. Otherwise rounding alone would choose the place on a level stretch.
     target = tail * (1 - 8 * eps)
     ends = mean + ndtri(tail) * scale
     low, high = jnp.min(ends, axis=0), jnp.max(ends, axis=0)
@@ -101,7 +101,7 @@ def _lower_quantile(
         new = jnp.where(good, newton, low + (high - low) / 2)
         step = jnp.abs(new - x)
         found = jnp.abs(excess) <= 2 * eps * target
-        # Entries that are done stay where they are, so that no entry depends on the time that others take.
+        # Finished entries do not move, so that no entry depends on the time that others take.
         new = jnp.where(done | found, x, new)
         done = done | found | (step <= eps * jnp.maximum(jnp.abs(new), finest))
         return count + 1, new, low, high, step, done

@@ -1,8 +1,8 @@
 """Files of trained models: parameters, the guide's options and sites, and the versions.
 
-Objects are saved, by name and arguments, only if their class is public in gpzoo (inducing variables, initialisers,
-forms); loading calls the class with the arguments. If a parameter is of another class, such as an equinox module, its
-arrays are saved by their paths, and loading puts them into an object that the caller gives. A file names no module, and
+An object is saved by name and arguments, but only if its class is public in gpzoo (inducing variables, initialisers,
+forms). Loading calls the class with the arguments. If a parameter is of another class, such as an equinox module, its
+arrays are saved by their paths. Loading puts them into an object that the caller gives. A file names no module, and
 loading imports none.
 """
 
@@ -104,7 +104,7 @@ def save(path: Path, trained: Any) -> None:
 
 
 def _of_param(name: str, value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A parameter in JSON; for an object of another class, only its arrays are described, by their paths."""
+    """A parameter in JSON. For an object of another class, only its arrays are described, by their paths."""
     own: dict[str, np.ndarray] = {}
     try:
         found = _encoded(name, value, own)
@@ -123,7 +123,7 @@ def _versions() -> dict[str, str]:
 
 
 def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Options and sites of a guide; a description replaces options that cannot be saved."""
+    """Options and sites of a guide. Options that cannot be saved are replaced by a description."""
     sites = getattr(guide, "sites", None) if isinstance(guide, InducingGuide) else None
     found: dict[str, Any] = {"sites": None if sites is None else _of_sites(sites)}
     if type(guide) not in (InducingGuide, DrawsGuide):
@@ -137,13 +137,13 @@ def _of_guide(guide: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     return found | {"guide": options, "foreign": None}
 
 
-#: What a file records about a program's sites, by their names.
+#: Records about a program's sites in a file, by their names.
 _NAMED = ("latents", "processes", "drawn", "inner", "names", "enumerated", "together")
 
 
 def _of_sites(sites: Sites) -> dict[str, Any]:
     named = {name: sorted(getattr(sites, name)) for name in _NAMED}
-    # Constraints with parameters are left out, because trained values fulfil them.
+    # Constraints with parameters are left out, because trained values satisfy them.
     limits = {name: _constraint_name(x) for name, x in sites.constraints.items()}
     limits = {name: public for name, public in limits.items() if public}
     shapes = {
@@ -160,10 +160,10 @@ def _constraint_name(constraint: Any) -> str | None:
 
 
 def _encoded(name: str, x: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """A value in JSON; its arrays are added to ``arrays``.
+    """A value in JSON. Its arrays are added to ``arrays``.
 
     Raises:
-        _Foreign: if it is not a number, string, array, container of these, or instance of a public class of gpzoo.
+        _Foreign: unless it is a number, string, array, container of these, or instance of a public class of gpzoo.
     """
 
     def each(values: Any) -> list[Any]:
@@ -260,10 +260,10 @@ class _ByPath(dict):
 
 
 def _filled(name: str, like: Any, by_path: _ByPath) -> Any:
-    """An object with a file's arrays in place of its own, and ``None`` for leaves that are not numbers.
+    """An object with the arrays of a file in place of its own arrays, and ``None`` for leaves that are not numbers.
 
     Raises:
-        ValueError: naming arrays that only one of the two has, or that have another shape.
+        ValueError: naming arrays that only the object or only the file has, or that have different shapes.
     """
     leaves = jax.tree_util.tree_leaves_with_path(like)
     floats = {keystr(path): np.shape(x) for path, x in leaves if isinstance(x, jax.Array | np.ndarray) and _real(x)}
@@ -289,7 +289,7 @@ def _check_program(path: Path, description: Mapping[str, Any], program: Callable
 
 
 def _check_versions(path: Path, description: Mapping[str, Any]) -> None:
-    """Refuse other formats, naming the gpzoo that reads them; warn about other versions of JAX and NumPyro.
+    """Refuse other formats, naming the gpzoo version that reads them. Warn about other versions of JAX and NumPyro.
 
     Raises:
         ValueError: for another format.
@@ -320,7 +320,7 @@ def _check_precision(arrays: Mapping[str, np.ndarray]) -> None:
 def _decoded_all(
     description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, Any] | None, Sites | None]:
-    """Fields of the trained model, and options and sites of its guide where the file has them."""
+    """Fields of the trained model, and options and sites of its guide if the file has them."""
     found = {name: description[name] for name in ("expectations", "data")}
     found["params"] = _decoded(description["params"], arrays)
     if not all(isinstance(x, dict) for x in found.values()):
@@ -334,7 +334,7 @@ def _decoded_all(
 
 
 def _sites(described: Mapping[str, Any]) -> Sites:
-    # Files of earlier versions lack these.
+    # Files of earlier versions do not have these.
     absent: dict[str, Any] = dict.fromkeys(("inner", "enumerated", "coupled", "together"), ())
     absent |= {"plate_depth": 0, "within": {}, "descriptions": {}}
     described = absent | dict(described)
@@ -358,7 +358,7 @@ def _public(constraint: str) -> str:
 
 
 def _decoded(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of :func:`_encoded`; any other JSON raises some error."""
+    """The inverse of :func:`_encoded`. Invalid JSON raises some error."""
     if not isinstance(x, dict):
         return x
     if "array" in x:

@@ -1,4 +1,4 @@
-"""Predictions of a site, averaged over paths: one path for each draw (deep GPs, eq. 18)."""
+"""Predictions of a site, averaged over paths, with one path for each draw (deep GPs, eq. 18)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpzoo.inference.programs.labelled import Labels
 
 
 class SitePrediction(NamedTuple):
-    """Prediction of one site at ``N`` new inputs, as NumPy arrays; at a Dataset, with its coordinates instead of rows.
+    """Prediction of one site at ``N`` new inputs, as NumPy arrays. For a Dataset, it has coordinates in place of rows.
 
     Example:
         >>> import jax, numpy as np
@@ -33,22 +33,23 @@ class SitePrediction(NamedTuple):
     Attributes:
         mean: predictive mean, ``[N]`` or ``[N, D]``; for labels 0 and 1 (Bernoulli), the probability of 1. ``None`` for
             other labels, which have ``probs``, and if the distribution of ``y`` has no mean at any row (a Cauchy, a
-            Student-t of ``df <= 1``). NaN or infinity at single rows without a mean.
-        variance: predictive variance of every entry, the shape of ``mean``; the variance of ``y`` includes the noise.
-            ``None`` if ``y`` has no variance at any row, and with ``mean_only``. NaN or infinity at single rows without
-            a variance.
-        log_density: ``log p(y* | data)`` per datum, ``[N]``, in nats; ``None`` without test data, and for GP sites that
-            were not observed in training. It is of the observed entries of a datum, and 0 if none was observed.
+            Student-t with ``df <= 1``). Single rows without a mean have NaN or infinity.
+        variance: predictive variance of every entry, in the shape of ``mean``. The variance of ``y`` includes the
+            noise. ``None`` if ``y`` has no variance at any row, and with ``mean_only``. Single rows without a variance
+            have NaN or infinity.
+        log_density: ``log p(y* | data)`` per row, ``[N]``, in nats; ``None`` without test data, and for GP sites that
+            were not observed in training. It is the density of the observed entries of a row, and 0 if there are none.
         probs: predictive class probabilities ``[N, K]``, for likelihoods of classes, such as Softmax.
         quantiles: quantiles of every entry, ``[Q, N]`` or ``[Q, N, D]``, if asked for; ``None`` for labels.
-        draws: ``[S, N]`` or ``[S, N, D]``, if asked for: one for each path, or ``num_draws`` if there is one path. A
-            path is one draw of every site that must be drawn.
-        cdf: predictive probability that a value is at most the test datum, the shape of ``mean``. It exists for data
-            sites with test data whose likelihood has it in closed form, as Gaussian ones do. NaN where test data are.
+        draws: ``[S, N]`` or ``[S, N, D]``, if asked for: one draw for each path, or ``num_draws`` if there is one path.
+            A path is one draw of every site that must be drawn.
+        cdf: predictive probability of a value up to the test value, in the shape of ``mean``. It exists for data sites
+            with test data if their likelihood has it in closed form, as Gaussian likelihoods do. It is NaN at test data
+            that are NaN.
     """
 
-    # JAX arrays while they are computed. `Any` stands for None, so that type checkers do not ask for a test at every
-    # use.
+    # JAX arrays while they are computed. The type is `Any` instead of optional, so that type checkers do not ask for a
+    # test at every use.
     mean: np.ndarray | Any
     variance: np.ndarray | Any
     log_density: np.ndarray | Any = None
@@ -58,7 +59,7 @@ class SitePrediction(NamedTuple):
     cdf: np.ndarray | Any = None
 
     def labelled(self, labels: Labels) -> SitePrediction:
-        """The same prediction as ``xarray.DataArray``, with the coordinates of a Dataset in place of rows."""
+        """The same prediction as ``xarray.DataArray``, with the coordinates of a Dataset in place of row numbers."""
         before, after = {"quantiles": ("quantile",), "draws": ("draw",)}, {"probs": ("class",)}
         axes = {name: (before.get(name, ()), after.get(name, ())) for name in self._fields}
         return SitePrediction(*(labels.labelled(x, *axes[name]) for name, x in self._asdict().items()))
@@ -75,14 +76,14 @@ ROW_AXES = dict.fromkeys(SitePrediction._fields, 0) | {"quantiles": 1, "draws": 
 class Asked(NamedTuple):
     """Parts of a prediction that the caller wants besides moments and densities.
 
-    Unlike the options of a user's call it is hashable: :class:`~gpzoo.inference.fitted.paths.Paths` closes over it, so
-    that it is part of the key of the compiled program.
+    Unlike the options of a user's call, it is hashable. :class:`~gpzoo.inference.fitted.paths.Paths` has it as a field,
+    and so it is part of the key of the compiled program.
 
     Attributes:
         quantiles: probabilities, or ``None``.
         keep_draws: whether the result has draws.
-        draws_per_path: one, or more if there is only one path.
-        mean_only: whether the result has no variances; the compiled program then does not compute them.
+        draws_per_path: one; more only if there is one path.
+        mean_only: whether the result has no variances. The compiled program then does not compute them.
         parts: names for the addends of GP sites with sums of kernels, by site.
     """
 
@@ -94,7 +95,7 @@ class Asked(NamedTuple):
 
 
 class Path(NamedTuple):
-    """The prediction of one path at a site.
+    """The prediction at a site along one path.
 
     Attributes:
         prediction: moments, density, class probabilities and ``cdf``.
@@ -108,7 +109,7 @@ class Path(NamedTuple):
 
 
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
-    """The equal mixture over the leading axis: moments by the law of total variance, densities averaged (eq. 18)."""
+    """The equal mixture over the leading axis: moments by the law of total variance, mean of densities (eq. 18)."""
     path, variance, density, quantiles = each.prediction, None, None, None
     mean, probs, cdf = (None if x is None else jnp.mean(x, axis=0) for x in (path.mean, path.probs, path.cdf))
     if mean is not None and path.variance is not None:

@@ -48,15 +48,15 @@ from gpzoo.inference.training.sources import described_arguments
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A program, its guide, and the values of their parameters: what :func:`~gpzoo.inference.fit` returns.
+    """A program, its guide, and the values of their parameters: the result of :func:`~gpzoo.inference.fit`.
 
     ``Trained(model, guide, params)`` makes a trained model from parameters that NumPyro's own ``svi.run`` found. The
     methods keep the programs that they compile. As under ``jax.jit``, the first call fixes everything that the program
     does not read from its arguments.
 
     If there are several trainings (see :func:`~gpzoo.inference.fit`), ``params``, ``losses`` and ``state`` have a
-    leading axis, and :meth:`member` gives one training, on which the other methods work. If one training failed, its
-    losses are NaN from the first step that was not kept.
+    leading axis of trainings. :meth:`member` gives one training, and the other methods work on one training. If a
+    training failed, its losses are NaN from the first step that was not kept.
 
     Example:
         >>> import jax, numpy as np, numpyro
@@ -74,17 +74,18 @@ class Trained:
 
     Attributes:
         model: the program.
-        guide: its guide. All methods but ``member`` need an :class:`~gpzoo.inference.InducingGuide` that has seen data.
-        params: values (constrained) of every ``numpyro.param`` site, and mutable state, by name.
+        guide: its guide. All methods except ``member`` need an :class:`~gpzoo.inference.InducingGuide` that has seen
+            data.
+        params: constrained values of every ``numpyro.param`` site, and mutable state, by name.
         losses: negative ELBO of every step that led to ``params``, ``[num_steps]``, in nats. With minibatches these are
             minibatch estimates. Empty if :func:`~gpzoo.inference.fit` did not train the model.
-        state: NumPyro's state, from which ``svi.update`` can go on, or ``None``.
-        seconds: wall time of the steps, compilation included, over all resumptions.
+        state: NumPyro's state, from which ``svi.update`` can continue, or ``None``.
+        seconds: wall time of the steps, compilation included, summed over all resumptions.
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
-            ``"draw"``. If latent sites were drawn, and not integrated out, they are named: ``"draw of f"``,
+            ``"draw"``. If latent sites were drawn, and not integrated out, the text names them: ``"draw of f"``,
             ``"closed form given draws of h"``.
-        backed_off: for each site with natural gradients, how many steps were shortened, because the full step lowered
-            the bound or led to no covariance. :meth:`save` does not keep it, as it does not keep ``state``.
+        backed_off: for each site with natural gradients, the number of steps that were shortened, because the full step
+            lowered the bound or led to an invalid covariance. :meth:`save` keeps neither this nor ``state``.
         data: the training data: type, shape and sha256 of every array, by name; empty if the training failed.
     """
 
@@ -100,7 +101,7 @@ class Trained:
     _compiled: dict[tuple, Any] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Compiled programs cannot leave their process; a copy makes its own.
+        # Compiled programs cannot leave their process, so a copy compiles its own.
         return vars(self) | {"_compiled": {}}
 
     def member(self, k: int) -> Trained:
@@ -112,14 +113,14 @@ class Trained:
         """
         if self.losses.ndim < 2:
             raise ValueError("This is the result of one training, which has no members.")
-        losses = self.losses[k]  # arrays on the device would give the last member for a ``k`` that is too large
+        losses = self.losses[k]  # on the device, a ``k`` that is too large would give the last member and no error
         params, state, backed_off = jax.tree.map(lambda x: x[k], (self.params, self.state, dict(self.backed_off)))
         return replace(self, params=params, losses=losses, state=state, backed_off=backed_off)
 
     def with_params(self, params: Mapping[str, Any]) -> Trained:
-        """The same model and guide with other parameters, such as those that ``fit`` gives to a callback.
+        """The same model and guide with other parameters, such as the parameters that ``fit`` gives to a callback.
 
-        The two models share the programs that either of them compiles.
+        The two models share their compiled programs.
         """
         return Trained(self.model, self.guide, params, data=described_columns(self.data), _compiled=self._compiled)
 
@@ -136,40 +137,42 @@ class Trained:
         leave_out: Any = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """A model from draws of hyperparameters: each draw has the law of the functions given it and the data.
+        """A model from draws of hyperparameters, with the distribution of the functions given each draw and the data.
 
         ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
         any other trained model. The draws keep their chains in :meth:`to_arviz`.
 
-        :meth:`predict` mixes the conditional moments of all draws. They are exact for Gaussian noise; for any other
-        noise they are the mode and the covariance of Laplace's approximation. If there are inducing variables, both are
-        given these variables. ``of_draws`` factorises the data's covariance, once for each draw.
+        :meth:`predict` mixes the conditional moments of all draws. For Gaussian noise, these moments are exact. For any
+        other noise, they are the mode and the covariance of Laplace's approximation. If there are inducing variables,
+        the moments are given these variables in both cases. ``of_draws`` factorises the covariance of the data once for
+        each draw.
 
-        :meth:`functions` and exports use joint draws, one for each draw of hyperparameters, which are kept at the
-        inducing variables, or at the inputs if there are none. In two cases :meth:`predict` mixes these joint draws
-        too, with their noise: for outputs that data see mixed (``f @ A``, Softmax), and when the factors take more than
-        1 GiB (a warning says so).
+        :meth:`functions` and exports use joint draws of the functions, one for each draw of hyperparameters. These
+        draws are kept at the inducing variables, or at the inputs if there are none. In two cases :meth:`predict` also
+        mixes these joint draws, and then has their Monte Carlo noise: if the data depend on mixed outputs (``f @ A``,
+        Softmax), and if the factors take more than 1 GiB (a warning says so).
 
         Args:
             rng_key: key of the draws of functions.
             draws: the result of :func:`~gpzoo.inference.nuts`, or ``MCMC(NUTS(marginal(program)))`` after its run. Or
                 draws of hyperparameters by site name, ``[chains, draws, ...]`` or ``[draws, ...]``, such as a part of
-                ``mcmc.get_samples()``, or draws from one of NumPyro's guides. Deterministic sites are computed again.
+                ``mcmc.get_samples()``, or draws from one of NumPyro's guides. ``of_draws`` computes deterministic sites
+                again.
             *args: positional arguments of the program, data included.
             program: the marginal program, if ``draws`` does not hold it.
             num_draws: number of draws of functions if there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
-            leave_out: blocks of rows. :meth:`to_arviz` then writes the density of each block given all other data, in
-                place of the density of each row. Either a label for each row, such as its group; or a list of arrays of
-                row numbers, which may overlap, such as all rows after a time. ``False`` for no such densities: exports
-                then have ``log p(y_n | f_n)``, as they do when these densities take more than 1 GiB.
+            leave_out: blocks of rows: a label for each row, such as its group, or a list of arrays of row numbers. The
+                arrays may overlap, as with all rows after a time. :meth:`to_arviz` then writes the density of each
+                block given all other data, in place of the density of each row. ``False`` for no such densities:
+                exports then have ``log p(y_n | f_n)``. They also have these if the densities take more than 1 GiB.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
             TypeError: for a program that is not marginal.
-            ValueError: for draws that are not all ``[chains, draws, ...]`` or all ``[draws, ...]``, that miss a site or
-                are of other shapes.
-            FactorisationError: if the law of a GP site is not found at some draw.
+            ValueError: if draws are not all ``[chains, draws, ...]`` or all ``[draws, ...]``, miss a site, or have
+                other shapes than their sites.
+            FactorisationError: if the distribution of a GP site is not found at some draw.
         """
         own: Any = draws
         if isinstance(draws, MCMC):
@@ -213,49 +216,51 @@ class Trained:
     ) -> dict[str, SitePrediction]:
         """Predict every GP site and every data site at new inputs.
 
-        Likelihoods integrate over the marginals of ``f`` if the program allows it. If the program needs draws (inner
-        layers of a deep GP, hyperparameters with a posterior), the result is the mixture over draws: mean and variance
-        by the law of total variance, densities averaged (deep GPs, eq. 18). In a model from :meth:`of_draws`, each draw
-        of hyperparameters has the moments of ``f`` given it and the data. A row's draws depend on ``rng_key`` and on
-        the row's position in the whole input; draws of latent variables of rows depend on the batch too. Sampled views
-        are drawn once, by ``rng_key``, and are the same for all inputs.
+        Likelihoods integrate over the marginals of ``f`` if the program allows it. Some programs need draws: of the
+        inner layers of a deep GP, or of hyperparameters with a posterior. The result is then the mixture over draws:
+        mean and variance by the law of total variance, densities averaged (deep GPs, eq. 18). In a model from
+        :meth:`of_draws`, each draw of hyperparameters has the moments of ``f`` given this draw and the data.
+
+        The draws of a row depend on ``rng_key`` and on the position of the row in the whole input. Draws of latent
+        variables of rows also depend on the batch. Sampled views (of invariant kernels) are drawn once, by ``rng_key``,
+        and are the same for all inputs.
 
         Discrete latent sites are predicted too: they are drawn from their prior, and have ``probs`` ``[N, K]`` of their
-        values. Densities of test data are sums over the values of the discrete sites that each row has of its own. A
-        chain of discrete sites begins anew at the first new row.
+        values. If each row has its own discrete sites, the density of its test data is a sum over their values. A chain
+        of discrete sites begins anew at the first new row.
 
-        Sites have rows of their own, and the program says which of them go with the rows of the inputs: one for each
-        row, or several (patches). These sites are predicted in batches. Other sites, such as a site at inputs from
-        ``model_kwargs``, are the same in every batch. ``predict`` refuses several batches if one row of a site depends
-        on several rows of the inputs.
+        The program tells which sites follow the rows of the inputs, with one row for each input row or several
+        (patches). These sites are predicted in batches. Other sites, such as a site at inputs from ``model_kwargs``,
+        are the same in every batch. ``predict`` refuses several batches if one row of a site depends on several rows of
+        the inputs.
 
         For draws of functions that are joint over the inputs, use :meth:`functions`. At up to a few thousand inputs,
-        :class:`numpyro.infer.Predictive` with the same guide gives them too.
+        :class:`numpyro.infer.Predictive` with the same guide also gives joint draws.
 
         Args:
             rng_key: key of the draws.
-            *new: the model's positional arguments at the new inputs, one row per input; or one xarray Dataset, whose
-                coordinates the result then has in place of rows. Columns with names are matched by their names.
-            test_data: observed values by site name, one for each row of the site, for ``log_density``. If they and the
+            *new: the model's positional arguments at the new inputs, one row per input; or one xarray Dataset. The
+                result then has the coordinates of the Dataset in place of rows. Columns with names are matched by name.
+            test_data: observed values by site name, one for each row of the site, for ``log_density``. If test data and
                 inputs have labels, rows are matched by label.
-            num_draws: draws of the sites that must be drawn; programs without such sites need one pass. ``None``: 100,
-                or all draws of a model from :meth:`of_draws`.
+            num_draws: number of draws of the sites that must be drawn; programs without such sites need one pass.
+                ``None``: 100, or all draws of a model from :meth:`of_draws`.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
                 of the mixture of Gaussians over draws. Other sites have the quantiles of the draws of ``y``, one for
                 each draw of the sites.
             keep_draws: whether to return the draws themselves, of every GP site and data site. There is one for each
-                draw of the sites that must be drawn (``num_draws`` if there are no such sites), independent over
-                inputs. To draw data sites, the program runs on one row at a time, except with
+                draw of the sites that must be drawn, or ``num_draws`` if there are no such sites. The draws are
+                independent over inputs. To draw data sites, the program runs on one row at a time, except with
                 ``InducingGuide(joint=...)``.
             parts: names for the addends of GP sites, which are predicted too: ``{"f": ("trend", "season")}`` if the
                 kernel of ``f`` is a sum of two. Each part has the exact moments of its addend given the data, or given
-                the inducing variables of the sum. White noise is not an addend, and no part has the prior's mean.
-            mean_only: whether to leave out variances, which are most of the work of a sparse GP. Results that need
-                variances still have them computed: class probabilities, and draws of the inner layers of a deep GP.
-            batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None`` for
-                1,000, or for 20,000 if there are more than 20,000 rows and none has over 100 numbers.
-            train_args: the positional arguments of training, for observed GP sites (exact GP regression), which are
-                conditioned on their data.
+                the inducing variables of the sum. White noise is not an addend. No part contains the prior's mean.
+            mean_only: whether to leave out variances, which take most of the work of a sparse GP. Variances are still
+                computed for results that need them: class probabilities, and draws of the inner layers of a deep GP.
+            batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
+                1,000, or 20,000 if there are more than 20,000 rows and no row has more than 100 numbers.
+            train_args: the positional arguments of training, for observed GP sites (exact GP regression). These sites
+                are conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -264,11 +269,11 @@ class Trained:
 
         Raises:
             TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
-            ValueError: for data that are not finite; rows that disagree; unknown names in ``test_data``; parameters
-                that are missing, unknown or of another shape; a guide that has not seen data; an observed GP site
-                without ``train_args``; in several batches, sites that the guide draws jointly, or whose rows cannot be
-                told from those of the inputs; ``quantiles`` that are not between 0 and 1; ``mean_only`` with
-                ``quantiles``, ``keep_draws`` or ``test_data``.
+            ValueError: for data that are not finite; arguments with different numbers of rows; unknown names in
+                ``test_data``; parameters that are missing, unknown or of another shape; a guide that has not seen data;
+                an observed GP site without ``train_args``; in several batches, sites that the guide draws jointly, or
+                whose rows do not correspond to the rows of the inputs; ``quantiles`` that are not between 0 and 1;
+                ``mean_only`` with ``quantiles``, ``keep_draws`` or ``test_data``.
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming any other site whose prediction is not finite.
         """
@@ -307,13 +312,13 @@ class Trained:
     ) -> dict[str, np.ndarray]:
         """Draw functions from the posterior of every GP site, and evaluate them at inputs, batch by batch.
 
-        Draw ``s`` is one function through the whole program. ``rng_key`` and ``s`` fix it: it is the same for any
-        inputs and, up to rounding, for any batches. In a deep GP, the functions of all layers are composed. By
+        Draw ``s`` is one function through the whole program. It is fixed by ``rng_key`` and ``s``: it is the same for
+        any inputs and, up to rounding, for any batches. In a deep GP, the functions of all layers are composed. By
         Matheron's rule (Wilson et al. 2020, *Efficiently sampling functions from Gaussian process posteriors*, eq. 13),
 
         ``f(x) = g(x) + Kfu Kuu^-1 (u - g(Z))``, ``u ~ q(u)``,
 
-        where the function ``g`` is drawn from the prior by random Fourier features. The time is linear in the number of
+        where ``g`` is a function from the prior, drawn by random Fourier features. The time is linear in the number of
         inputs. At up to a few thousand inputs, :class:`numpyro.infer.Predictive` draws jointly without features, for
         any kernel.
 
@@ -324,10 +329,11 @@ class Trained:
             *new: the model's positional arguments at the inputs, one row per input.
             num_draws: number of functions ``S``. ``None``: 100, or the number of draws of a model from
                 :meth:`of_draws`, if that is smaller.
-            num_features: random features of each addend of each kernel. Averaged over draws, the covariance is exact
-                for any number. For one draw, whose frequencies are fixed, it has an error of ``O(num_features^-1/2)``.
-            parts: names for the addends of GP sites, as in :meth:`predict`. Their values add up to the site's values,
-                without the prior's mean and white noise.
+            num_features: number of random features of each addend of each kernel. The covariance over draws is exact
+                for any number. A single draw has fixed frequencies, and its covariance has an error of
+                ``O(num_features^-1/2)``.
+            parts: names for the addends of GP sites, as in :meth:`predict`. Their values add up to the values of the
+                site without the prior's mean and white noise.
             batch_size: rows at a time.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -339,9 +345,9 @@ class Trained:
             TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
                 inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); for data that are
                 not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
-            ValueError: for counts below one; data that are not finite; rows that disagree; a guide that has not seen
-                data; parameters that are missing, unknown or of another shape; in several batches, sites that the guide
-                draws jointly.
+            ValueError: for counts below one; data that are not finite; arguments with different numbers of rows; a
+                guide that has not seen data; parameters that are missing, unknown or of another shape; in several
+                batches, sites that the guide draws jointly.
         """
         labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
         num_draws = self._number_of_functions(num_draws)
@@ -370,10 +376,10 @@ class Trained:
             A function of the model's positional arguments that returns the values of each latent GP site by name.
 
         Raises:
-            ValueError: for a negative ``draw`` or a count below one; a guide that has not seen data. A call of the
-                function raises it as :meth:`functions` does. Under ``jit``, values are not looked at, and there is no
+            ValueError: for a negative ``draw``, a count below one, or a guide that has not seen data. A call of the
+                function raises the errors of :meth:`functions`. Under ``jit``, values are not checked, and there is no
                 ``FactorisationError``.
-            TypeError: as :meth:`functions`.
+            TypeError: see :meth:`functions`.
         """
         options = {"num_features": num_features, "described": self.data}
         return one_function(rng_key, self._guide_with_sites(), self.params, draw, model_kwargs, **options)
@@ -387,10 +393,10 @@ class Trained:
         GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
 
         Args:
-            rng_key: key of the draws of the sites that come before a site in the program, and of sampled views, which
-                are the same as in :meth:`predict` with this key.
+            rng_key: key of the draws of sites on which later sites of the program depend, and of sampled views.
+                The views are the same as in :meth:`predict` with this key.
             *args: the model's positional arguments.
-            model_kwargs: its keyword arguments, by name.
+            model_kwargs: the model's keyword arguments, by name.
 
         Raises:
             TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
@@ -404,7 +410,7 @@ class Trained:
 
         compiled = model.compiled_for(BatchFunction("posterior", posteriors, draws_together=0))
         found = compiled(rng_key, model.batch())
-        # Only outside jit can the error name the site that is not finite.
+        # The error can name the site that is not finite only outside jit.
         return found if all_finite(found) else posteriors(rng_key, model.batch())
 
     @entry_point
@@ -419,11 +425,11 @@ class Trained:
         progress: bool | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> MCMC:
-        """The posterior of the program's hyperparameters by NUTS, GP sites integrated out at their inducing variables.
+        """The posterior of hyperparameters by NUTS, with GP sites integrated out at their inducing variables.
 
-        If a guide makes hyperparameters independent of the functions, their posterior is too narrow, often several
-        times; this posterior is not. It is the posterior of ``marginal(program, inducing)``. The inducing variables,
-        and ``numpyro.param`` sites of the program such as networks, keep their trained values.
+        If a guide makes hyperparameters independent of the functions, its posterior of hyperparameters is too narrow,
+        often by a factor of several. This posterior is not: it is the posterior of ``marginal(program, inducing)``. The
+        inducing variables, and ``numpyro.param`` sites of the program such as networks, keep their trained values.
 
         Args:
             rng_key: key of the draws.
@@ -436,13 +442,13 @@ class Trained:
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            The MCMC, which has run: ``mcmc.print_summary()``. ``Trained.of_draws(key, mcmc, X, y)`` is the model with
+            The MCMC after its run: ``mcmc.print_summary()``. ``Trained.of_draws(key, mcmc, X, y)`` is the model with
             these draws.
 
         Raises:
-            ValueError: for a program whose latent sites are all GPs; as :func:`~gpzoo.inference.nuts` and
+            ValueError: for a program whose latent sites are all GPs; see also :func:`~gpzoo.inference.nuts` and
                 :class:`~gpzoo.inference.marginal`.
-            TypeError: as :class:`~gpzoo.inference.marginal`.
+            TypeError: see :class:`~gpzoo.inference.marginal`.
         """
         guide, args = self._guide_with_sites(), unlabelled(self.model, args, self.data)
         sites = guide.sites
@@ -453,7 +459,7 @@ class Trained:
         return nuts(rng_key, self._marginal(sparse), *args, **counts, progress=progress, model_kwargs=model_kwargs)
 
     def _marginal(self, sparse: str) -> marginal:
-        """The program at its trained parameters, GP sites integrated out at their inducing variables."""
+        """The program at its trained parameters, with GP sites integrated out at their inducing variables."""
         guide, params, inducing = self.guide, self.params, {}
         for name in guide.sites.processes:
             guide.form_at(name)  # refuses a guide without inducing variables of its own
@@ -470,30 +476,30 @@ class Trained:
         sparse: str = "vfe",
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, np.ndarray]:
-        """``log p(y_n | y_-n)``, the density of every datum given all others, at the trained hyperparameters.
+        """``log p(y_n | y_-n)``, the density of every row given all other rows, at the trained hyperparameters.
 
-        It is in closed form, from one factorisation (Rasmussen and Williams 2006, eq. 5.10 to 5.12). GP sites are
-        integrated out at their inducing variables, with the best ``q(u)`` without the datum. If noise is not Gaussian,
-        Laplace's approximation is used, with the terms of the datum taken off (Vehtari et al. 2016). The
-        hyperparameters and the inducing variables were trained on all data. In a model from :meth:`of_draws`,
-        :meth:`to_arviz` has these densities for each draw of hyperparameters; with them, ``az.loo`` leaves data out of
-        the hyperparameters' posterior too.
+        These densities have a closed form, from one factorisation (Rasmussen and Williams 2006, eq. 5.10 to 5.12). GP
+        sites are integrated out at their inducing variables, with the best ``q(u)`` without the row. If noise is not
+        Gaussian, Laplace's approximation is used, without the terms of the row (Vehtari et al. 2016). The
+        hyperparameters and the inducing variables were trained on all data. For a model from :meth:`of_draws`,
+        :meth:`to_arviz` exports these densities for each draw of hyperparameters. With them, ``az.loo`` also leaves
+        rows out of the posterior of the hyperparameters.
 
         Args:
             *args: the model's positional arguments with all training data.
-            leave_out: see :meth:`of_draws`. Residuals that inducing variables leave are treated row by row.
+            leave_out: see :meth:`of_draws`. The part of a function that inducing variables miss is treated row by row.
             sparse: see :class:`~gpzoo.inference.marginal`.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            Log densities by data site, in nats, ``[N]``, or one for each block. If the noise of a block is not
-            Gaussian, its log density is the sum over its rows, one by one.
+            Log densities by data site, in nats, ``[N]``, or one for each block. If noise is not Gaussian, the log
+            density of a block is the sum of the log densities of its rows.
 
         Raises:
-            ValueError: for hyperparameters with a posterior of their own; as :class:`~gpzoo.inference.marginal`.
-            TypeError: as :class:`~gpzoo.inference.marginal`.
-            FactorisationError: if the law of a GP site is not found.
-            NonFiniteError: if rounding leaves some data without a density.
+            ValueError: for hyperparameters with a posterior of their own; see also :class:`~gpzoo.inference.marginal`.
+            TypeError: see :class:`~gpzoo.inference.marginal`.
+            FactorisationError: if the distribution of a GP site is not found.
+            NonFiniteError: if some rows have no density because of rounding.
         """
         model = self._bind(args, model_kwargs, new=False)
         guide, params = model.guide, model.params
@@ -526,16 +532,17 @@ class Trained:
         *new: Argument,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """The same model with more inducing variables that change no prediction yet: room for new data.
+        """The same model with more inducing variables as room for new data. They do not change predictions yet.
 
-        ``q(u, u_new) = q(u) p(u_new | u)``, which changes no prediction and no KL divergence, whitened or not. The new
-        variables follow the old ones, so that :meth:`condition` and :class:`OnlineELBO` recognise the old ones.
+        The new posterior is ``q(u, u_new) = q(u) p(u_new | u)``. It changes no prediction and no KL divergence, whether
+        ``u`` is whitened or not. The new variables come after the old ones, and so :meth:`condition` and
+        :class:`OnlineELBO` recognise the old ones.
 
         Args:
             rng_key: key of the initialisers.
             inducing: for all GP sites, or for some by name: an inducing variable, or an initialiser such as
-                :func:`~gpzoo.kmeans`. An initialiser sees the site's inputs at ``new``, with the sites before it at
-                their posterior means.
+                :func:`~gpzoo.kmeans`. An initialiser sees the inputs of the site at ``new``. Sites before this site are
+                at their posterior means.
             *new: the model's positional arguments at these inputs; targets may be left out.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -546,7 +553,7 @@ class Trained:
             TypeError: for inducing variables of another kind than the site's, data that are not real numbers, an
                 ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: naming the site, for a covariance that is not full, inducing variables that are neither points
-                nor patches, or inputs of another shape; for unknown names of sites; as :meth:`posterior`.
+                nor patches, or inputs of another shape; for unknown names of sites; see also :meth:`posterior`.
             FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
         """
         rng_key, model = checks.rng_key(rng_key), self._bind(new, model_kwargs, seen=False)
@@ -564,40 +571,45 @@ class Trained:
         sites: Collection[str] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """Take in new data in one pass, without the old data: only ``q(u)`` changes.
+        """Update the model with new data in one pass, without the old data. Only ``q(u)`` changes.
 
-        The bound is ``E_q[log p(y_new | f)] - KL[q(u) || q_old(u)]``, where ``q_old`` is this model's (Bui, Nguyen and
-        Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, with hyperparameters and
-        inducing variables held). Natural-gradient steps of length 1 maximise it, and are shortened where they do not
-        raise it. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all data, old and new
-        (Titsias 2009), in any pieces and any order. With other noise, a piece is kept only approximately; larger pieces
-        are kept better. If new inputs are far from old ones, call :meth:`add_inducing` before. If hyperparameters
-        should change too, use :func:`~gpzoo.inference.fit` with :class:`OnlineELBO`.
+        The bound is ``E_q[log p(y_new | f)] - KL[q(u) || q_old(u)]``, where ``q_old`` is the posterior of this model
+        (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, with fixed
+        hyperparameters and inducing variables). Natural-gradient steps of length 1 maximise the bound. A step that does
+        not raise it is shortened. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all data,
+        old and new (Titsias 2009), in any pieces and any order. With other noise, the model keeps a piece of the data
+        only approximately, and keeps larger pieces better. If new inputs are far from old ones, call
+        :meth:`add_inducing` first. If hyperparameters should change too, use :func:`~gpzoo.inference.fit` with
+        :class:`OnlineELBO`.
 
         Args:
             rng_key: key of the draws.
-            *new: the model's positional arguments, new data included; arrays among them have one row per datum.
-            batch_size: most rows at a time, in the order given: each batch's ``q(u)`` is the prior of the next batch.
-                ``None`` for all rows at once, with the memory of a training step on all rows.
+            *new: the model's positional arguments, new data included. Arrays among them have one entry for each new
+                row, along their first axis.
+            batch_size: most rows at a time, in the given order. The ``q(u)`` of each batch is the prior of the next
+                batch. ``None``: all rows at once, with the memory of a training step on all rows.
             num_steps: most steps on each batch; the steps end when the bound no longer grows.
-            num_draws: draws of sites that must be drawn, such as inner layers, the same in all steps on a batch.
-            sites: names of the GP sites whose ``q(u)`` changes; ``None`` for those on which no other GP site depends,
+            num_draws: number of draws of sites that must be drawn, such as inner layers. All steps on a batch use the
+                same draws.
+            sites: names of the GP sites whose ``q(u)`` changes. ``None``: the sites on which no other GP site depends,
                 such as the last layer of a deep GP.
             model_kwargs: the model's keyword arguments, by name. New data count once: if the model has ``num_data``, it
                 is the number of new rows.
 
         Returns:
-            The model after the new data. Its ``losses`` have one number for each batch: minus the bound on the log
-            evidence of all new rows up to that batch given the old data, in nats. ``data`` describes the new rows.
+            The model after the new data. Its ``losses`` have one number for each batch, in nats. This is minus the
+            bound on the log evidence, given the old data, of all new rows up to this batch. ``data`` describes the new
+            rows.
 
         Raises:
             TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
-            ValueError: for data that are not finite, or none; rows that disagree; columns that the inducing inputs do
-                not have; a program without a latent GP site; a covariance of ``q(u)`` that is not full; a plate whose
-                rows are not the new ones; counts below one; unknown ``sites``; as :meth:`posterior`.
+            ValueError: for data that are not finite, or none; arguments with different numbers of rows; columns that
+                the inducing inputs do not have; a program without a latent GP site; a covariance of ``q(u)`` that is
+                not full; a plate whose rows are not the new ones; counts below one; unknown ``sites``; see also
+                :meth:`posterior`.
             FactorisationError: naming the GP site whose covariance does not factorise.
 
-        If the last step on a batch still changed the bound by a thousandth of a nat per row, a warning says so.
+        If the last step on a batch still changes the bound by a thousandth of a nat per row, a warning says so.
         """
         model = self._bind(new, model_kwargs, seen=False, new=False)
         of_model = {x.dtype for x in jax.tree.leaves(dict(self.params)) if jnp.issubdtype(x.dtype, jnp.floating)}
@@ -631,64 +643,65 @@ class Trained:
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
         nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
         sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. A model
-        from :meth:`of_draws` exports the draws of its chains: their diagnostics mean what they say, and there is no
-        ``log_q``. If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
+        from :meth:`of_draws` exports the draws of its chains. Their diagnostics are valid, and there is no ``log_q``.
+        If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
 
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
                                   deterministic sites of the program
-        ``posterior_predictive``  data drawn anew; of an observed GP site given what was observed. ``<site>_left_out``
-                                  of a model :meth:`of_draws`: each datum given all others, for ``az.loo_pit``
-        ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these
-        ``log_likelihood``        ``log p(y_n | f_n)``; of an observed GP site, and of a model :meth:`of_draws` at its
-                                  data, ``log p(y_n | y_-n)``, each datum (or block of them) given all others:
-                                  attributes say which
-        ``log_prior``             ``log p`` of hyperparameters and other latent sites that are no GPs, each summed over
-                                  its entries: what ``az.psense_summary`` scales
+        ``posterior_predictive``  data drawn anew; for an observed GP site, given its data. ``<site>_left_out`` of a
+                                  model :meth:`of_draws`: each row given all other rows, for ``az.loo_pit``
+        ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these arguments
+        ``log_likelihood``        ``log p(y_n | f_n)``; for an observed GP site, and for a model :meth:`of_draws` at its
+                                  data, ``log p(y_n | y_-n)``, each row (or block of rows) given all others. Attributes
+                                  say which
+        ``log_prior``             ``log p`` of hyperparameters and other latent sites that are not GPs, each summed over
+                                  its entries; ``az.psense_summary`` scales these
         ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
                                   ``log_p_<site>_u``, the part of ``u`` in ``log_p``
-        ``prior``                 what the program draws, at the trained values of its parameters (attributes name them)
+        ``prior``                 draws of the program at the trained values of its parameters (attributes name them)
         ``prior_predictive``      data drawn with these
         ``observed_data``         the data
-        ``constant_data``         parameters that have no posterior, small arguments, and ``elbo``, negative losses
+        ``constant_data``         parameters that have no posterior, small arguments, and the negative losses, ``elbo``
         ========================= ======================================================================================
 
         Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
         drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
 
-        The terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data,
-        which the likelihood's part of ``az.psense_summary`` needs: for that, use ``of_draws(..., leave_out=False)``.
+        The terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data.
+        The likelihood part of ``az.psense_summary`` needs that density: use ``of_draws(..., leave_out=False)`` for it.
 
-        ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``. The rows are the
-        whole data, whatever ``num_data`` is, and ``f`` given ``u`` has cancelled. If hyperparameters are points, their
+        ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``; the density of ``f``
+        given ``u`` cancels. The rows are the whole data, whatever ``num_data`` is. If hyperparameters are points, their
         prior is in ``log_p``. All densities of data and their sums are float64.
 
-        Axes have the names of plates, of ``infer={"event_dims": [...]}``, and ``<site>_output`` or ``<site>_class``,
-        ``<site>_inducing_row``; an argument of four axes has ``<name>_height``, ``_width`` and ``_channel``. A site
-        under ``handlers.mask`` has only its observed data, along ``<site>_observed``. The coordinates of that axis are
-        the numbers of the data (of several axes, in C order), and ``constant_data`` has ``<site>_mask``. A slash in a
-        name becomes a dot.
+        Axes have the names of plates and of ``infer={"event_dims": [...]}``. Other axes are ``<site>_output`` or
+        ``<site>_class``, and ``<site>_inducing_row``. An argument with four axes has ``<name>_height``, ``_width`` and
+        ``_channel``. A site under ``handlers.mask`` has only its observed data, along ``<site>_observed``. The
+        coordinates of this axis are the positions of the observed data (in C order if there are several axes), and
+        ``constant_data`` has ``<site>_mask``. A slash in a name becomes a dot.
 
         Args:
-            rng_key: key of the draws; sampled views are drawn once, by this key, for all of them.
+            rng_key: key of the draws. Sampled views are drawn once, by this key, for all draws.
             *args: the model's positional arguments, data included, at the rows to export.
             num_draws: number of draws ``S``, 500 if ``None``. For a model from :meth:`of_draws`, the largest number of
-                draws, evenly spaced in its chains; all if ``None``.
+                draws, evenly spaced in its chains; all draws if ``None``.
             new_args: positional arguments at new inputs, ``(X_new,)``.
-            new_kwargs: keyword arguments there; ``None`` for ``model_kwargs``.
-            batch_size: most rows at a time. ``f`` is joint among them given ``u``, which needs their covariance, for
-                every draw if hyperparameters have draws. The prior has at most so many rows. ``None``: as many rows as
-                have 1,000 inputs of a GP site, or 200 if there are more and hyperparameters have draws.
-            coords: labels of entries by axis, ``{"data": years}``; labels of rows are those of the data. The index of a
-                frame and the coordinates of a Dataset are labels without it, for new rows too.
+            new_kwargs: keyword arguments at new inputs; ``None`` for ``model_kwargs``.
+            batch_size: most rows at a time. Given ``u``, ``f`` is joint among the rows of a batch. This needs their
+                covariance, for every draw if hyperparameters have draws. The prior has at most this many rows.
+                ``None``: as many rows as have 1,000 inputs of a GP site, or 200 inputs if there are more and
+                hyperparameters have draws.
+            coords: labels of entries by axis, ``{"data": years}``. Labels of rows are for the rows of the data. The
+                index of a frame and the coordinates of a Dataset are labels without ``coords``, for new rows too.
             dims: names of axes by array, without the axes of draws, ``{"lengthscale": ["feature"]}``.
             params: whether ``posterior`` also has the program's ``numpyro.param`` sites. They are points: the same in
-                all draws of a chain, and an attribute names them.
-            parts: names for the addends of GP sites, as in :meth:`predict`. ``posterior`` and ``predictions`` then have
-                draws of the parts, which add up to the draws of the site without the prior's mean and white noise. The
-                parts are drawn together, at a cost that grows with the cube of their number.
-            sample_stats: for a model from :meth:`of_draws`, by ArviZ's names or NumPyro's, such as
-                ``mcmc.get_extra_fields(group_by_chain=True)``.
+                all draws of a chain. An attribute names them.
+            parts: names for the addends of GP sites, as in :meth:`predict`. ``posterior`` and ``predictions`` then also
+                have draws of the parts. They add up to the draws of the site without the prior's mean and white noise.
+                The parts are drawn together, at a cost that grows with the cube of their number.
+            sample_stats: statistics of the draws, for a model from :meth:`of_draws`, by ArviZ's names or NumPyro's,
+                such as ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
@@ -697,8 +710,8 @@ class Trained:
         Raises:
             TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
             ValueError: for data that are not finite; parameters that are missing, unknown or of another shape; counts
-                below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density does not
-                come in rows.
+                below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density is not a
+                sum over rows.
             FactorisationError: naming the GP site whose draws are not finite.
             NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
 
@@ -717,9 +730,9 @@ class Trained:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this model to one file, from which :func:`load` makes it again without the data.
 
-        The file holds parameters and mutable state, losses, what the guide found out about the program, versions, and
-        :attr:`data`. It also holds the guide's options as far as they are gpzoo's own. It is written in one step, every
-        byte is under a hash, and there is no pickle in it. The file does not keep NumPyro's ``state``; to continue a
+        The file holds parameters and mutable state, losses, the sites that the guide found in the program, versions,
+        and :attr:`data`. It also holds those options of the guide that are gpzoo's own. The file is written in one
+        step, hashes cover every byte, and it contains no pickle. It does not keep NumPyro's ``state``. To continue a
         training, use checkpoints.
 
         Raises:
@@ -742,7 +755,7 @@ class Trained:
         return asked
 
     def _usable_guide(self) -> InducingGuide:
-        """The guide of one training; refused for several."""
+        """The guide of one training. It is refused for several trainings."""
         count = len(self.losses) if self.losses.ndim > 1 else 0
         checks.refuse(count, f"These are {count} trainings: ask one of them, such as trained.member(0).")
         kind = type(self.guide).__name__
@@ -772,8 +785,8 @@ class Trained:
 
         Args:
             args: positional arguments of the program.
-            model_kwargs: its keyword arguments.
-            seen: whether its guide must have seen data before; else these arguments are the data.
+            model_kwargs: keyword arguments of the program.
+            seen: whether the guide must have seen data before; otherwise these arguments are the data.
             new: whether targets may be left out.
         """
         args, kwargs = arguments(self.model, args, model_kwargs, new=new, described=self.data)
@@ -795,7 +808,7 @@ def _in_float32(x: Any) -> Any:
 def load(
     path: str | os.PathLike[str], program: Callable, guide: Any = None, *, params: Mapping[str, Any] | None = None
 ) -> Trained:
-    """The model that :meth:`Trained.save` wrote: on the same machine and versions, it predicts the same bits.
+    """The model that :meth:`Trained.save` wrote. On the same machine and versions, it predicts the same bits.
 
     Example:
         >>> import jax, pathlib, tempfile, numpy as np
@@ -813,11 +826,11 @@ def load(
     Args:
         path: path of the file.
         program: the program that was trained; the file does not hold it.
-        guide: a guide made as for the training. It is needed if the file does not say how to make it: if the guide has
-            inducing variables, initialisers or a strategy of your own, or is not an
+        guide: a guide made as for the training. It is needed if the file does not say how to make it. This is so if the
+            guide has inducing variables, initialisers or a strategy of your own, or is not an
             :class:`~gpzoo.inference.InducingGuide`.
-        params: by name, an object of another library's class into which the arrays of a parameter are put, such as an
-            equinox module, ``{"network$params": module}``.
+        params: objects of another library's class by name, such as an equinox module, ``{"network$params": module}``.
+            The saved arrays of the parameter are put into this object.
 
     Returns:
         The model, without NumPyro's ``state``.
@@ -830,7 +843,7 @@ def load(
         CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
             message names the gpzoo that reads it), or holds float64 and that is not enabled.
 
-    If JAX or NumPyro have other versions than those that wrote the file, a warning says so.
+    If the file was written by another version of JAX or NumPyro, a warning says so.
     """
     refuse_fork("load")
     return Trained(**_saved.load(files.checked_path("path", path, "a file"), program, guide, params))

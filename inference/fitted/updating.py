@@ -1,4 +1,4 @@
-"""Updates of a trained model by new data, in one pass: the ``q(u)`` of one batch is the prior of the next."""
+"""Updates of a trained model with new data, in one pass: the ``q(u)`` of one batch is the prior of the next batch."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from gpzoo.posteriors.earlier import Earlier
 from gpzoo.posteriors.forms import Full
 from gpzoo.posteriors.posterior import InducingPosterior
 
-#: A step that raises the bound by less than this share of the bound is the last one.
+#: If a step raises the bound by a smaller share of the bound, it is the last step.
 _ENOUGH = 1e-7
 
-#: The share of a natural-gradient step below which no step is tried.
+#: Smallest share of a natural-gradient step that is tried.
 _SHORTEST = 2.0**-12
 
-#: If the last step still raises the bound by this many nats per row, the bound is reported as unfinished.
+#: If the last step still raises the bound by this many nats per row, a warning says that the bound is not final.
 _UNFINISHED = 1e-3
 
 
 class _Search(NamedTuple):
-    """State of a search by natural-gradient steps on a bound that is the same in all steps.
+    """State of a search by natural-gradient steps. The bound is the same function in all steps.
 
     Attributes:
         count: number of steps tried.
@@ -52,7 +52,7 @@ class _Search(NamedTuple):
         slope: derivatives of ``loss``.
         rate: length of the next step.
         gain: nats by which the last step raised the bound.
-        done: whether no more can be gained.
+        done: whether the search has ended because no step gains more.
     """
 
     count: Integer[Array, ""]
@@ -73,7 +73,7 @@ def updated(
     num_draws: int,
     sites: Collection[str] | None,
 ) -> dict[str, Any]:
-    """Fields of the model that :meth:`gpzoo.inference.Trained.condition` returns, for a model at the new data."""
+    """Fields of the model that :meth:`gpzoo.inference.Trained.condition` returns. ``model`` is at the new data."""
     started = time.perf_counter()
     guide, args = model.guide, model.args
     checks.positive_int("num_steps", num_steps)
@@ -117,7 +117,7 @@ def updated(
 
 
 def _at_rows(model: BoundModel, num_rows: int, start: int, end: int) -> BoundModel:
-    """The model at some of its rows, which count once.
+    """The model at some of its rows, each of which counts once.
 
     Raises:
         ValueError: if ``num_data`` is not the number of all rows.
@@ -136,7 +136,7 @@ def _at_rows(model: BoundModel, num_rows: int, start: int, end: int) -> BoundMod
 def _counted(guide: InducingGuide, seen: Look) -> frozenset[str]:
     """Names of the sites whose terms make up the bound.
 
-    All latents except the latents of rows are held: their divergences say nothing about the new data.
+    All latent variables except those of rows are held fixed: their divergences say nothing about the new data.
     """
     plates = set().union(*map(plates_of, data_of(seen.trace).values()))
     others = guide.sites.latents - guide.sites.processes
@@ -146,7 +146,7 @@ def _counted(guide: InducingGuide, seen: Look) -> frozenset[str]:
 def posteriors_at(
     rng_key: PRNGKeyArray, guide: InducingGuide, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, InducingPosterior]:
-    """The posterior of each GP site, at inputs from the prior's mean of the sites before; outside ``jit``.
+    """The posterior of each GP site, with earlier sites at the mean of their prior, outside ``jit``.
 
     Raises:
         FactorisationError: naming the site, if a ``Kuu`` does not factorise.
@@ -184,7 +184,7 @@ def _chosen(sites: Collection[str] | None, guide: InducingGuide) -> frozenset[st
 
 
 def _check_data(seen: Look) -> None:
-    """Refuse a run without data, and plates with more rows than these."""
+    """Refuse a program without data, and plates with more rows than the data."""
     if not data_of(seen.trace):
         raise ValueError("Nothing is observed in this call of the program: pass the new data, targets included.")
     for name, (size, taken) in parts_of_plates(seen.trace).items():
@@ -198,7 +198,7 @@ def _refuse_counted_often(model: BoundModel) -> None:
     """Refuse batches of rows if some data are the same in all batches.
 
     Raises:
-        ValueError: naming their site.
+        ValueError: naming the site of these data.
     """
     for name in data_of(model.look.trace):
         if name not in model.site_rows.layouts:
@@ -226,7 +226,7 @@ class _Update(NamedTuple):
     num_draws: int
 
     def search(self, key: PRNGKeyArray, batch: Batch) -> _Search:
-        """Search by steps: each step raises the bound, or it is tried again with half the length."""
+        """Search step by step. A step that does not raise the bound is tried again with half the length."""
         names = {f"{site}_{part}" for site in self.chosen for part in ("mean", "scale")}
         own = {name: jnp.asarray(value) for name, value in batch.params.items() if name in names}
         mutable = any(shapes is None for shapes in self.guide.sites.parameters.values())  # NumPyro then allows one draw

@@ -26,8 +26,8 @@ from gpzoo.inference.programs.runs import run
 class AutoGuideMixin(Options):
     """The methods of NumPyro's ``AutoGuide`` for a trained posterior.
 
-    Methods without the program's arguments are about latent sites that are not GPs. A GP site has values at inputs: see
-    :meth:`gpzoo.inference.Trained.posterior` and :meth:`~gpzoo.inference.Trained.predict`.
+    Methods that do not take the program's arguments are about latent sites that are not GPs. A GP site has values only
+    at inputs: see :meth:`gpzoo.inference.Trained.posterior` and :meth:`~gpzoo.inference.Trained.predict`.
     """
 
     _hyperparameter_guide: HyperparameterGuide | None = None  # until the program is first traced
@@ -72,11 +72,11 @@ class AutoGuideMixin(Options):
         return jax.tree.map(lambda x: x.reshape(*sample_shape, *x.shape[1:]), draws)
 
     def get_posterior(self, params: Mapping[str, Any]) -> Any:
-        """The distribution of each latent site that is not a GP, by name; from NumPyro's own guides, what they return.
+        """The distribution of each latent site that is not a GP, by name; for NumPyro's own guides, their own result.
 
         Raises:
-            ValueError: before the guide has seen data; for a site whose support depends on other sites, or another
-                library's guide without this method.
+            ValueError: before the guide has seen data, for a site whose support depends on other sites, and for a guide
+                of another library without this method.
         """
         if callable(self.hyperparameters):
             return self._automatic("get_posterior")(params)

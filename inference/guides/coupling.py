@@ -24,7 +24,7 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
         seen: a look at the program.
 
     Raises:
-        ValueError: naming sites that ``coupled`` names and that cannot have a joint ``q``, and why.
+        ValueError: for a site that ``coupled`` names and that cannot have a joint ``q``, with its name and the reason.
     """
     reasons = {name: _of_program(name, seen) or _of_options(name, options) for name in sites.processes}
     if isinstance(options.coupled, bool):
@@ -42,7 +42,7 @@ def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str
 
 
 def outputs_together(groups: Iterable[tuple[str, ...]], seen: Look) -> frozenset[str]:
-    """The sites of those groups whose outputs all share one ``q``: the program mixes or chooses outputs there."""
+    """The sites whose outputs all share one ``q``, because the program mixes or chooses outputs in their group."""
     found: set[str] = set()
     for group in groups:
         if len(group) == 1 or seen.mixed & set(group) or len(_by_outputs(group, seen)) > 1:

@@ -1,4 +1,4 @@
-"""Guides whose posterior is draws, such as draws from MCMC: every run takes one of them."""
+"""Guides whose posterior is a set of draws, such as draws from MCMC: every run takes one of the draws."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ LEFT_OUT = "_left_out"
 class DrawsGuide(InducingGuide):
     """A guide whose posterior is draws of hyperparameters and inducing variables, as MCMC gives them.
 
-    A run takes one of the draws: at random, or the draw whose number stands at the site :data:`NUMBER`. The parameters
-    are ``<site>_loc`` for hyperparameters and, for GP sites, ``<site>_inducing`` and ``<site>_mean``, the value of
-    ``u`` without the prior's mean; also :data:`LAWS`, from which predictions take moments. All have two leading axes,
-    ``[chains, draws, ...]``.
+    A run takes one of the draws: a random one, or the draw whose number is the value of the site :data:`NUMBER`. The
+    parameters of hyperparameters are ``<site>_loc``. The parameters of GP sites are ``<site>_inducing`` and
+    ``<site>_mean``, the value of ``u`` minus the prior's mean. Predictions take moments from the parameter
+    :data:`LAWS`. All parameters have two leading axes, ``[chains, draws, ...]``.
 
     Args:
         model: a NumPyro program.
-        inducing: inducing variables of each GP site, of the same kind and shape as those of a draw.
+        inducing: inducing variables of each GP site, of the same kind and shape as in a draw.
     """
 
     def __init__(self, model: Any, inducing: Inducing) -> None:
@@ -114,18 +114,18 @@ class DrawsGuide(InducingGuide):
         return frozenset(found)
 
     def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:
-        """Data given all others at draws with these numbers: densities and draws, ``[S, ...]``, by data site."""
+        """Densities and draws of data given all others, ``[S, ...]``, at the draws with these numbers, by data site."""
         return jax.tree.map(lambda x: _in_a_row(np.asarray(x))[samples[NUMBER]], params[LEFT_OUT])
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
-        """``count`` draws at the site of their numbers, from all parts of all chains; all are used once first."""
+        """The numbers of ``count`` draws from all parts of all chains, by their site; none repeats before all occur."""
         total = math.prod(self.shape(params))
         count = total if count is None else count
         stride = next(k for k in range(round(0.618 * total), total + 1) if math.gcd(k, total) == 1) if total > 1 else 0
         return {NUMBER: jnp.asarray(np.arange(count) * stride % total)}
 
     def thinned(self, params: Mapping[str, Any], stats: Mapping[str, Any], count: int) -> dict[str, Any]:
-        """From statistics of all draws, ``[chains, draws, ...]``, those of the draws that :meth:`by_chain` takes."""
+        """Statistics of the draws that :meth:`by_chain` takes, from those of all draws, ``[chains, draws, ...]``."""
         shape, at = self.shape(params), self._spaced(params, count)
         return {name: np.asarray(x)[:, at] if np.shape(x)[:2] == shape else x for name, x in stats.items()}
 
@@ -135,7 +135,7 @@ class DrawsGuide(InducingGuide):
     def by_chain(
         self, params: Mapping[str, Any], most: int | None
     ) -> tuple[tuple[int, int], dict[str, Integer[Array, " S"]]]:
-        """The numbers of chains and of draws of each, and at most ``count`` draws, evenly spaced in every chain."""
+        """How many chains and draws of each, and the numbers of at most ``most`` draws, evenly spaced in each chain."""
         chains, draws = self.shape(params)
         count = draws if most is None else min(draws, max(1, most // chains))
         each = self._spaced(params, count)

@@ -1,4 +1,4 @@
-"""Guide with global inducing inputs: one set of them runs through the program, so that layers know the layers below.
+"""Guide with global inducing inputs: the program runs on them, so that each layer depends on the layers below.
 
 Ober and Aitchison 2021, *Global inducing point variational posteriors for Bayesian neural networks and deep Gaussian
 processes*.
@@ -43,16 +43,13 @@ INPUTS = "inducing_inputs"
 class GlobalInducingGuide(InducingGuide):
     """A guide that also runs the program on inducing inputs ``Z``, and conditions each layer on the layers below.
 
-    The program is run on ``Z``, and each site is drawn there. The inducing inputs of a GP site are the inputs that it
-    has in this run. Its ``q(u)`` is the posterior under pseudo-data ``v`` there with independent normal noise,
+    The guide first runs the program on ``Z`` and draws each site there. The inducing inputs of a GP site are its inputs
+    in this run. Its ``q(u)`` is the posterior given pseudo-data ``v`` at these inputs, with independent normal noise:
     ``q(u) ~ p(u) N(v; u, diag(s^2))`` (Ober and Aitchison 2021). So layers depend on each other: if the draw of one
-    layer moves, the layer above follows. In an :class:`~gpzoo.inference.InducingGuide`, layers are independent.
+    layer changes, the layer above follows. In an :class:`~gpzoo.inference.InducingGuide`, layers are independent.
 
-    The parameters are ``inducing_inputs`` and, for each GP site, ``<site>_mean``, the pseudo-data less the prior's
-    mean, and ``<site>_noise``, their standard deviations.
-
-    Parameters are ``inducing_inputs``, and of each GP site ``<site>_mean``, the pseudo-data less the prior's mean, and
-    ``<site>_noise``, their standard deviations.
+    The parameters are ``inducing_inputs`` and, for each GP site, ``<site>_mean`` and ``<site>_noise``. ``<site>_mean``
+    is the pseudo-data minus the prior's mean. ``<site>_noise`` has the standard deviations of the pseudo-data's noise.
 
     Example:
         >>> import jax, numpy as np
@@ -67,21 +64,21 @@ class GlobalInducingGuide(InducingGuide):
         [('inducing_inputs', (5, 3)), ('layer_0_mean', (5, 2)), ('f_mean', (5,))]
 
     Args:
-        model: a NumPyro program whose first argument is its inputs. It is run on ``Z`` in place of the inputs, with the
-            same keyword arguments and without the other positional arguments.
-        inputs: ``Z``, ``[M, ...]`` as the first argument, or an initialiser such as :func:`~gpzoo.kmeans`, which sees
-            the first argument.
-        initial_noise: initial standard deviations of the pseudo-data, which start at zero, in units of the prior's
-            standard deviations; one for all, or by site name. ``None`` for 1 at sites on which no other site depends,
-            and 0.1 elsewhere, so that inner layers start near their means.
+        model: a NumPyro program whose first argument is its inputs. It also runs with ``Z`` in place of the inputs,
+            with the same keyword arguments and without the other positional arguments.
+        inputs: ``Z``, ``[M, ...]`` in the format of the first argument, or an initialiser such as
+            :func:`~gpzoo.kmeans`, which finds ``Z`` from the first argument.
+        initial_noise: initial ``<site>_noise``, in units of the prior's standard deviations; one for all sites, or by
+            site name. With ``None``, it is 0.1 for inner sites, on which other sites depend, so that inner layers start
+            near their means. For all other sites, it is 1. ``<site>_mean`` starts at zero.
         hyperparameters: see :class:`~gpzoo.inference.InducingGuide`. A latent variable has one value on ``Z`` and on
             the data.
         init_loc_fn: see :class:`~gpzoo.inference.InducingGuide`.
 
     Raises:
         TypeError: if ``inputs`` is neither an array nor an initialiser.
-        ValueError: for inducing inputs that are not finite, or another kind of initialiser; at the first call, for a
-            latent variable of each row, whose values on ``Z`` are not known.
+        ValueError: for inducing inputs that are not finite, or another kind of initialiser. At the first call, for a
+            latent variable with a value for each row, because its values on ``Z`` are not known.
     """
 
     def __init__(

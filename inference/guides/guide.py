@@ -62,28 +62,29 @@ from gpzoo.processes.process import GaussianProcess
 class InducingGuide(AutoGuideMixin):
     """A guide that runs the model with each latent GP site replaced by its inducing posterior ``q(f)``.
 
-    Values flow through the program, so that a stack of GP sites gets the layerwise posterior of Salimbeni and
-    Deisenroth (2017). Latent sites that are not GPs get a point (MAP) or a normal in unconstrained space. Observed
-    sites are dropped. Discrete latent sites have no posterior here: with ``infer={"enumerate": "parallel"}`` they are
-    drawn from their prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums them out. The first call fixes which
-    sites are latent, and must therefore have the data.
+    The program runs with values of this posterior, so that a stack of GP sites has the layerwise posterior of Salimbeni
+    and Deisenroth (2017). Latent sites that are not GPs have a point (MAP) or a normal posterior in unconstrained
+    space. Observed sites are left out. Discrete latent sites have no posterior. The guide draws a discrete site with
+    ``infer={"enumerate": "parallel"}`` from its prior, and :class:`~gpzoo.inference.GaussianProcessELBO` sums it out.
+    Pass the data in the first call of the guide, because this call decides which sites are latent.
 
     The data of a sum of sites, ``trend + season``, determine the sum better than its two terms: if one term rises, the
     other can fall. Such sites share one normal ``q`` over all their inducing variables (``coupled``). Other sites are
-    independent of each other, except for the values that flow into layers.
+    independent of each other, except that the value of a layer is the input of the next layer.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and the parameters of the
     covariance's form, usually ``<site>_scale``. Sites that share one ``q`` have ``<site>_cross`` too, except for the
     first. Any other site has ``<site>_loc`` (and ``<site>_scale``).
 
-    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is its marginals, or one draw per input
-    if the program draws it anywhere: by :func:`~gpzoo.draws`, or as the inputs or the mean of another GP. Everywhere
-    else, the value is a joint draw over the inputs.
+    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is its marginals. If the program draws
+    the site anywhere, the value is one draw for each input. A program draws a site by :func:`~gpzoo.draws`, or by its
+    use as the inputs or the mean of another GP. If NumPyro itself calls the guide, the value is a joint draw over the
+    inputs.
 
-    The contract of a program: positional arguments have one row per datum. A GP site is marginal, or drawn row by row,
-    unless ``joint`` names it. A site with several inputs for each row is ``GaussianProcess(..., per_row=True)``. In
-    batches, row ``n`` of every output may depend on row ``n`` of the arguments, on keyword arguments and on latent
-    variables without rows, and on nothing else.
+    A program must keep this contract. Its positional arguments have one row for each row of the data. The program uses
+    the marginals of a GP site, or its draws row by row, unless ``joint`` names the site. A site with several inputs for
+    each row is ``GaussianProcess(..., per_row=True)``. In batches, row ``n`` of every output depends only on row ``n``
+    of the arguments, on keyword arguments, and on latent variables without rows.
 
     Example:
         >>> import jax, numpy as np
@@ -98,60 +99,62 @@ class InducingGuide(AutoGuideMixin):
     Args:
         model: a NumPyro program.
         inducing: an initialiser of the inducing variables such as :func:`~gpzoo.kmeans`, an inducing variable, or a
-            mapping from site name to either.
-        whiten: whether ``q`` is over ``v = L^-1 u``; one for all, or by site name. Without whitening, inducing
-            variables that nearly coincide make training slow or worse, and :func:`~gpzoo.inference.fit` refuses a site
-            if more than half of them coincide up to the jitter.
-        covariance: one for all, or by site name: ``"full"``, ``"diagonal"`` or, with :class:`~gpzoo.InducingBlocks`,
-            ``"block_diagonal"`` (the mean-field approximation between blocks). An :class:`~gpzoo.InducingGrid` of
-            several axes takes ``"kronecker"``; a grid of one axis takes ``"full"``, ``"diagonal"`` or ``"low_rank"``
-            (plus a diagonal), and the last two never factorise the prior. A form is also possible, such as
-            ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or your own. The default is full; on grids of several
-            axes Kronecker, on one axis of more than 256 points low rank.
-        initial_scale: factor of the initial standard deviations of ``q`` relative to the prior's; one for all, or by
-            site name (deep GPs start inner layers at 1e-5).
+            mapping from site name to one of these.
+        whiten: whether ``q`` is over ``v = L^-1 u`` in place of ``u``; one for all sites, or by site name. Without
+            whitening, inducing variables that nearly coincide make training slow or worse.
+            :func:`~gpzoo.inference.fit` refuses a site if more than half of them coincide up to the jitter.
+        covariance: covariance of ``q``; one for all sites, or by site name. It is ``"full"``, ``"diagonal"`` or, with
+            :class:`~gpzoo.InducingBlocks`, ``"block_diagonal"`` (independent blocks). An :class:`~gpzoo.InducingGrid`
+            of several axes takes ``"kronecker"``. A grid of one axis takes ``"full"``, ``"diagonal"`` or ``"low_rank"``
+            (low rank plus a diagonal). On such a grid, ``"diagonal"`` and ``"low_rank"`` never factorise the prior's
+            covariance. You can also pass a form, such as ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or your
+            own form. The default is ``"full"``. For a grid it is ``"kronecker"`` if there are several axes, and
+            ``"low_rank"`` if there is one axis of more than 256 points.
+        initial_scale: initial standard deviations of ``q``, as a factor of the prior's; one for all sites, or by site
+            name. Inner layers of deep GPs usually start at 1e-5.
         hyperparameters: the posterior of latent sites that are not GPs: ``"point"``, ``"normal"`` (independent, in
-            unconstrained space), or something that makes a guide from a program of these sites alone. That is a class
-            of NumPyro's guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal`` or
-            ``AutoBNAFNormal``, whose parameters are named ``auto_...``; or a function such as
+            unconstrained space), or a class or function that makes a guide from a program of these sites alone. The
+            class may be one of NumPyro's guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal``
+            or ``AutoBNAFNormal``. Its parameters are named ``auto_...``. The function may be
             ``lambda program: my_guide``. Your own guide takes the program's arguments and samples exactly these sites.
-            It may hold parameters for each row, or compute them from the data, so that local latent sites in a
-            subsampled plate are possible.
-        joint: names of GP sites to draw jointly over all inputs, in training too. It is for programs in which a datum
+            It may hold parameters for each row, or compute them from the data. This allows latent sites for each row in
+            a subsampled plate.
+        joint: names of GP sites to draw jointly over all inputs, also in training. Name a site if a term of one row
             depends on the site at several rows of the data. Several inputs of one row, such as the patches of an image
-            under a second layer, are drawn together without it, at a cost that grows with the square of their number.
-        residual: names of GP sites with a factor of their residual variances, the positive parameter
-            ``<site>_residual`` (one for each output), which starts at 1. Only ``GaussianProcessELBO(tight=True)`` uses
-            it, with likelihoods that are not Gaussian.
-        coupled: which GP sites share one ``q``. ``True`` finds the sites that the program adds, ``a + b`` or
-            ``a - c * b`` with ``c`` a number or one for each row, if they allow it: marginals, a full covariance and no
-            grid. ``False`` gives each site its own ``q``, the mean field. Standard deviations of the addends are then
-            too small, often by a factor of several, the bound is low, and noise that is trained with it is too large.
-            Names of sites, or groups of names, are sites that must share one. The covariance of a shared ``q`` is that
-            of all inducing variables of the sites, for each output by itself. If the program mixes or chooses outputs,
-            ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of outputs, the covariance is that of
-            all outputs too. The cost of a step then grows with the square of the number of outputs, and ``True`` does
-            this for up to ten outputs. A single name gives the outputs of one site one ``q``. Only each site's own
-            prior is factorised.
-        fixed: whether inducing variables stay where they start; for all GP sites, or for the named ones. Their
-            gradients are zero under every objective and optimiser, so that only a weight decay could move them.
+            under a second layer, are drawn together in any case. Their cost grows with the square of their number.
+        residual: names of GP sites that have a factor of their residual variances. The factor is the positive parameter
+            ``<site>_residual``, one number for each output, and starts at 1. Only ``GaussianProcessELBO(tight=True)``
+            uses it, and a Gaussian likelihood does not need it.
+        coupled: which GP sites share one ``q``. ``True`` finds the sites that the program adds: ``a + b``, or
+            ``a - c * b`` where ``c`` is one number, or one number for each row. They share one ``q`` if the program
+            uses their marginals, and if they have a full covariance and no grid. ``False`` gives each site its own
+            ``q``, the mean field. Then the standard deviations of the addends are too small, often several times too
+            small. The bound is low, and noise that is trained with it is too large. Names of sites, or groups of names,
+            are sites that must share one ``q``. A shared ``q`` has one covariance of all inducing variables of its
+            sites, for each output by itself. It has one covariance of all outputs if the program mixes or chooses
+            outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of outputs. The cost of a
+            step then grows with the square of the number of outputs, and ``True`` does this for up to ten outputs. A
+            single name gives the outputs of one site one ``q``. In all cases, the prior of each site is factorised
+            alone.
+        fixed: whether inducing variables keep their initial values: ``True`` or ``False`` for all GP sites, or names of
+            sites. Their gradients are zero under every objective and optimiser, so only weight decay could change them.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
-        TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables; at
+        TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables. At
             the first call, if the program uses a GP site's marginals as an array, naming the site.
-        ValueError: if another option is out of range; at the first call, for an unknown site name in any argument, a
+        ValueError: if another option is out of range. At the first call, for an unknown site name in any argument, a
             site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
             or a term that depends on a site at several rows of the data.
     """
 
-    #: The program's options and numbers of rows for which the guide draws together what it must.
+    #: Keyword arguments and numbers of rows for which the guide is known to draw all necessary rows together.
     _known: tuple[Any, ...] = ()
-    #: Whether the guide was set up with the program, or the sites from a file were found to be those of the program.
+    #: Whether the guide was set up with the program, or sites from a file were compared with the program's sites.
     _compared_sites = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Run the guide; takes the model's arguments.
+        """Run the guide with the model's arguments.
 
         Returns:
             The value of every latent site.
@@ -170,8 +173,8 @@ class InducingGuide(AutoGuideMixin):
         """Find the program's latent sites and how it uses them; later calls return the same sites.
 
         Raises:
-            ValueError: in a later call, naming GP sites that the guide draws row by row, if the program with these
-                ``model_kwargs`` needs several of their rows together.
+            ValueError: in a later call, if the program with these ``model_kwargs`` needs several rows of a GP site
+                together, and the guide draws this site row by row. The error names the sites.
         """
         return self.sites_for(*arguments(self.model, args, model_kwargs))
 
@@ -197,8 +200,8 @@ class InducingGuide(AutoGuideMixin):
     def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Refuse a program with sites that the saved program does not have, or without a trained parameter.
 
-        It only warns of other kernels and likelihoods, because a user's class may have another name now, and of missing
-        latent sites, because these arguments may leave them out.
+        It only warns of other kernels and likelihoods, because a user's class may have another name now. It also only
+        warns of missing latent sites, because these arguments may leave them out.
         """
         found = look(self.model, args, kwargs, arrays=True).trace
         names, params = names_of(found), self.sites.names & self.sites.parameters.keys()
@@ -224,7 +227,7 @@ class InducingGuide(AutoGuideMixin):
                 )
 
     def _refuse_other_rows(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse arguments under which the program needs rows together that this guide draws apart."""
+        """Refuse arguments with which the program needs rows together that this guide draws separately."""
         if (known := (_deciding(kwargs), _rows(args))) in self._known:
             return
         found = dependence_on_rows(self.model, args, kwargs, self.sites, self.joint)
@@ -305,9 +308,10 @@ class InducingGuide(AutoGuideMixin):
         return found
 
     def _started_at_once(self, started: Callable[..., Runs], looked_at: list[str]) -> Trace | None:
-        """The sites of a run in one compiled program, after another one if an initialiser reads inputs.
+        """The sites of a run in one compiled program, after one more program if an initialiser reads inputs.
 
-        Returns ``None`` if more programs are needed, or if a value is not finite: single operations then say which.
+        Returns ``None`` if more programs are needed, or if a value is not finite. A run without compilation then says
+        which value it is.
 
         Args:
             started: runs the guide, given a mode.
@@ -349,7 +353,7 @@ class InducingGuide(AutoGuideMixin):
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
         """The sites whose initialisers read inputs in :meth:`init_params`; after :meth:`setup`.
 
-        Given inducing variables (grids among them) and values in ``given`` need no inputs.
+        A site whose option is an inducing variable (such as a grid), or whose value is in ``given``, needs no inputs.
         """
         found = []
         for site in self.sites.processes:
@@ -373,7 +377,7 @@ class InducingGuide(AutoGuideMixin):
     def checked_params(
         self, params: Mapping[str, Any], args: tuple, kwargs: dict, *, name: str = "params", whole: bool = True
     ) -> dict[str, Any]:
-        """``params``, checked to be those of guide and program; values of latent sites are allowed too.
+        """``params``, compared with the parameters of guide and program; values of latent sites are allowed too.
 
         Args:
             params: values by name.
@@ -408,7 +412,7 @@ class InducingGuide(AutoGuideMixin):
         known, needed = {*own, *program, *self.sites.latents}, {*own, *_with_shapes(program)}
         if known >= params.keys() and (params.keys() >= needed or not whole) and not _misfits(params, program):
             return
-        # The program's parameters may depend on its arguments, which may differ from those of setup.
+        # The program's parameters may depend on its arguments, and these may differ from the arguments at set-up.
         now = parameters_of(self.model, args, kwargs)
         checks.names(name, set(params), needed={*own, *_with_shapes(now)} if whole else set(), known={*known, *now})
         program = {**program, **now}
@@ -444,7 +448,7 @@ class InducingGuide(AutoGuideMixin):
         return found
 
     def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
-        """The posterior of a GP site by a law that is known, in place of ``q(u)``; here ``None``."""
+        """The posterior of a GP site from a known law, in place of ``q(u)``; here ``None``."""
         return None
 
     def variational_parameters(self) -> frozenset[str]:
@@ -453,7 +457,7 @@ class InducingGuide(AutoGuideMixin):
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
-        """The numbers of ``count`` of the draws that ``q`` consists of, by their site; here ``q`` has no draws."""
+        """The numbers of ``count`` draws, by their site, if ``q`` consists of draws; here it does not."""
         return {}
 
     @property

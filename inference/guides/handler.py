@@ -1,4 +1,4 @@
-"""One run of a guide: the program, with each latent site answered by the guide's own site."""
+"""One run of a guide: the program, with the guide's own site in place of each latent site."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
 
-#: Rows of data with a structure beyond which no factor of their covariance is formed.
+#: Most rows of data with a structure for which a factor of their covariance is formed.
 MOST_DENSE = 5000
 
 
@@ -44,13 +44,13 @@ def parameter_of(inducing: InducingVariable) -> Any:
 
 
 def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
-    """The inducing variable, of an initialiser's kind, that a value of ``<site>_inducing`` stands for."""
+    """The inducing variable, of an initialiser's kind, with a value of ``<site>_inducing``."""
     leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
     return jax.tree.unflatten(structure(initialiser), leaves)
 
 
 class PosteriorHandler(Handler):
-    """Runs inside one call of a guide: answers each latent site of the model with the guide's own site.
+    """The handler of one call of a guide: it puts the guide's own site in place of each latent site of the model.
 
     Args:
         options: options of the guide.
@@ -85,7 +85,7 @@ class PosteriorHandler(Handler):
         self.own = OwnSites()
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Answer a site, or take the rows of a plate that a guide of other sites has taken before."""
+        """Give a site its value, or give a plate the rows that a guide of other sites has taken before."""
         if self.own.restored(msg):
             return
         if msg["type"] == "plate":
@@ -156,7 +156,7 @@ class PosteriorHandler(Handler):
     def _by_structure(
         self, name: str, prior: GaussianProcess, inducing: InducingVariable, law: InducingPosterior
     ) -> InducingPosterior:
-        """A law by the structure of the data, or a draw with that structure at its rows, without a factor of all."""
+        """A law that uses the structure of the data, or a draw at the data's rows, without a factor of all rows."""
         if self.mode.given_data:
             return law
         if name in self.mode.at_inducing and prior.num_inputs == len(law.u_mean):
@@ -223,7 +223,7 @@ class PosteriorHandler(Handler):
         return {site: value for site, value in self.values.items() if site in self.sites.processes}
 
     def _start(self, name: str, initialiser: Any, key: PRNGKeyArray, prior: GaussianProcess) -> Any:
-        """The initial inducing inputs; outside ``init_params``, all sites take them from one shared run of it."""
+        """The initial inducing inputs; outside ``init_params``, all sites take them from one run of ``init_params``."""
         if isinstance(initialiser, InducingVariable):
             return parameter_of(initialiser)
         if isinstance(self.mode, AtPriorMean):

@@ -20,7 +20,7 @@ from gpzoo.inference.programs.runs import Trace, of_types, plates_of, sampled
 from gpzoo.inference.programs.standins import concrete
 from gpzoo.likelihoods import Likelihood
 
-#: Kinds of sites that are hidden from a program of some latent sites, unless they are among these.
+#: Kinds of sites that :func:`alone` hides, except for the sites that it keeps.
 _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
 
 
@@ -37,12 +37,12 @@ class HyperparameterGuide:
 
     Attributes:
         parameters: the guide's ``numpyro.param`` sites by name, with their constraints.
-        of_rows: names of the latent sites in a plate of data; sites in another plate, such as groups, do not belong.
+        of_rows: names of the latent sites in a plate of data, but not of sites in another plate, such as one of groups.
         sizes: number of entries of each latent site, in the run that set the guide up.
 
     Raises:
         TypeError: if ``make`` returns something that cannot be called.
-        ValueError: if the guide's latent sites are not those of the program, or of other shapes.
+        ValueError: if the guide's latent sites are not the program's latent sites.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class HyperparameterGuide:
                 f"InducingGuide(hyperparameters=...) must make a guide of a program, such as AutoMultivariateNormal; "
                 f"{_name(make)} returned {type(self.guide).__name__}."
             )
-        # NumPyro's guides keep what they see at their first call, which must therefore be numbers.
+        # NumPyro's guides keep values that they see at their first call, so these values must be numbers.
         if all(map(is_concrete, jax.tree.leaves(args))):
             self.check(*args)
         args, kwargs = concrete((args, kwargs))
@@ -124,7 +124,7 @@ class _Rows(Handler):
 
 
 def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = None) -> Callable:
-    """The program of some of a program's latent sites: their priors and plates, and nothing else.
+    """A program with only some of the latent sites of a program: their priors and plates, and nothing else.
 
     Args:
         model: the program.
@@ -141,7 +141,7 @@ def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = N
 
 
 class _Fixed(Handler):
-    """Zeros at every other site, and one key for everything else that is drawn: the named priors do not need them."""
+    """Zeros at every other site, and one key for everything else that is drawn: the named priors do not need more."""
 
     def __init__(self, names: frozenset[str], with_data: set[str]) -> None:
         super().__init__()

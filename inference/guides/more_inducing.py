@@ -1,4 +1,4 @@
-"""Further inducing variables of a trained model, with the prior's law given the present ones."""
+"""Additional inducing variables of a trained model, which follow the prior given the present inducing variables."""
 
 from __future__ import annotations
 

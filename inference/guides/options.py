@@ -84,7 +84,7 @@ class Options:
         self.init_loc_fn = init_loc_fn
 
     def form_at(self, site: str, sites: Sites | None = None) -> Form:
-        """The form of ``q(u)`` of a GP site, without values; the program with these sites need not be set up."""
+        """The form of ``q(u)`` of a GP site, without values; before set-up, pass the program's ``sites``."""
         sites = self.sites if sites is None else sites
         if sites is not None and (group := sites.group_of(site)):
             return (Coupled if site == group[0] else CoupledAfter)(group=group, together=site in sites.together)

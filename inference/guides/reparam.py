@@ -1,8 +1,8 @@
 """White noise in place of ``f`` for MCMC: GP sites are made from it, exactly or through inducing variables.
 
-A plain GP site is *centred* under NUTS: NUTS moves its value ``f``, whose scales and correlations change with the
-hyperparameters, so that steps are small and many. For a *whitened* site, NUTS moves ``v ~ N(0, I)`` instead. If data
-say little, the hyperparameters and ``v`` are nearly independent.
+A plain GP site is *centred*: NUTS moves its value ``f``. The scales and correlations of ``f`` change with the
+hyperparameters, so that NUTS needs many small steps. For a *whitened* site, NUTS moves ``v ~ N(0, I)`` instead. If the
+data have little information, the hyperparameters and ``v`` are nearly independent.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _LOG_2PI = 1.8378770664093453
 class WhitenReparam(Reparam):
     """A NumPyro reparameteriser that makes a GP site from white noise, the site ``<site>_base``.
 
-    Exact, without inducing variables: ``f = mean + L v`` with ``L L^T = K(X, X)``, and ``v`` of the site's own shape,
-    ``[N]`` or ``[N, D]``. ``f`` is recorded as a deterministic site. The posterior of everything else does not change.
+    The exact form has no inducing variables. It is ``f = mean + L v`` with ``L L^T = K(X, X)``. ``v`` has the site's
+    own shape, ``[N]`` or ``[N, D]``. ``f`` is recorded as a deterministic site. The posterior does not change.
 
-    Sparse, with ``M`` inducing variables (Hensman, Matthews, Filippone and Ghahramani 2015): ``u = L v`` with
-    ``L L^T = Kuu``, and ``v`` ``[M]`` or ``[M, D]``. ``u`` is recorded as ``<site>_u``. The program sees the marginals
-    of ``f`` given ``u``, and likelihoods take the expectation ``E_p(f|u) log p(y | f)``. Likelihoods that take it by
-    draws have the same noise at every step. Programs may use the site only in operations that are exact on
-    :class:`~gpzoo.GaussianMarginals`.
+    The sparse form has ``M`` inducing variables (Hensman, Matthews, Filippone and Ghahramani 2015). It is ``u = L v``
+    with ``L L^T = Kuu``. ``v`` has the shape ``[M]`` or ``[M, D]``. ``u`` is recorded as ``<site>_u``. The program sees
+    the marginals of ``f`` given ``u``, and likelihoods take the expectation ``E_p(f|u) log p(y | f)``. A likelihood
+    that takes this expectation by draws uses the same noise at every step. Programs may use the site only in operations
+    that are exact on :class:`~gpzoo.GaussianMarginals`.
 
-    If the covariance does not factorise, the density is zero: a divergence for NUTS.
+    If the covariance does not factorise, the density is zero. NUTS counts this as a divergence.
 
     Example:
         >>> import jax, numpy as np
@@ -71,12 +71,12 @@ class WhitenReparam(Reparam):
         ((5,), 'deterministic')
 
     Args:
-        inducing: an inducing variable, or an initialiser such as :func:`~gpzoo.kmeans`, which looks at each site's
-            inputs once, when the program first runs; ``None`` for the exact form.
+        inducing: an inducing variable, or an initialiser such as :func:`~gpzoo.kmeans`; ``None`` for the exact form. An
+            initialiser looks at each site's inputs once, when the program first runs.
 
     Raises:
-        TypeError: for an ``inducing`` that is neither, or a grid; when the program runs, for a site that is not a GP, a
-            kernel with sampled views, inputs that an initialiser cannot look at, or a draw of a sparse site.
+        TypeError: for an ``inducing`` of another type, or a grid. When the program runs, for a site that is not a GP, a
+            kernel that samples views, inputs that an initialiser cannot look at, or a draw of a sparse site.
         ValueError: for an observed site, or values of ``<site>_base`` that belong to other inputs.
     """
 
@@ -123,7 +123,7 @@ class WhitenReparam(Reparam):
         v = _noise(name, shape, conditional.dtype, conditional.factorised)
         given_u = InducingPosterior(conditional, v, Diagonal(jnp.zeros_like(v)))
         numpyro.deterministic(f"{name}_u", given_u.inducing_moments()[0])
-        # The covariance with u may hold NaN if that of u does not factorise.
+        # The covariance of f with u may hold NaN if the covariance of u does not factorise.
         mean, variance = (jnp.where(conditional.factorised, x, 1) for x in given_u.marginals())
         # The same noise at every step, or the density would not be a function of the state.
         key = named_key(random.key(0), name)
@@ -151,18 +151,19 @@ class whitened(handlers.reparam):
         mcmc = MCMC(NUTS(whitened(program)), num_warmup=500, num_samples=500)
         mcmc = MCMC(NUTS(whitened(program, kmeans(20))), num_warmup=500, num_samples=500)
 
-    In the exact form, ``mcmc.get_samples()`` has draws of ``f``; in the sparse form, of ``f_u``.
-    :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` take either, with this program. The
-    program itself, without ``whitened``, is the centred form. To whiten only some sites, use NumPyro's own
+    ``mcmc.get_samples()`` has draws of ``f`` in the exact form, and draws of ``f_u`` in the sparse form.
+    :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` take both, with the whitened program.
+    The program itself, without ``whitened``, is the centred form. To whiten only some sites, use NumPyro's own
     ``handlers.reparam(program, {"f": WhitenReparam()})``. ``numpyro.param`` sites need priors,
     ``whitened(handlers.lift(program, prior))``.
 
-    Sizes: a gradient of a classifier that adds two GPs took, on a CPU in float32, 0.2 ms for 50 inputs, 0.9 for 100, 6
-    for 200, 24 for 400, 130 for 800; with 40 inducing variables each 0.3 for 50, 0.9 for 200, 2 for 800. A draw takes
-    15 gradients at 50 inputs, 31 at 200. Four chains of 500 + 500 draws took 36 s of processor time at 50 inputs, half
-    of it compilation, and 130 s at 200 inputs with 20 inducing variables. So the exact form is for up to 200 inputs,
-    the sparse form for a few thousand, and :func:`~gpzoo.inference.fit` for more. The centred form took 1,023 gradients
-    a draw at 50 inputs, the longest possible trajectory, and its chains had not met after 100 draws. The results of
+    Use the exact form for up to 200 inputs, the sparse form for a few thousand, and :func:`~gpzoo.inference.fit` for
+    more. The following times are for a classifier that adds two GPs, on a CPU in float32. In the exact form, a gradient
+    took 0.2 ms at 50 inputs, 0.9 ms at 100, 6 ms at 200, 24 ms at 400, and 130 ms at 800. With 40 inducing variables
+    for each GP, a gradient took 0.3 ms at 50 inputs, 0.9 ms at 200, and 2 ms at 800. A draw took 15 gradients at 50
+    inputs, and 31 at 200. Four chains of 500 + 500 draws took 36 s of processor time at 50 inputs, half of it for
+    compilation. They took 130 s at 200 inputs with 20 inducing variables. In the centred form, a draw at 50 inputs took
+    1,023 gradients, the longest possible trajectory, and the chains had not converged after 100 draws. The results of
     ``benchmarks/whitened.py`` are recorded beside it.
 
     NumPyro compiles one program for every chain that runs in sequence. For one program for all chains, use
@@ -182,8 +183,8 @@ class whitened(handlers.reparam):
 
     Args:
         fn: a NumPyro program.
-        inducing: see :class:`WhitenReparam`; for all GP sites, or by site name; sites that are not named are exact.
-            A site that the program draws, as the inputs of another GP or by :func:`~gpzoo.draws`, must be exact.
+        inducing: see :class:`WhitenReparam`; one for all GP sites, or by site name. Sites that are not named are exact.
+            A site that the program draws, by :func:`~gpzoo.draws` or as the inputs of another GP, must be exact.
 
     Raises:
         ValueError: when the program runs, for names of sites that it does not have; see :class:`WhitenReparam`.
@@ -215,7 +216,7 @@ class whitened(handlers.reparam):
             refuse_unknown("inducing", self._by_name, self._seen, "program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
-        """Whiten latent GP sites; only the handlers outside see the added sites, under names like other sites."""
+        """Whiten latent GP sites; only the handlers outside see the added sites, with names like other sites."""
         if self._own.restored(msg):
             return
         if msg["type"] != "sample" or not isinstance(msg["fn"], GaussianProcess) or msg["value"] is not None:
@@ -259,7 +260,7 @@ def inducing_variables(trace: Mapping[str, Any], samples: Mapping[str, Any]) -> 
 
     Args:
         trace: trace of a run :func:`as_they_stand`.
-        samples: draws, among them those of ``<site>_u``.
+        samples: draws by name, with the draws of ``<site>_u``.
 
     Raises:
         ValueError: if ``<site>_u`` is missing.
@@ -321,8 +322,8 @@ def guarded_factor(
 ) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
     """A factor of ``K`` plus jitter, and whether it exists; the identity if it does not.
 
-    Outside ``jit``, where NumPyro looks for a start, the result with ``for_draws`` is a root of ``K``: the density is
-    zero all the same, but a draw is one from the prior.
+    With ``for_draws``, the result outside ``jit`` is a root of ``K`` in place of the identity. NumPyro looks for a
+    start there: the density is still zero, but a draw is a draw from the prior.
     """
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)

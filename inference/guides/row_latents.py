@@ -1,4 +1,4 @@
-"""Posteriors of a latent variable of every row: with own parameters for each row, or by a network that sees the row."""
+"""Posteriors of a latent variable of every row: with parameters for each row, or by a network that sees the row."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gpzoo._types import ArrayLike
 
 
 class PerRow:
-    """``q(x_n) = N(m_n, diag(s_n^2))`` with own parameters for every row of the training data.
+    """``q(x_n) = N(m_n, diag(s_n^2))`` with separate parameters for every row of the training data.
 
-    The program's first argument must be the row numbers, from 0, so that any batch finds its parameters. Pass this as
-    ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc`` and
-    ``x_scale``, both of the shape of its start. Rows that were not trained have no parameters and are refused;
-    :func:`~gpzoo.inference.infer_rows` finds parameters for them.
+    The program's first argument must be the row numbers, from 0, so that any batch finds its parameters. Pass the
+    object as ``InducingGuide(..., hyperparameters=PerRow({"x": start}))``. A site ``x`` has the parameters ``x_loc``
+    and ``x_scale``, each with the shape of ``start["x"]``. Rows that were not trained have no parameters, and the guide
+    refuses them. :func:`~gpzoo.inference.infer_rows` finds parameters for them.
 
     Example:
         >>> import jax, numpy as np
@@ -38,12 +38,12 @@ class PerRow:
         ((10, 2), (10, 2))
 
     Args:
-        start: initial means by site, ``[num_data, ...]``; the sites' support is the reals.
+        start: initial means by site, ``[num_data, ...]``. The support of each site must be the real numbers.
         scale: initial standard deviation.
 
     Raises:
-        ValueError: if a start has no rows or is not finite; when a model is asked, for row numbers out of range.
-        TypeError: if ``start`` is not a mapping; when a model is asked, if the first argument is not integers.
+        ValueError: if a start has no rows or is not finite. When the guide is used, for row numbers out of range.
+        TypeError: if ``start`` is not a mapping. When the guide is used, if the first argument is not integers.
     """
 
     def __init__(self, start: Mapping[str, ArrayLike], *, scale: float = 0.1) -> None:
@@ -66,8 +66,8 @@ class PerRow:
                 scale = numpyro.param(
                     f"{name}_scale", jnp.full_like(start, self.scale), constraint=constraints.softplus_positive
                 )
-                # A training checks only a sample of its rows. NaN for unknown rows ends it; the last row's values would
-                # not.
+                # A training checks only a sample of its rows. NaN for an unknown row ends the training. The last row's
+                # values, which JAX would take, would not end it.
                 at = jnp.where(rows < 0, len(start), rows)
                 m, s = (x.at[at].get(mode="fill", fill_value=jnp.nan) for x in (loc, scale))
                 numpyro.sample(name, dist.Normal(m, s).to_event(start.ndim - 1))
@@ -75,7 +75,7 @@ class PerRow:
         return guide
 
     def check(self, *args: Any) -> None:
-        """Refuse a program's arguments, outside ``jit``, whose first argument is not numbers of existing rows."""
+        """Outside ``jit``, refuse arguments of a program if the first one is not the numbers of existing rows."""
         rows: Any = args[0] if args else None
         if rows is None or jnp.ndim(rows) != 1 or not jnp.issubdtype(jnp.result_type(rows), jnp.integer):
             raise TypeError(
@@ -92,9 +92,9 @@ class PerRow:
 
 
 class Amortised:
-    """``q(x_n) = N(m, diag(s^2))`` whose mean and standard deviation a network computes from the row.
+    """``q(x_n) = N(m, diag(s^2))`` with a mean and standard deviations that a network computes from the row.
 
-    The same network infers rows that were never seen. Pass this as
+    The network also gives posteriors for rows that training has not seen. Pass the object as
     ``InducingGuide(..., hyperparameters=Amortised("x", network))``.
 
     Example:
@@ -114,11 +114,11 @@ class Amortised:
         True
 
     Args:
-        site: name of the latent site, whose support is the reals.
+        site: name of the latent site. Its support must be the real numbers.
         network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``: the means, and
             numbers that softplus turns into standard deviations. It declares its own parameters, as
-            :func:`~gpzoo.models.network_of` does. If it returns ``None``, for example without ``y``, the latents come
-            from their prior.
+            :func:`~gpzoo.models.network_of` does. If it returns ``None``, for example without ``y``, the latent site is
+            drawn from its prior.
 
     Raises:
         ValueError: at a call, if the network returns another shape.

@@ -63,12 +63,12 @@ def same_program(first: Any, second: Any) -> bool:
 
 
 def _options(handler: Messenger) -> dict[str, Any]:
-    """The fields of a handler without its program, and without what its program told it about itself."""
+    """The fields of a handler, without its program and without the name and docstring of this program."""
     return {name: value for name, value in vars(handler).items() if name != "fn" and not name.startswith("__")}
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether two trees of arguments are equal: arrays number by number, functions as programs are."""
+    """Whether two trees of arguments are equal: arrays number by number, functions by :func:`same_program`."""
     if jax.tree.structure(first) != jax.tree.structure(second):
         return False
     return all(map(_equal_leaves, jax.tree.leaves(first), jax.tree.leaves(second)))

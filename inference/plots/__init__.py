@@ -1,7 +1,7 @@
-"""Pictures of trained models, each drawn into axes and returned as axes.
+"""Pictures of trained models. Each picture is drawn into axes and returns these axes.
 
-Figures are made for the column of a journal: letters keep their size if a picture is shown 400 pixels wide. Colours are
-those of Okabe and Ito, which colour-blind readers can tell apart. No picture opens a window or changes a setting.
+Figures have the width of a journal column. Letters stay readable if a picture is shown 400 pixels wide. Colour-blind
+readers can distinguish the colours (Okabe and Ito 2008). No picture opens a window or changes a setting.
 ``ax.figure.savefig(path)`` saves a picture, and a notebook shows ``ax.figure``.
 """
 

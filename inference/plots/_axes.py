@@ -1,6 +1,6 @@
-"""Figures without a window, for the column of a journal, and the numbers that are drawn in them.
+"""Figures without a window, as wide as a journal column, and the numbers that are drawn in them.
 
-The functions here draw curves, bands, images and bars, and keep their numbers, which :func:`drawn_in` returns.
+The functions here draw curves, bands, images and bars. They keep the drawn numbers, and :func:`drawn_in` returns them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Inches. At 400 pixels a letter of 9 points is then 10 pixels high.
+#: Inches. At 400 pixels, a letter of 9 points is then 10 pixels high.
 WIDTH = 4.8
 
-#: Colours that the colour-blind can tell apart (Okabe and Ito 2008, *Color universal design*).
+#: Colours that colour-blind readers can distinguish (Okabe and Ito 2008, *Color universal design*).
 BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7"
 
-#: Colours of similar things, in this order, and their markers.
+#: Colours of similar things, in the order of use, and their markers.
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, "0.35")
 MARKERS = "os^DvPX"
 
-#: Colour maps of amounts, and of amounts with a middle.
+#: Colour maps of amounts, and of amounts on two sides of a middle.
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
 
-#: Ends of the central intervals that are drawn, and their name.
+#: Probabilities at the ends of the central intervals, and the name of these intervals.
 ENDS, CENTRAL = (0.05, 0.95), "central 90 %"
 
-#: Outputs that can still be told apart in one panel.
+#: Largest number of outputs that readers can distinguish in one panel.
 OUTPUTS = 4
 
 #: Options of an image over two inputs.
 FIELD: dict[str, Any] = {"origin": "lower", "aspect": "auto", "interpolation": "bilinear"}
 
-#: Points: the size of words, and of numbers inside a picture.
+#: Size of words, and of numbers inside a picture, in points.
 WORDS, NUMBERS = 9, 8
 
 
@@ -55,12 +55,12 @@ def marker(k: int) -> str:
 
 
 def central(draws: np.ndarray) -> np.ndarray:
-    """The ends of central intervals over draws; draws are the first axis."""
+    """The ends of central intervals over draws. Draws are the first axis."""
     return np.quantile(draws, ENDS, axis=0)
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure of a size in inches, without a window.
+    """An empty figure without a window, with a size in inches.
 
     Example:
         >>> from gpzoo.inference import plots
@@ -77,12 +77,12 @@ def blank(width: float, height: float) -> Figure:
 
 
 def one(ax: Axes | None, height: float = 3.2, width: float = WIDTH) -> Axes:
-    """The given axes, or those of a new figure."""
+    """The given axes, or the axes of a new figure."""
     return blank(width, height).subplots() if ax is None else ax
 
 
 def several(ax: Sequence[Axes] | None, count: int, height: float, columns: int = 1, share: bool = False) -> list[Axes]:
-    """The given axes, or those of a new figure, row by row; ``height`` is the height of a row.
+    """The given axes, or axes in rows of a new figure; ``height`` is the height of a row.
 
     Raises:
         ValueError: if the number of given axes is not the number of panels.
@@ -106,12 +106,12 @@ def several(ax: Sequence[Axes] | None, count: int, height: float, columns: int =
 
 
 class Series(NamedTuple):
-    """Numbers under one name.
+    """Numbers that are drawn under one name.
 
     Attributes:
         name: name in the legend.
         x: positions, numbers or names, ``[n]``.
-        y: numbers or names, ``[n]``; the ends of a band, ``[2, n]``; ``None`` for marks along the axis.
+        y: numbers or names, ``[n]``; the two ends of a band, ``[2, n]``; ``None`` for marks along the axis.
     """
 
     name: str
@@ -120,14 +120,14 @@ class Series(NamedTuple):
 
 
 class Image(NamedTuple):
-    """Numbers in colours.
+    """Numbers that are drawn as colours.
 
     Attributes:
-        values: ``[rows, columns]``, or with an axis of colours behind; the first row is the lowest with ``from_below``.
+        values: ``[rows, columns]``, or with a last axis of colours; with ``from_below``, the first row is lowest.
         extent: left, right, lower and upper end.
         caption: caption of the image.
         from_below: whether rows are counted from below.
-        written: numbers written in the pixels, if they differ from the numbers of the colours.
+        written: numbers that are written in the pixels, if they differ from the numbers of the colours.
     """
 
     values: np.ndarray
@@ -137,7 +137,7 @@ class Image(NamedTuple):
     written: np.ndarray | None
 
 
-#: What was drawn in axes, in this order.
+#: Drawn numbers by axes, in the order of drawing.
 _DRAWN: WeakKeyDictionary[Any, list[Series | Image]] = WeakKeyDictionary()
 
 
@@ -147,7 +147,7 @@ def drawn_in(ax: Axes) -> list[Series | Image]:
 
 
 def keep(ax: Axes, numbers: Series | Image) -> None:
-    """Keep numbers that something else has drawn."""
+    """Keep numbers that another function has drawn."""
     _DRAWN.setdefault(ax, []).append(numbers)
 
 
@@ -162,7 +162,7 @@ def curve(
     legend: bool = True,
     **style: Any,
 ) -> None:
-    """A curve, or marks; without a name, it is in neither legend nor table.
+    """A curve, or marks. Without a name, it is neither in the legend nor in the table.
 
     Args:
         ax: axes.
@@ -170,8 +170,8 @@ def curve(
         y: values, ``[n]``.
         name: name in the legend.
         marks: marks of Matplotlib's ``plot``.
-        named: names of the values, which the table has in place of the values.
-        legend: whether it is in the legend.
+        named: names of the values; the table has them in place of the values.
+        legend: whether the curve is in the legend.
         **style: options of Matplotlib's ``plot``.
     """
     ax.plot(x, y, marks, label=name if legend else None, **style)
@@ -180,7 +180,7 @@ def curve(
 
 
 def ticks_below(ax: Axes, x: np.ndarray, name: str, **style: Any) -> None:
-    """Marks along the horizontal axis, whatever the limits of the vertical axis are."""
+    """Marks along the horizontal axis, independent of the limits of the vertical axis."""
     at = np.full(len(x), 0.025)
     ax.plot(x, at, "|", label=name, transform=ax.get_xaxis_transform(), clip_on=True, **style)
     keep(ax, Series(name, x, None))
@@ -201,7 +201,7 @@ def bars(ax: Axes, values: Any, name: str, *, legend: bool = True, **style: Any)
 
 
 def image(ax: Axes, values: Any, *, caption: str = "", written: np.ndarray | None = None, **style: Any) -> Any:
-    """Numbers in colours; returns Matplotlib's image, from which a colour bar is made."""
+    """Numbers drawn as colours. Returns Matplotlib's image, to which a colour bar can be added."""
     drawn = ax.imshow(values, **style)
     left, right, low, high = drawn.get_extent()
     keep(ax, Image(np.asarray(values), (left, right, low, high), caption, drawn.origin == "lower", written))
@@ -209,7 +209,7 @@ def image(ax: Axes, values: Any, *, caption: str = "", written: np.ndarray | Non
 
 
 def label(ax: Axes, x: str, y: str, *, frame: bool = False) -> None:
-    """Name both axes, and leave out the frame's upper and right sides."""
+    """Name both axes, and remove the upper and right sides of the frame."""
     ax.set_xlabel(x, fontsize=WORDS)
     ax.set_ylabel(y, fontsize=WORDS)
     ax.tick_params(labelsize=NUMBERS)
@@ -226,7 +226,7 @@ def finished(ax: Axes, x: str, y: str, **limits: Any) -> Axes:
 
 
 def matrix(ax: Axes | None, values: Any, name: str, x: str, y: str, **style: Any) -> Axes:
-    """Numbers in colours, with their scale and the names of rows and columns."""
+    """Numbers drawn as colours, with a colour scale and the names of rows and columns."""
     ax = one(ax, height=3.9)
     drawn = image(ax, values, **style)
     label(ax, x, y, frame=True)
@@ -254,11 +254,11 @@ def legend_above(ax: Axes) -> None:
 
 
 def legend_of_all(panels: Sequence[Axes], *, above: bool) -> None:
-    """One legend for panels that have the same entries, in place of their own legends.
+    """One legend for panels with the same entries, in place of the legends of the panels.
 
     Args:
         panels: the axes.
-        above: whether it is above all panels of a figure with a layout, else above the first panel.
+        above: whether the legend is above all panels of a figure with a layout; otherwise it is above the first panel.
     """
     entries: dict[str, Any] = {}
     for ax in panels:
@@ -274,13 +274,13 @@ def legend_of_all(panels: Sequence[Axes], *, above: bool) -> None:
 
 
 def _columns(ax: Axes, names: Sequence[str]) -> int:
-    """How many columns of a legend fit above the axes, at most three."""
+    """The number of legend columns that fit above the axes, at most three."""
     figure: Any = ax.figure
-    # Margins are narrower than the default, because the layout has not changed them yet.
+    # The layout has not changed the default margins yet. It will make them narrower.
     points = 1.2 * 72 * ax.get_position().width * figure.get_figure(root=True).get_size_inches()[0]
     for columns in (3, 2):
         rows = -(-len(names) // columns)
-        # A letter is about half as wide as high; a handle takes the room of six letters.
+        # A letter is about half as wide as it is high. A handle takes the space of six letters.
         letters = sum(6 + max(map(len, names[i : i + rows])) for i in range(0, len(names), rows))
         if 0.54 * NUMBERS * letters <= points:
             return min(columns, len(names))
@@ -288,9 +288,9 @@ def _columns(ax: Axes, names: Sequence[str]) -> int:
 
 
 def colour_bar(ax: Axes, drawn: Any, name: str) -> None:
-    """The scale of the colours of a picture, with their meaning."""
+    """The scale of the colours of a picture, with the meaning of the colours."""
     figure: Any = ax.figure
-    # As tall as the picture, whatever its aspect.
+    # The bar is as tall as the picture, whatever the aspect of the picture is.
     bar = figure.colorbar(drawn, cax=ax.inset_axes((1.03, 0, 0.05, 1)))
     bar.set_label(name, fontsize=WORDS)
     bar.ax.tick_params(labelsize=NUMBERS)

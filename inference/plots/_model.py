@@ -1,4 +1,4 @@
-"""A model as pictures need it: its GP sites, its data, predictions, and draws through the whole program."""
+"""Numbers of a model for pictures: its GP sites, its data, predictions, and draws through the whole program."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
-#: Inputs along a line; joint draws factorise a covariance of as many rows.
+#: Number of inputs along a line. Joint draws factorise a covariance with this number of rows.
 ALONG = 200
 
-#: Joint draws behind a band without a formula.
+#: Number of joint draws behind a band that has no formula.
 BAND_DRAWS = 400
 
 
@@ -40,10 +40,10 @@ class Draws(NamedTuple):
     Attributes:
         functions: values of each GP site, ``[S, N]`` or ``[S, N, D]``.
         expected: for each data site, the mean given the functions, ``[S, N, ...]``, or the probabilities of its
-            classes, ``[S, N, K]``; a site without a mean is left out.
+            classes, ``[S, N, K]``. Sites without a mean are left out.
     """
 
-    # JAX arrays while they are computed.
+    # These are JAX arrays while they are computed.
     functions: dict[str, Any]
     expected: dict[str, Any]
 
@@ -52,7 +52,7 @@ class ModelAt(NamedTuple):
     """A model at some arguments.
 
     Attributes:
-        inputs: the positional arguments of predictions: the arguments before the first that has a default.
+        inputs: the positional arguments of predictions: all arguments before the first one with a default.
         names: names of the inputs, as the program's author wrote them.
         processes: names of the latent GP sites, in the order of the program.
         data: the data sites, in the order of the program.
@@ -72,10 +72,10 @@ class ModelAt(NamedTuple):
     posteriors: Callable[[Array], dict[str, Any]] | None = None
 
     def site(self, name: str | None) -> str:
-        """A GP site: the named one, or the only one that is not an inner layer.
+        """A GP site: the site of this name, or the only site that is not an inner layer.
 
         Raises:
-            ValueError: if there is no such site, or the name is needed.
+            ValueError: if there is no such site, or if a name is needed.
         """
         outer = [site for site in self.processes if site not in self.inner]
         if name is None and len(outer) == 1:
@@ -85,10 +85,10 @@ class ModelAt(NamedTuple):
         return name
 
     def observed(self, name: str | None) -> Observed:
-        """A data site: the named one, or the first.
+        """A data site: the site of this name, or the first one.
 
         Raises:
-            ValueError: if there is no data site, or none of this name.
+            ValueError: if there is no data site, or no data site of this name.
         """
         if not self.data:
             raise ValueError("The program has no data site.")
@@ -104,7 +104,7 @@ class ModelAt(NamedTuple):
         """The only input, ``[N, columns]``.
 
         Raises:
-            ValueError: if there are other inputs, or other columns.
+            ValueError: if there are other inputs, or another number of columns.
         """
         X = np.asarray(self.inputs[0]) if len(self.inputs) == 1 and hasattr(self.inputs[0], "shape") else None
         if X is None or X.ndim != 2 or X.shape[1] != columns:
@@ -113,7 +113,7 @@ class ModelAt(NamedTuple):
         return X
 
     def points(self, key: Array, site: str | None, X: np.ndarray) -> np.ndarray | None:
-        """The inducing inputs ``[M, d]`` of a site that has the inputs ``X`` of the program, else ``None``."""
+        """The inducing inputs ``[M, d]`` of a site if its inputs are the inputs ``X`` of the program, else ``None``."""
         if self.posteriors is None or site is None:
             return None
         posterior = self.posteriors(key)[site]
@@ -127,8 +127,8 @@ class Observed(NamedTuple):
 
     Attributes:
         name: name of the site.
-        values: its data, ``[N, ...]``; ``None`` if they are not given, or computed by the program.
-        binary: whether its values are 0 and 1.
+        values: data of the site, ``[N, ...]``; ``None`` if they are not given, or if the program computes them.
+        binary: whether the values are 0 and 1.
     """
 
     name: str
@@ -137,10 +137,10 @@ class Observed(NamedTuple):
 
 
 def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None) -> ModelAt:
-    """The model at these arguments; the program is traced, and nothing is computed.
+    """The model at these arguments. The program is traced, and nothing is computed.
 
     Raises:
-        TypeError: for anything but a trained model.
+        TypeError: for an argument that is not a trained model.
         ValueError: for a program without latent GP sites.
     """
     if not isinstance(trained, Trained):
@@ -154,7 +154,7 @@ def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | No
         of = {"guide": subject.guide, "model": subject.model, "values": params, "mode": Marginals()}
         trace.update(run(random.key(0), subject.args, subject.kwargs, **of).model)
 
-    # As an argument, because a network would write the state of this run into the model's own state.
+    # As an argument, because otherwise a network would write the state of this run into the state of the model.
     jax.eval_shape(once, subject.params)
     if not sites.processes:
         raise ValueError("The program has no latent GP site to draw.")
@@ -176,7 +176,7 @@ def model_of_mcmc(
     samples: Mapping[str, Any],
     params: Mapping[str, Any],
 ) -> ModelAt:
-    """A program without a guide at its arguments, on which predictions are conditioned.
+    """A program without a guide, at its arguments. Predictions are conditioned on these arguments.
 
     Args:
         model: the program, whitened or not.
@@ -200,7 +200,7 @@ def model_of_mcmc(
     def predicted(key: Array, *inputs: Any, **asked: Any) -> dict[str, SitePrediction]:
         return predict(key, model, *inputs, model_kwargs=kwargs, **options, **asked)
 
-    # In exact regression, the site that is drawn is the observed one.
+    # In exact regression, the observed site is drawn.
     return ModelAt(*_inputs(model, args), tuple(latent or data)[: len(latent) or 1], data, predicted)
 
 
@@ -223,19 +223,19 @@ def posterior_at(
 
 
 def beyond(x: np.ndarray, share: float, count: int = ALONG) -> np.ndarray:
-    """Evenly spaced numbers from slightly below to slightly above the data."""
+    """Evenly spaced numbers from slightly below the data to slightly above them."""
     low, high = float(np.min(x)), float(np.max(x))
     margin = share * (high - low) / 2 or 1.0
     return np.linspace(low - margin, high + margin, count)
 
 
 def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
-    """``[..., N]`` or ``[..., N, D]`` with an axis of outputs, after ``leading`` axes."""
+    """``[..., N]`` or ``[..., N, D]`` with an axis of outputs. ``leading`` is the number of axes before ``N``."""
     return values if values.ndim > leading + 1 else values[..., None]
 
 
 def joint_draws(key: Array, subject: BoundModel) -> Draws:
-    """Draws of functions with any kernel, at up to a few hundred inputs, because their covariances are formed."""
+    """Draws of functions with any kernel, at up to a few hundred inputs, because a joint covariance is needed."""
     sites = subject.guide.sites
 
     def of_run(runs: Runs) -> Draws:
@@ -251,13 +251,13 @@ def joint_draws(key: Array, subject: BoundModel) -> Draws:
 
 
 def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Draws of each GP site with the right law at each single input, and prior means given the layers below.
+    """Draws of each GP site with the right distribution at each single input, and prior means given the layers below.
 
-    The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. No covariance
-    between inputs is formed: for a deep GP, it would take most of the time of :func:`joint_draws`.
+    The noise of a draw is the same at all inputs, so that quantiles over draws are smooth along a line. Covariances
+    between inputs are not computed. For a deep GP, they would take most of the time of :func:`joint_draws`.
 
     Returns:
-        By site, a pair of ``[S, N]`` or ``[S, N, D]``.
+        For each site, a pair of ``[S, N]`` or ``[S, N, D]``.
     """
 
     def of_run(runs: Runs) -> dict[str, tuple[Array, Array]]:
@@ -274,7 +274,7 @@ def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, 
 
 
 class _OneRow(BatchRows):
-    """Rows for which all inputs have the number of one row."""
+    """Rows for which all inputs count as the same row."""
 
     def of(self, site: str, size: int) -> Array:
         """See :meth:`gpzoo.inference.programs.gp_sites.BatchRows.of`."""
@@ -291,14 +291,14 @@ def of_runs(
     *,
     program: bool = False,
 ) -> Any:
-    """Numbers of each of several runs of the guide, as NumPy arrays ``[S, ...]``.
+    """Numbers from each of several runs of the guide, as NumPy arrays ``[S, ...]``.
 
     Args:
-        name: name of the question, under which the compiled program is kept for other calls.
+        name: name of the numbers. Later calls with this name use the compiled program again.
         key: key of the runs.
         subject: the model at its arguments.
         num_draws: number of runs ``S``.
-        of_run: takes the traces of a run and returns a pytree of arrays; the same in all calls of one name.
+        of_run: a function from the traces of a run to a pytree of arrays; the same in all calls with one name.
         mode: makes the values of GP sites, from the key ``views``.
         program: whether the program runs after the guide.
     """
@@ -314,7 +314,7 @@ def of_runs(
 
 
 def _mean(fn: Any) -> Array | None:
-    """The mean of ``y`` given ``f``, or the probabilities of class labels; ``None`` if there is neither."""
+    """The mean of ``y`` given ``f``, or the probabilities of class labels; ``None`` if neither exists."""
     for name in ("probs", "mean"):
         try:
             return getattr(fn, name)

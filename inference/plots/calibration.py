@@ -14,12 +14,12 @@ from gpzoo.inference.plots import _axes as draw
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Most classes for which the numbers of a confusion matrix can be read.
+#: Largest number of classes for which the numbers of a confusion matrix can be read.
 _NUMBERED = 12
 
 
 def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Confusion matrix: how often data of each class were taken for each class, with colours for the share.
+    """Confusion matrix: the number of rows of each class that are predicted as each class, with colours for shares.
 
     Example:
         >>> import numpy as np
@@ -29,9 +29,9 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
         ['1', '1', '1']
 
     Args:
-        probs: predicted probabilities ``[N, K]``; the largest is the prediction.
+        probs: predicted probabilities ``[N, K]``; the class with the largest one is the prediction.
         labels: true classes ``0 .. K - 1``, ``[N]``.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
         ValueError: for shapes that do not agree, or labels that are not classes.
@@ -56,8 +56,8 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
 def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Reliability diagram: how often the likeliest class is right, against its predicted probability.
 
-    The bars around the diagonal hold the accuracy of a calibrated prediction, each with probability 95 %. The area of a
-    dot grows with the number of data in its bin.
+    Each bar around the diagonal contains the accuracy of a calibrated prediction with probability 95 %. The area of a
+    dot grows with the number of rows in its bin.
 
     Example:
         >>> import numpy as np
@@ -69,9 +69,10 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
         'share of data where it is right'
 
     Args:
-        probs: predicted probabilities ``[N, K]``; or of class 1 of two, ``[N]``, which are ``mean`` of a ``Bernoulli``.
+        probs: predicted probabilities ``[N, K]``; for two classes also the probability of class 1, ``[N]``, which is
+            ``mean`` of a ``Bernoulli``.
         labels: true classes ``0 .. K - 1``, ``[N]``.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
         ValueError: for shapes that do not agree, or labels that are not classes.
@@ -99,8 +100,8 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
 def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Histogram of probability integral transforms, which are uniform if predictions are right.
 
-    With probability 95 %, all counts of right predictions lie in the band together. A hump says that intervals are too
-    wide, a bowl that they are too narrow, and a slope that predictions are shifted.
+    If predictions are right, all counts lie in the band together with probability 95 %. A hump means that intervals are
+    too wide, a bowl means that they are too narrow, and a slope means that predictions are shifted.
 
     Example:
         >>> import numpy as np
@@ -110,11 +111,11 @@ def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
         'probability integral transform'
 
     Args:
-        values: transforms of outcomes, in [0, 1], of any shape.
-        ax: axes to draw into; those of a new figure if ``None``.
+        values: transforms of outcomes, in [0, 1], in an array of any shape.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: for no values, or values outside [0, 1].
+        ValueError: if there are no values, or if values are outside [0, 1].
     """
     values = np.ravel(np.asarray(values, np.float64))
     if values.size == 0 or not np.all((values >= 0) & (values <= 1)):

@@ -1,4 +1,4 @@
-"""Pictures of the functions that a program, or a kernel, adds."""
+"""Pictures of the functions that a program or a kernel adds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpzoo.inference.programs.calls import entry_point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Functions behind the quantiles of centred bands, their random features, and rows at a time.
+#: Number of functions behind the quantiles of centred bands, number of their random features, and rows at a time.
 _FUNCTIONS, _FEATURES, _ROWS = 400, 2048, 1000
 
 
@@ -38,11 +38,12 @@ def components(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Sequence[Axes] | None = None,
 ) -> list[Axes]:
-    """A panel for each GP site, or each addend of one, with its mean and band over the inputs.
+    """A panel for each GP site, or each addend of a site, with its mean and band over the inputs.
 
-    Sites that a program adds are drawn jointly, so that the band of one site includes what the others may take from it.
-    If two of them have a level or a trend in common, the data do not say to which it belongs, and both bands are as
-    wide as the prior of the level or trend. ``centred`` takes the mean over the inputs out of each function.
+    If added sites share one posterior (``coupled`` of :class:`~gpzoo.inference.InducingGuide`), the band of a site
+    includes the part that the other sites may take from it. If two of them have a level or a trend in common, the data
+    do not tell to which site it belongs. Both bands are then as wide as the prior of the level or trend. ``centred``
+    subtracts from each function its mean over the inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -65,14 +66,14 @@ def components(
         centred: whether each function is shown without its mean over the inputs.
         column: column of the first argument along which values are shown.
         model_kwargs: the program's keyword arguments, by name.
-        ax: as many axes as there are panels; those of a new figure if ``None``.
+        ax: as many axes as there are panels; ``None`` for a new figure.
 
     Returns:
         The axes, in the order of the program.
 
     Raises:
-        ValueError: for inputs that are not columns, a column that does not exist, another number of axes, a program
-            whose GP sites have other rows; as :meth:`gpzoo.inference.Trained.predict`.
+        ValueError: for inputs that are not columns, a column that does not exist, another number of axes, or a program
+            whose GP sites have other rows; see also :meth:`gpzoo.inference.Trained.predict`.
         TypeError: with ``centred``, naming a kernel without a known spectral density.
     """
     model = trained._bind(args, model_kwargs)
@@ -102,7 +103,7 @@ def components(
 
 
 def _of_rows(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
-    """The ends of the band of each function, with its mean between them, ``[3, N, ...]``, row by row."""
+    """The mean of each function between the ends of its band, ``[3, N, ...]``, row by row."""
     found = predictions(model, rng_key, Predicting(quantiles=draw.ENDS, parts=parts))
     bands = {}
     for name, own in found.items():
@@ -113,7 +114,7 @@ def _of_rows(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str
 
 
 def _centred(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
-    """:func:`_of_rows` for functions without their means over the inputs; a mean joins all rows."""
+    """:func:`_of_rows` for functions without their mean over the inputs. The mean depends on all rows together."""
     counts: Any = {"num_draws": _FUNCTIONS, "num_features": _FEATURES, "batch_size": _ROWS}
     if isinstance(model.guide, DrawsGuide):
         counts["num_draws"] = min(_FUNCTIONS, math.prod(model.guide.shape(model.params)))

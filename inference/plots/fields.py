@@ -30,7 +30,7 @@ def field_2d(
 ) -> Axes:
     """A field over two inputs, with data and inducing points: the mean of ``y``, a probability, or the likeliest class.
 
-    Lines show the standard deviation of the GP; for classes, they are the borders of the likeliest class.
+    Lines show the standard deviation of the GP. For classes, lines are the borders between the likeliest classes.
 
     Example:
         >>> import jax, numpy as np
@@ -46,12 +46,12 @@ def field_2d(
 
     Args:
         rng_key: key of the draws.
-        trained: the model, whose program has one input ``[N, 2]``.
+        trained: the model. Its program has one input ``[N, 2]``.
         *args: the program's positional arguments; data among them are shown.
-        site: a GP site to show in place of ``y``; its first output, if there are several.
+        site: a GP site to show in place of ``y``. If it has several outputs, the first one is shown.
         data: the data site to show; the first one if ``None``.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
         ValueError: for other inputs, an unknown site, or a program without data sites.
@@ -89,11 +89,11 @@ def field_2d(
 
 
 def _deviation(ax: Axes, deviation: np.ndarray, sides: list[tuple[float, float]], name: str) -> None:
-    """Contour lines of the standard deviation, each at one value, if there are several values."""
+    """Contour lines of the standard deviation, each at one value, unless there is only one value."""
     if np.ptp(deviation) <= 1e-3 * deviation.max():
         return
     lines = ax.contour(deviation, extent=(*sides[0], *sides[1]), colors="k", linewidths=0.6, levels=4)
-    # One number for each level, where its line is nearest to the middle.
+    # One number for each level, at the point of its line that is nearest to the middle.
     middle, width = np.mean(sides, axis=1), np.ptp(sides, axis=1)
     places = []
     for segments in lines.allsegs:
@@ -114,7 +114,7 @@ def surface(
     limit: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A field of numbers over two inputs, in colours around zero, with data in the same colours.
+    """A field of numbers over two inputs, with colours on both sides of zero, and data in the same colours.
 
     Example:
         >>> import numpy as np
@@ -129,8 +129,8 @@ def surface(
         name: name of the numbers, for their scale.
         X: inputs ``[N, 2]`` of the data.
         y: values of the data, ``[N]``.
-        limit: the largest number of the scale; the largest of field and data if ``None``.
-        ax: axes to draw into; those of a new figure if ``None``.
+        limit: the largest number of the scale; ``None`` for the largest number of field and data.
+        ax: axes to draw into; ``None`` for a new figure.
     """
     ax = draw.one(ax, height=3.9)
     if limit is None:
@@ -145,14 +145,14 @@ def surface(
 
 
 def _probability(ax: Axes, probs: np.ndarray, extent: tuple, name: str) -> None:
-    # Paler than the marks of the data, which have the colours of the ends of the scale.
+    # Paler than the marks of the data, whose colours are the ends of the scale.
     drawn = draw.image(ax, probs, cmap=draw.DIVERGING, vmin=0, vmax=1, alpha=0.7, extent=extent, **draw.FIELD)
     _line(ax, probs - 0.5, extent, "probability 1/2" if probs.min() < 0.5 < probs.max() else None, 1)
     draw.colour_bar(ax, drawn, f"P({name} = 1)")
 
 
 def _line(ax: Axes, values: np.ndarray, extent: tuple, name: str | None, width: float) -> None:
-    """The line along which numbers are zero, if there is one, and its name in the legend."""
+    """The line along which numbers are zero, if it exists, and its name in the legend."""
     if values.min() < 0 < values.max():
         ax.contour(values, extent=extent, colors="k", levels=[0.0], linewidths=width)
     if name is not None:
@@ -160,11 +160,11 @@ def _line(ax: Axes, values: np.ndarray, extent: tuple, name: str | None, width: 
 
 
 def _classes(ax: Axes, probs: np.ndarray, extent: tuple) -> None:
-    """The likeliest class in its colour; less sure classes are paler."""
+    """The likeliest class as a colour, which is paler if the class is less sure."""
     from matplotlib.colors import to_rgb
     from scipy.ndimage import uniform_filter
 
-    # Means of nine neighbours, because likelihoods without a formula draw their probabilities anew for every input.
+    # Means of nine neighbours, because likelihoods without a formula make new draws of probabilities at every input.
     probs, K = uniform_filter(probs, 3, mode="nearest", axes=(0, 1)), probs.shape[-1]
     colours = np.array([to_rgb(draw.colour(k)) for k in range(K)])
     strength = 0.75 * np.clip((probs.max(axis=-1)[..., None] - 1 / K) / (1 - 1 / K), 0, 1)

@@ -35,12 +35,12 @@ def fit_1d(
 ) -> Axes:
     """A fit to one input: bands of ``y`` and of the GP, draws, data and inducing points.
 
-    The inner band and the draws are those of ``f``. If the likelihood has a link, they are those of the mean of ``y``
-    given ``f``, and for classes those of their probabilities, so that everything is on the scale of the data.
+    The inner band and the draws show ``f``. If the likelihood has a link, they show the mean of ``y`` given ``f``. For
+    classes, they show probabilities of the classes. Everything is therefore on the scale of the data.
 
-    For MCMC, and for exact regression (an observed GP site), give the program in place of a trained model, with draws
-    or parameters, and all data on which predictions are conditioned. The picture then has the bands, without draws of
-    functions.
+    For MCMC and for exact regression (an observed GP site), give the program in place of a trained model. Give also its
+    draws or parameters, and all data on which predictions are conditioned. The picture then has the bands, but no draws
+    of functions.
 
     Example:
         >>> import jax, numpy as np
@@ -58,17 +58,17 @@ def fit_1d(
         rng_key: key of the draws.
         trained: the model, whose program has one input ``[N, 1]``; or such a program.
         *args: the program's positional arguments; data among them are shown.
-        site: the GP site whose inducing points are marked; not needed if only one site is not an inner layer.
+        site: the GP site whose inducing points are marked. Not needed if only one site is not an inner layer.
         data: the data site to show; the first one if ``None``.
         draws: number of functions to show.
         posterior_samples: for a program, its MCMC draws, see :func:`~gpzoo.inference.predict`.
         params: for a program, values of its ``numpyro.param`` sites.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: for other inputs, an unknown site, or a program without data sites; for draws or parameters together
-            with a trained model, which has its own.
+        ValueError: for other inputs, an unknown site, or a program without data sites; for draws or parameters beside
+            a trained model, because it has its own.
     """
     draws = draws if draws == 0 else checks.positive_int("draws", draws)
     if not isinstance(trained, Trained):
@@ -100,13 +100,13 @@ def fit_1d(
 
 
 class _Lines(NamedTuple):
-    """Lines of each output or class.
+    """Lines for each output or class.
 
     Attributes:
         middles: ``[N, K]``.
         names: names of the middles, ``[K]``.
         bands: ends ``[2, N, K]``, each with a name and the strength of the colour.
-        functions: draws ``[S, N, K]``, shown if there is one output; ``None`` without draws.
+        functions: draws ``[S, N, K]``, shown if there is one output; ``None`` if there are no draws.
         named: name of the draws.
     """
 
@@ -129,14 +129,14 @@ def _draw(ax: Axes, x: np.ndarray, shown: _Lines, draws: int) -> None:
 
 
 def _of_numbers(predictions: Mapping[str, SitePrediction], drawn: Draws, site: str, observed: Observed) -> _Lines:
-    """Bands of ``y`` and of its mean given ``f``; without draws, the inner band is that of the site."""
+    """Bands of ``y`` and of its mean given ``f``. Without draws, the inner band is the band of the site."""
     data = observed.name
     y, inner, what = predictions[data], predictions[site].quantiles, site
     functions = drawn.functions.get(site, np.asarray(predictions[site].mean)[None])
     expected = drawn.expected.get(data, functions)
     if not np.isfinite(expected).all():  # a Cauchy has no mean
         expected = functions
-    # Quantiles of f have a formula; quantiles of a function of f need draws.
+    # Quantiles of f have a formula, but quantiles of a function of f need draws.
     if expected.shape != functions.shape or not np.allclose(expected, functions, rtol=1e-4, atol=1e-6):
         inner, what = draw.central(expected), f"E[{data} | {site}]"
     middle, of_mean = (np.mean(functions, axis=0), site) if y.mean is None else (y.mean, data)
@@ -174,7 +174,7 @@ def _data(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
 
 
 def _labels_as_marks(ax: Axes, x: np.ndarray, values: np.ndarray) -> None:
-    """Class labels as ticks above the probabilities: two classes at 0 and 1, more classes in a row."""
+    """Class labels as ticks beside the probabilities: two classes at 0 and 1, more classes in a row."""
     if values.ndim > 1:
         return
     classes = np.unique(values)

@@ -1,4 +1,4 @@
-"""Pictures of a trained model of images: inducing patches, weights of patches by place, and augmentations."""
+"""Pictures of a trained model of images: inducing patches, weights of patches by position, and augmentations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Pictures side by side, each with its caption.
 _Row: TypeAlias = list[tuple[np.ndarray, str]]
 
-#: Space between pictures, in widths of a picture; the space below a picture has its caption.
+#: Space between pictures, in widths of a picture. The space below a picture has its caption.
 _BESIDE, _BELOW = 0.12, 0.3
 
 
@@ -43,11 +43,11 @@ def inducing_images(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inducing patches, or images, sorted by the posterior mean of their inducing output, which stands below each.
+    """Inducing patches or images, sorted by the posterior mean of their inducing output, which is written below each.
 
-    If there are more than ``count``, it shows evenly spaced ones in this order, with the least and the greatest. With
-    several outputs, the number is the root of their mean square. If ``u`` comes in blocks of several kernels, each
-    block has its own rows.
+    If there are more than ``count``, evenly spaced ones in this order are shown, with the smallest and the largest. If
+    there are several outputs, the number is the root mean square of their means. If ``u`` has blocks of several
+    kernels, each block has its own rows.
 
     Example:
         >>> import jax, numpy as np
@@ -64,14 +64,14 @@ def inducing_images(
 
     Args:
         trained: the model.
-        *args: the program's positional arguments; one row of each is enough.
-        site: the GP site; not needed if only one site is not an inner layer.
+        *args: the program's positional arguments; one row of each argument is enough.
+        site: the GP site. Not needed if only one site is not an inner layer.
         count: the largest number of pictures, over all blocks.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if inducing variables are not patches or images, or for an unknown site.
+        ValueError: if inducing variables are not patches or images, or if the site is unknown.
     """
     count = checks.positive_int("count", count)
     posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
@@ -92,7 +92,7 @@ def inducing_images(
     rows = _cut(rows, int(np.ceil(np.sqrt(shown))))
     first = rows[0][0][0]
     coloured = first.ndim == 3 and first.shape[-1] == 3
-    by = "by the mean of u" if mean.shape[1] == 1 else "by the size of u (root mean square)"
+    by = "sorted by the posterior mean of u" if mean.shape[1] == 1 else "sorted by the size of u (root mean square)"
     title = f"{shown} of {start} inducing images, {by}" if shown < start else by
     scale = _limits(picture for row in rows for picture, _ in row)
     return _mosaic(ax, rows, title, bar=None if coloured else "pixel", cmap="gray", **scale)
@@ -110,7 +110,7 @@ def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
     """Inducing patches or images, ``[M, h, w]`` or ``[M, h, w, C]``.
 
     Raises:
-        ValueError: if the inducing variables are neither.
+        ValueError: if the inducing variables are neither patches nor images.
     """
     if (points := inducing.points()) is not None and points.ndim == 4:
         return np.asarray(points)
@@ -125,7 +125,7 @@ def _pictures(inducing: Any, kernel: Kernel, site: str) -> np.ndarray:
 
 
 def _as_pictures(view: Any, vectors: np.ndarray) -> np.ndarray | None:
-    """Flattened views ``[M, e]`` in the shape of pictures, or ``None`` for views of vectors."""
+    """Flattened views ``[M, e]`` in the shape of pictures; ``None`` if they are views of vectors."""
     if isinstance(view, Composed):
         return _as_pictures(view.inner, vectors)
     if isinstance(view, Patches):
@@ -155,7 +155,7 @@ def patch_weights(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The weight of a patch by its place in the image: one map for each channel and each output with its own weights.
+    """The weights of patches by position in the image: one map for each channel and each output with its own weights.
 
     Example:
         >>> import jax, numpy as np
@@ -172,13 +172,13 @@ def patch_weights(
 
     Args:
         trained: the model.
-        *args: the program's positional arguments; one row of each is enough.
-        site: the GP site; not needed if only one site is not an inner layer.
+        *args: the program's positional arguments; one row of each argument is enough.
+        site: the GP site. Not needed if only one site is not an inner layer.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if the site's kernel has no weights of patches, or for an unknown site.
+        ValueError: if the kernel of the site has no weights of patches, or if the site is unknown.
     """
     posterior = posterior_at(random.key(0), trained, args, model_kwargs, site)
     maps: _Row = []
@@ -198,14 +198,14 @@ def patch_weights(
 
 
 def _maps(node: DoubleSum) -> _Row:
-    """Weights by place, with a label for each map."""
+    """Weights by position, with a label for each map."""
     view, outer = node.view, 1
     if isinstance(view, Composed):
         view, outer = view.inner, view.outer.num_views
     if node.weights is None or not isinstance(view, Patches):
         return []
     C = view.image_shape[2]
-    # A sum over transformed images has the same weights for each of them, divided by their number.
+    # A sum over transformed images has the same weights for each image, divided by their number.
     weights = np.asarray(node.weights).reshape(-1, outer, view.num_views).sum(axis=1)
     maps = weights.reshape(len(weights), -1, *view.positions)
     first = view.channels if isinstance(view.channels, int) else 0
@@ -230,7 +230,7 @@ def augmentations(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inputs, framed, each beside views of it from the learned distribution, or from its orbit.
+    """Inputs in frames, each beside views of it from the learned distribution or from its orbit.
 
     Example:
         >>> import jax, numpy as np
@@ -250,13 +250,13 @@ def augmentations(
         rng_key: key of the views.
         trained: the model.
         *args: the program's positional arguments; the first six rows are shown.
-        site: the GP site; not needed if only one site is not an inner layer.
+        site: the GP site. Not needed if only one site is not an inner layer.
         count: the largest number of views of an input.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if the site's kernel has no views of whole images, or for an unknown site.
+        ValueError: if the kernel of the site has no views of whole images, or if the site is unknown.
     """
     count = checks.positive_int("count", count)
     posterior = posterior_at(rng_key, trained, args, model_kwargs, site)
@@ -267,7 +267,7 @@ def augmentations(
     if view is None or images.ndim != 4:
         raise ValueError(f"The kernel of site {posterior.site!r} has no views of whole images.")
     if isinstance(view, FixedViews):
-        # Prediction draws one set of views for all inputs; here each input has its own, as in training.
+        # Prediction draws one set of views for all inputs. Here each input has its own set, as in training.
         each = int(min(view.sampled.orbit_size, count))
         drawn = list(np.asarray(_sampled(view.sampled, random.split(rng_key, len(images)), images, each)))
     else:
@@ -287,12 +287,12 @@ def augmentations(
 
 @partial(jax.jit, static_argnums=3)
 def _sampled(view: Any, keys: Array, images: Array, count: int) -> Array:
-    """Views of each image by its own key, ``[N, count, ...]``."""
+    """Views of each image, with one key for each image, ``[N, count, ...]``."""
     return jax.vmap(lambda key, image: view.fixed(key, count).view(image[None])[0])(keys, images)
 
 
 def _of_images(view: Any) -> View | None:
-    """The outermost view, if it is one of whole images."""
+    """The outermost view, if it is a view of whole images."""
     if isinstance(view, Composed):
         return _of_images(view.outer)
     return view if isinstance(view, FixedViews | Orbit) and view.input_ndim == 3 else None
@@ -302,7 +302,7 @@ def _of_images(view: Any) -> View | None:
 
 
 def _limits(pictures: Iterable[np.ndarray]) -> dict[str, float]:
-    """The range of pixels from black to white: [0, 1], or more if pixels are beyond."""
+    """The range of pixels from black to white: [0, 1], or more if pixels are outside."""
     low, high = 0.0, 1.0
     for picture in pictures:
         low, high = min(low, float(picture.min())), max(high, float(picture.max()))
@@ -310,11 +310,11 @@ def _limits(pictures: Iterable[np.ndarray]) -> dict[str, float]:
 
 
 def _mosaic(ax: Axes | None, rows: Sequence[_Row], title: str, *, bar: str | None, **scale: Any) -> Axes:
-    """Pictures in rows, all one unit wide, with a caption below each, and a bar with the name of their colours."""
+    """Pictures in rows, all one unit wide, with a caption below each picture, and a bar that names the colours."""
     captions = any(caption for row in rows for _, caption in row)
     top, below, width = 0.0, _BELOW if captions else _BESIDE, max(map(len, rows)) * (1 + _BESIDE) - _BESIDE
     each = rows[0][0][0].shape[0] / rows[0][0][0].shape[1] + below
-    # Inches of a mosaic as wide as a column, with its title and without its colour bar.
+    # Inches of a mosaic that is as wide as a column, with its title but without its colour bar.
     ax = draw.one(ax, height=0.35 + (4.6 if bar is None else 3.95) * len(rows) * each / width)
     drawn = None
     for row in rows:

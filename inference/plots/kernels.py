@@ -1,4 +1,4 @@
-"""Pictures of kernels: lengthscales column by column, and the matrix class by class."""
+"""Pictures of kernels: lengthscales by column, and the covariance matrix by class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpzoo.processes.process import GaussianProcess
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Draws of lengthscales with a posterior.
+#: Number of draws of lengthscales that have a posterior.
 _DRAWS = 100
 
 
@@ -39,8 +39,9 @@ def lengthscales(
 ) -> Axes:
     """The lengthscale of every column of the inputs, for every GP site and every kernel that has lengthscales.
 
-    A column does not matter to a kernel if its lengthscale is far beyond the column's spread, which is marked.
-    Lengthscales with a posterior have its central 90 %. Lengthscales of several outputs share the row of their column.
+    A column has almost no effect on a kernel if its lengthscale is much larger than the spread of the column, which is
+    marked. Lengthscales with a posterior are shown with their central 90 %. If there are several outputs, all their
+    lengthscales for a column are in one row.
 
     Example:
         >>> import jax, numpy as np
@@ -57,12 +58,12 @@ def lengthscales(
     Args:
         trained: the model.
         *args: the program's positional arguments; their rows give the spread of the columns.
-        names: names of the columns; ``None`` for those of the training's frame or Dataset, if it was one.
+        names: names of the columns; ``None`` for the names in the frame or Dataset of the training, if it had one.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if no kernel has lengthscales, or for another number of names.
+        ValueError: if no kernel has lengthscales, or if the number of names is wrong.
     """
     series, spread = _lengthscales_of(trained._bind(args, model_kwargs, seen=False))
     if not series:
@@ -94,7 +95,7 @@ def lengthscales(
 
 
 def _lengthscales_of(subject: BoundModel) -> tuple[list[_Lengthscales], Array | None]:
-    """The lengthscales of all kernels, in draws, and the spread of the columns of the first inputs that are vectors."""
+    """Draws of the lengthscales of all kernels, and the spread of the columns of the first inputs that are vectors."""
     guide, processes = subject.guide, subject.guide.sites_for(subject.args, subject.kwargs).processes
     sampled = guide.hyperparameters != "point" and guide.sites.latents > processes
 
@@ -106,7 +107,7 @@ def _lengthscales_of(subject: BoundModel) -> tuple[list[_Lengthscales], Array | 
             prior = unmasked(site["fn"]).prior
             kernels = _lengthscaled(prior.kernel)
             series += [_Lengthscales.of(name, prior.X, kernel) for kernel in kernels]
-            # Other sites' inputs may be draws, and their computation is not needed.
+            # The inputs of other sites may be draws, which need not be computed.
             if spread is None and kernels and prior.X.ndim == 2:
                 spread = jnp.std(prior.X, axis=0)
         return series, spread
@@ -120,7 +121,7 @@ def _lengthscales_of(subject: BoundModel) -> tuple[list[_Lengthscales], Array | 
 
 
 def _plain_logarithm(ax: Axes) -> None:
-    """A logarithmic axis with numbers such as 0.5; at 1, 2 and 5 of every decade if there are few decades."""
+    """A logarithmic axis with numbers such as 0.5. If there are few decades, it has 1, 2 and 5 of every decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     ax.set_xscale("log")
@@ -130,19 +131,19 @@ def _plain_logarithm(ax: Axes) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-#: The row of kernels with one lengthscale for every column; it comes first.
+#: The row of kernels with one lengthscale for all columns. It comes first.
 _ALL = -1
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Lengthscales:
-    """The lengthscales of one kernel: ``[D, columns]``, with draws before them.
+    """The lengthscales of one kernel: ``[D, columns]``, or with leading draws.
 
     Attributes:
         values: the lengthscales.
         name: name of the kernel and its site.
-        columns: columns of the inputs, or the row for all columns.
+        columns: columns of the inputs, or the row of kernels with one lengthscale for all columns.
     """
 
     values: Any
@@ -155,7 +156,7 @@ class _Lengthscales:
         values, batched = jnp.asarray(kernel.lengthscale), bool(kernel.batched)
         values = values.reshape(values.shape[0] if batched and values.ndim else 1, -1)
         active = getattr(kernel, "active_dims", None)
-        # Views of an image have no columns with a meaning.
+        # Columns of views of an image have no meaning.
         of_vectors = X.ndim - batched <= 2
         single = values.shape[1] == 1 and not active and not (of_vectors and X.shape[-1] == 1)
         columns = (_ALL,) if single or not of_vectors else tuple(active or range(values.shape[1]))
@@ -170,7 +171,7 @@ def _lengthscaled(kernel: Any) -> list[Any]:
 
 
 def _dots(ax: Axes, series: _Lengthscales, rows: Mapping[int, tuple[str, float]], k: int) -> None:
-    """The lengthscales of each column in its row, with their intervals if there are several draws."""
+    """The lengthscales of each column in the row of this column, with their intervals if there are several draws."""
     for i, (words, row) in enumerate(rows.values()):
         low, middle, high = np.quantile(series.values[:, :, i], (draw.ENDS[0], 0.5, draw.ENDS[1]), axis=0)
         at, alpha = np.full(len(middle), row), 1 if len(middle) == 1 else 0.5
@@ -193,7 +194,7 @@ def kernel_by_class(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The prior covariance of a GP site between rows sorted by class: blocks appear if the prior separates classes.
+    """The prior covariance of a GP site between rows sorted by class. Blocks appear if the prior separates the classes.
 
     Example:
         >>> import jax, numpy as np
@@ -211,14 +212,14 @@ def kernel_by_class(
         trained: the model.
         *args: the program's positional arguments.
         labels: the class of every row, ``[N]``.
-        site: the GP site; not needed if all other GP sites are inner layers.
-        output: which output's kernel, if they differ.
-        count: the largest number of rows, drawn at random from more.
+        site: the GP site. Not needed if all other GP sites are inner layers.
+        output: the output whose kernel is shown, if outputs have different kernels.
+        count: the largest number of rows. If there are more, this number is drawn at random.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: for another number of labels than rows, an output that does not exist, or an unknown site.
+        ValueError: if there is not one label for each row, if the output does not exist, or if the site is unknown.
     """
     labels = np.asarray(labels)
     rows = {len(x) for x in jax.tree.leaves(args)}

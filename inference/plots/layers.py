@@ -31,8 +31,9 @@ def layers(
 ) -> list[Axes]:
     """Every GP site along one line through the inputs, from the first layer to the last: ``h_l(x)``, not ``h_l(h)``.
 
-    If the input is one column, the line is the input itself. Else it is the first principal direction through the mean
-    of the data, in standard deviations along it. A layer that collapsed to its prior mean lies on the dashed lines.
+    If the input has one column, the line is the input itself. Otherwise the line goes through the mean of the data, in
+    the first principal direction. Its unit is then the standard deviation of the data in this direction. A layer that
+    collapsed to its prior mean lies on the dashed lines.
 
     Example:
         >>> import jax, numpy as np
@@ -49,10 +50,10 @@ def layers(
 
     Args:
         rng_key: key of the draws.
-        trained: the model, whose program has one input ``[N, ...]``.
+        trained: the model. Its program has one input ``[N, ...]``.
         *args: the program's positional arguments.
         model_kwargs: the program's keyword arguments, by name.
-        ax: one axes for each GP site; those of a new figure if ``None``.
+        ax: one axes for each GP site; ``None`` for a new figure.
 
     Raises:
         ValueError: for several inputs, or another number of axes.
@@ -91,7 +92,7 @@ def layers(
 
 
 def _line_through(X: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Positions on a line, the inputs there, and what the positions are."""
+    """Positions on a line, the inputs at these positions, and a name for the positions."""
     rows = X.reshape(len(X), -1)
     if rows.shape[1] == 1:
         at = beyond(rows[:, 0], 0.1)

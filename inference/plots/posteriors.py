@@ -1,4 +1,4 @@
-"""Pictures of latent variables: prior against posterior, and one inference against another."""
+"""Pictures of latent variables: comparisons of prior and posterior, and of two methods of inference."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpzoo.inference.plots import _axes as draw
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Variables with more entries are functions, which have their own pictures.
+#: Variables with more entries count as functions, which have their own pictures.
 _ENTRIES = 12
 
-#: Number of entries of a variable to show, evenly spaced, if it has more.
+#: If a variable has more entries, this number of evenly spaced entries is shown.
 _SHOWN = 8
 
 
 def prior_posterior(
     container: Any, *, names: Sequence[str] | None = None, ax: Sequence[Axes] | None = None
 ) -> list[Axes]:
-    """Densities of hyperparameters before and after the data, with a panel for every number.
+    """Prior and posterior densities of hyperparameters, with a panel for every number.
 
     Example:
         >>> import numpy as np, xarray
@@ -35,12 +35,12 @@ def prior_posterior(
         ['noise']
 
     Args:
-        container: an export with the groups ``prior`` and ``posterior``, of either series of ArviZ.
-        names: variables to show; by default those in both groups that have at most 12 entries.
-        ax: one axes for each number; those of a new figure if ``None``.
+        container: an export with the groups ``prior`` and ``posterior``, from ArviZ 0.x or 1.x.
+        names: variables to show. By default, the variables in both groups that have at most 12 entries.
+        ax: one axes for each number; ``None`` for a new figure.
 
     Raises:
-        ValueError: if a group or a variable is missing, there is nothing to show, or for another number of axes.
+        ValueError: if a group or a variable is missing, if there is nothing to show, or for another number of axes.
     """
     prior, posterior, panels = _group(container, "prior"), _group(container, "posterior"), []
     for variable in _names(prior, posterior, names, "the prior and the posterior"):
@@ -49,7 +49,7 @@ def prior_posterior(
         raise ValueError(f"prior and posterior share no variable of at most {_ENTRIES} entries: pass names=.")
     axes = draw.several(ax, len(panels), height=1.8, columns=2)
     for i, (own, (name, before, after)) in enumerate(zip(axes, panels, strict=True)):
-        # The tails of a wide prior would make the posterior a thin line.
+        # With the tails of a wide prior, the posterior would be a thin line.
         low, high = np.quantile(before, (0.005, 0.95))
         low, high = min(low, after.min()), max(high, after.max())
         high = high if high > low else low + 1
@@ -70,10 +70,11 @@ def prior_posterior(
 
 
 def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
-    """Central 90 % intervals by SVI and by NUTS for one program, in units of the posterior that NUTS found.
+    """Central 90 % intervals from SVI and from NUTS for one program, in units of the posterior that NUTS found.
 
-    Every row is one number minus its mean under NUTS, divided by its standard deviation under NUTS: about 0 +- 1.64 is
-    right. A dot away from 0 is a bias; a short bar is a posterior that is too narrow.
+    Each row is one number. Its mean under NUTS is subtracted, and the result is divided by its standard deviation under
+    NUTS. An interval of about 0 +- 1.64 is therefore right. A dot away from 0 is a bias. A short bar is a posterior
+    that is too narrow.
 
     Example:
         >>> import numpy as np, xarray
@@ -86,14 +87,14 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
         ['noise']
 
     Args:
-        svi: the export of an SVI training, of either series of ArviZ.
+        svi: the export of an SVI training, from ArviZ 0.x or 1.x.
         nuts: the export of NUTS.
-        names: variables to show. By default, the variables that both have: numbers before functions, and without
-            inducing variables, which may be at other inputs. If there are more than 8 entries, 8 are shown.
-        ax: axes to draw into; those of a new figure if ``None``.
+        names: variables to show. By default these are the variables in both exports, with numbers before functions.
+            Inducing variables are left out, because they may be at other inputs. Of more than 8 entries, 8 are shown.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if a variable is missing in either export, or has other entries, or there is no variable.
+        ValueError: if a variable is missing in one export, or has other entries there, or if there is no variable.
     """
     first, second, rows = _group(svi, "posterior"), _group(nuts, "posterior"), []
     for variable in _names(first, second, names, "the two posteriors", limit=None):
@@ -120,7 +121,7 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
 
 
 def _group(container: Any, name: str) -> Any:
-    """The variables of a group; ArviZ 0.x has datasets, ArviZ 1.x has nodes of a tree."""
+    """The variables of a group, which is a dataset in ArviZ 0.x and a node of a tree in ArviZ 1.x."""
     try:
         return container[name]
     except KeyError:
@@ -130,7 +131,7 @@ def _group(container: Any, name: str) -> Any:
 
 
 def _names(first: Any, second: Any, names: Sequence[str] | None, where: str, limit: int | None = _ENTRIES) -> list[str]:
-    """The variables to show: the named ones, or the small ones that both groups have."""
+    """The variables to show: the variables of these names, or the small variables that are in both groups."""
     common = [str(name) for name in first.data_vars if name in second.data_vars]
     for name in names or ():
         if name not in common:
@@ -148,10 +149,10 @@ def _per_draw(variable: Any) -> int:
 
 
 def _entries(name: str, first: Any, second: Any, limit: int | None) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Every number of a variable, with its draws in either group; evenly spaced numbers if there are more.
+    """Every number of a variable, with its draws in each group; evenly spaced numbers if there are more than ``limit``.
 
     Raises:
-        ValueError: if the groups have other shapes.
+        ValueError: if the variable has different shapes in the two groups.
     """
     (draws, shape), (others, other_shape) = _flat(first), _flat(second)
     if shape != other_shape:

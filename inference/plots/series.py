@@ -1,4 +1,4 @@
-"""Pictures of predictions along a column: a forecast, groups in panels, and models beside each other."""
+"""Pictures of predictions along a column: a forecast, groups in panels, and models side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpzoo.inference.programs.calls import entry_point
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Quantiles at the ends of both bands, from the lowest.
+#: Quantiles at the ends of the two bands, from the lowest to the highest.
 _QUANTILES = (0.05, 0.25, 0.75, 0.95)
 
 
@@ -36,7 +36,7 @@ def forecast(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The data, and the prediction of new rows beyond them: the mean, with half and nine tenths of the probability.
+    """The data, and the prediction of new rows after them: the mean, with bands of 50 % and 90 % probability.
 
     Example:
         >>> import jax, numpy as np
@@ -57,9 +57,9 @@ def forecast(
         new: the arguments at the rows to forecast; data among them are shown too.
         column: column of the first argument along which values are shown.
         data: the data site to show; the first one if ``None``.
-        last: how many rows of the past to show; ``None`` for all.
+        last: number of rows of the past to show; ``None`` for all.
         model_kwargs: the program's keyword arguments, by name.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
         TypeError: for ``new`` that is not a tuple of arguments.
@@ -112,20 +112,20 @@ def groups(
         trained: the model.
         *args: the program's positional arguments, data included.
         by: the group of each row, ``[N]``, numbers or names; panels are in sorted order.
-        at: arguments at other rows, where predictions are shown, such as a grid for each group; the rows of the data
-            if ``None``.
+        at: arguments at other rows for the predictions, such as a grid for each group. ``None`` for the rows of the
+            data.
         at_by: the groups of the rows of ``at``.
         column: column of the first argument along which values are shown.
         data: the data site to show; the first one if ``None``.
         model_kwargs: the program's keyword arguments, by name.
-        ax: as many axes as there are groups; those of a new figure if ``None``.
+        ax: as many axes as there are groups; ``None`` for a new figure.
 
     Returns:
         The axes, in the order of the groups.
 
     Raises:
-        ValueError: for groups that are not one for each row, ``at`` without ``at_by``, or another number of axes; as
-            :func:`forecast`.
+        ValueError: if there is not one group for each row, for ``at`` without ``at_by``, or for another number of axes;
+            see also :func:`forecast`.
     """
     checks.refuse((at is None) != (at_by is None), "Give groups both at and at_by, the groups of its rows, or neither.")
     seen = _Series.of(rng_key, trained, args, model_kwargs, column, data)
@@ -168,12 +168,12 @@ def beside(
         ['one', 'same']
 
     Args:
-        rng_key: key of the draws, the same for all.
-        models: trained models by name, or what :func:`~gpzoo.inference.compare` returns.
+        rng_key: key of the draws, the same for all models.
+        models: trained models by name, or the result of :func:`~gpzoo.inference.compare`.
         *args: the programs' positional arguments, data included.
         picture: called as ``picture(rng_key, trained, *args, ax=..., **options)``, such as :func:`fit_1d`,
             :func:`forecast` or :func:`field_2d`.
-        ax: as many axes as there are models; those of a new figure if ``None``.
+        ax: as many axes as there are models; ``None`` for a new figure.
         **options: options of the picture.
 
     Returns:
@@ -181,7 +181,7 @@ def beside(
 
     Raises:
         TypeError: for models without names.
-        ValueError: for no models, or another number of axes; as the picture.
+        ValueError: if there are no models, or for another number of axes; see also the picture.
     """
     if not isinstance(models, Mapping):
         raise TypeError(f"models must be trained models by name, {{'RBF': trained}}, got {type(models)}.")
@@ -206,7 +206,7 @@ def _labels(name: str, labels: Any, series: _Series) -> np.ndarray:
     """The groups of rows, in the order of the series.
 
     Raises:
-        ValueError: if they are not one for each row.
+        ValueError: if there is not one group for each row.
     """
     found = np.asarray(labels)
     checks.must(found.shape == series.x.shape, name, f"be one for each of {len(series.x)} rows", f"shape {found.shape}")
@@ -214,13 +214,13 @@ def _labels(name: str, labels: Any, series: _Series) -> np.ndarray:
 
 
 class _Series(NamedTuple):
-    """Predictions of a data site along a column, from its least value.
+    """Predictions of a data site along a column, sorted by the values of the column.
 
     Attributes:
         name: name of the data site.
         along: name of the first argument.
         x: the column, ``[N]``.
-        order: order of the rows as they were given, ``[N]``.
+        order: order of the given rows, ``[N]``.
         mean: ``[N, K]``.
         quantiles: ``[4, N, K]``.
         values: the data, ``[N, K]``, or ``None``.
@@ -236,7 +236,7 @@ class _Series(NamedTuple):
 
     @classmethod
     def of(cls, key: Array, trained: Trained, args: tuple, kwargs: Any, column: int, data: str | None) -> _Series:
-        """The predictions of a model at arguments.
+        """The predictions of a model at given arguments.
 
         Raises:
             ValueError: for inputs that are not columns, a column or a site that does not exist, or no quantiles.
@@ -273,7 +273,7 @@ class _Series(NamedTuple):
         self.draw_mean(ax, "mean")
 
     def draw_mean(self, ax: Axes, name: str | None) -> None:
-        """The mean, of each output under its number."""
+        """The mean. If there are several outputs, each has its number as a name."""
         several = self.mean.shape[1] > 1
         for k in range(min(self.mean.shape[1], draw.OUTPUTS)):
             named = f"{name} {k}" if name and several else name

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
-    """The evidence lower bound of a training, or of each of several trainings, see :func:`learning_curve`.
+    """The evidence lower bound of a training, or of each of several trainings; see :func:`learning_curve`.
 
     Example:
         >>> import numpy as np
@@ -27,7 +27,7 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
 
     Args:
         trained: a model that :func:`~gpzoo.inference.fit` trained.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
         ValueError: if the model has no losses.
@@ -50,9 +50,9 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
 
 
 def learning_curve(values: ArrayLike | Trained, steps: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
-    """The evidence lower bound against optimisation steps, with minibatch noise in grey under its running mean.
+    """The evidence lower bound against optimisation steps: minibatch noise in grey, and the running mean over it.
 
-    The axes fit the running mean without its first steps, which are far below the rest.
+    The limits of the axes fit the running mean without its first steps, which are far below the rest.
 
     Example:
         >>> import numpy as np
@@ -65,10 +65,10 @@ def learning_curve(values: ArrayLike | Trained, steps: ArrayLike | None = None, 
         values: the bound ``[n]``, in nats, or a model that :func:`~gpzoo.inference.fit` trained; values that are not
             finite are left out.
         steps: step numbers of the values, ``[n]``; ``1, ..., n`` if ``None``.
-        ax: axes to draw into; those of a new figure if ``None``.
+        ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if the curve is empty or steps and values differ in length.
+        ValueError: if the curve is empty, or if steps and values have different lengths.
     """
     if isinstance(values, Trained):
         return elbo(values, ax=ax)

@@ -92,8 +92,8 @@ def refuse_absent(
 ) -> None:
     """Refuse arguments with NaN, unless the program leaves these entries out of its data.
 
-    It leaves them out by ``missing="mask"`` or by a mask of its own. Only if there are any, the program is traced, and
-    the entries that it leaves out are computed.
+    It leaves them out by ``missing="mask"`` or by a mask of its own. Only if an argument has NaN, this function traces
+    the program and computes the entries that the program leaves out.
 
     Args:
         program: a program.
@@ -103,7 +103,7 @@ def refuse_absent(
         example: ``(args, kwargs)`` to trace the program with, if the arguments are those of several trainings.
 
     Raises:
-        ValueError: the error of an array that is not only data, or has NaN where its site counts it.
+        ValueError: the error of an array that is not only data, or that has NaN in an entry that its site counts.
     """
     if not absent:
         return
@@ -151,7 +151,7 @@ def refuse_absent(
 
 
 def _counts_nan(fn: Any, value: Array) -> Bool[Array, ""]:
-    """Whether a data site counts an entry that is NaN, or leaves none out, so that another number stands for NaN."""
+    """Whether a data site counts an entry that is NaN, or counts all entries, so that a number has replaced NaN."""
     counted = jnp.ones(value.shape, bool)
     while isinstance(fn, MaskedDistribution):
         seen = getattr(fn, "entries", None)

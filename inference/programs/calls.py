@@ -25,14 +25,14 @@ RUNNING = RLock()
 
 #: Text at the end of the docstring of each entry point.
 _NOTE = """Note:
-    The first such call of a process has JAX keep compiled programs in the user's cache: it sets
-    ``jax_compilation_cache_dir`` and JAX's least time and size of an entry, for the whole process. It leaves them alone
-    where a cache is set already, or where the environment variable ``GPZOO_COMPILED`` is ``off``."""
+    The first such call of a process lets JAX keep compiled programs in the user's cache. For this, gpzoo sets
+    ``jax_compilation_cache_dir``, and JAX's smallest time and size of an entry, for the whole process. gpzoo does not
+    change them if a cache is set already, or if the environment variable ``GPZOO_COMPILED`` is ``off``."""
 
 
 @contextmanager
 def others_may_run() -> Iterator[None]:
-    """Let other threads run programs during the steps of a training, because its own program is traced by then."""
+    """Let other threads run programs during the steps of a training, whose own program is traced by then."""
     try:
         RUNNING.release()
         held = True
@@ -48,16 +48,16 @@ def others_may_run() -> Iterator[None]:
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     """A function of the library as users call it.
 
-    Calls from several threads take turns. In a call, vectors broadcast against matrices, whatever
-    ``jax_numpy_rank_promotion`` is outside. The first call of a process sets up JAX's cache of compiled programs for
-    the whole process; every entry point's docstring says so at its end.
+    Calls from several threads take turns. In a call, vectors broadcast against matrices, for any value of
+    ``jax_numpy_rank_promotion`` outside. The first call of a process sets up JAX's cache of compiled programs for the
+    whole process. Every entry point's docstring says so at its end.
 
     Args:
         function: a function or a method, which takes the program's keywords in ``model_kwargs`` if it has any.
 
     Raises:
-        TypeError: if the function is called with unknown keywords, or with the key in another place than the first;
-            also under ``jax.jit`` and other transformations, because it looks at numbers.
+        TypeError: if the function is called with unknown keywords, or with a key that is not the first argument. Also
+            under ``jax.jit`` and other transformations, because the function looks at numbers.
         RuntimeError: in a process that was forked after JAX had run.
     """
     return _called(function)

@@ -1,10 +1,10 @@
-"""The check that terms of a program depend on single rows of each drawn GP site: numbers at the rows that are used.
+"""The check that each term of a program depends on a single row of each drawn GP site, with numbers at the rows.
 
 In training and prediction, a drawn site is independent between rows, so a term that depends on two rows sees a wrong
-law. The check replaces the drawn values at some rows, and then at all others. A term that changes both times depends on
-several rows. Rows are numbered in a random order; for each bit of the numbers, the rows whose bit is one are replaced.
-Two rows differ in at least one bit, so some run replaces one of them and not the other: ``3 log2(N)`` runs of one
-compiled program miss no pair.
+law. The check replaces the drawn values at some rows, and then at all other rows. A term that changes both times
+depends on several rows. Rows are numbered in a random order. For each bit of these numbers, a run replaces the rows
+whose bit is one. Two rows differ in at least one bit, so some run replaces one row and not the other. ``3 log2(N)``
+runs of one compiled program therefore miss no pair.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Drawn(NamedTuple):
     Attributes:
         shape: shape of its value, ``[M, ...]``.
         dtype: dtype of its value.
-        apart: whether its rows are drawn independently; else all are drawn together.
+        apart: whether its rows are drawn independently; otherwise, all rows are drawn together.
     """
 
     shape: tuple[int, ...]
@@ -51,8 +51,8 @@ class RowDependence(NamedTuple):
     """How the terms of a program depend on the rows of its drawn GP sites.
 
     Attributes:
-        within: by name, for sites whose inputs some term needs together, but not those of several rows: which inputs
-            belong to one row of the data.
+        within: which inputs of a site belong to one row of the data, by the site's name. It has the sites of which some
+            term needs several inputs of one row together, but not inputs of several rows.
         across: the term that depends on several rows of a site, in words, by the site's name.
     """
 
@@ -178,8 +178,8 @@ def _layout(
 def _mixed(terms: Terms, sites: Mapping[str, Drawn], within: Mapping[str, Layout], num_rows: int) -> dict[str, str]:
     """Terms that depend on several rows, by the site whose rows these are.
 
-    Rows of all sites are replaced together, and of one site alone only if that finds something, because a term may
-    depend on one row of each of two sites, at different places.
+    Rows of all sites are first replaced together. If this finds a term, the rows of each site are replaced alone,
+    because a term may depend on one row of each of two sites, at different places.
     """
     rows = {name: _rows(site, within.get(name), num_rows) for name, site in sites.items() if site.apart}
     if not rows or _first_mixed(terms, sites, rows) is None:
@@ -269,7 +269,7 @@ def response(
 ) -> Array:
     """Numbers of a site's shape that change with everything on which its draw depends.
 
-    A value that follows them hands on the effect of an earlier site on a later one.
+    A value with these numbers passes the effect of an earlier site on to later sites.
 
     Args:
         parts: parts from :func:`parts_by_row`.
@@ -288,7 +288,7 @@ def response(
             rows = jnp.asarray(_rows(drawn, layout, num_rows))
             together = jax.ops.segment_sum(together, rows, num_rows)[rows]
         value = jnp.broadcast_to(together.reshape(-1, *(1,) * (len(shape) - 1)), shape)
-    # Small beside draws of about one, because far from zero a function may be flat, such as a clipped one.
+    # Small in comparison with draws of about one, because far from zero a function may be flat, such as a clipped one.
     return jnp.sin(value) / 2
 
 
@@ -298,7 +298,7 @@ def _number(x: Any, axes: int, dtype: Any) -> Array:
     if not _is_real(x):
         return jnp.zeros(x.shape[:axes], dtype)
     flat = x.reshape(*x.shape[:axes], -1).astype(dtype)
-    # A mean, because beside the sum of many entries float32 would round as much as one row changes.
+    # A mean, because rounding of a sum of many entries in float32 would be as large as the change by one row.
     return jnp.sin(flat) @ (jnp.linspace(1.0, 2.0, flat.shape[-1], dtype=dtype) / max(flat.shape[-1], 1))
 
 

@@ -1,4 +1,4 @@
-"""Domain of data: rows to which a data site's distribution gives no density, whatever the latent functions are."""
+"""Domain of data: rows that have no density under their site's distribution, for any values of latent functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpzoo.likelihoods.base import MaskedLikelihood
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
-#: Values of every latent function, one after another: data without a density at any of them have none at all.
+#: All latent functions take these values, one after another. Data that have a density at none of them are refused.
 SHIFTS = (0.0, 1.0, -1.0, 3.0, -3.0, 30.0, -30.0)
 
 #: Most numbers in a check of the data; a larger check, such as a network on all images, is left to the first step.

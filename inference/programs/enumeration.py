@@ -1,9 +1,9 @@
-"""Sums over discrete latent variables: in a program, they leave factors of the data that depend on them.
+"""Sums over discrete latent variables: factors replace these variables and the data that depend on them.
 
-A site with ``infer={"enumerate": "parallel"}`` is enumerated by NumPyro's handlers: the program runs once with all
-values of the site along an axis left of all plates. Funsor then sums the values out. The factor of data ``y`` is
-``log sum_z p(z) p(y | z, f)``, with an entry for each element of the plates that hold both ``z`` and ``y``. Its average
-over draws of ``f`` is the data term of the bound of ``q(f) p(z | y, f)``.
+NumPyro's handlers enumerate a site with ``infer={"enumerate": "parallel"}``: the program runs once with all values of
+the site along an axis left of all plates. Funsor then sums over the values. The factor of data ``y`` is
+``log sum_z p(z) p(y | z, f)``, with an entry for each element of the plates that hold both ``z`` and ``y``. The average
+of this factor over draws of ``f`` is the data term of the bound with ``q(f) p(z | y, f)``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def summed_out(model: Callable, depth: int) -> Callable:
                 raise
         for group in _connected(held.sites):
             data = sorted({_plain(site.name) for site in group if not site.summed})
-            if data:  # the values of a variable on which nothing depends sum to one
+            if data:  # the probabilities of a variable on which nothing depends sum to one
                 _sample("+".join(data), group)
         return value
 
@@ -191,7 +191,7 @@ class _Held(Handler):
 
 
 class DrawnByRow(Handler):
-    """Draws discrete latent sites from their prior, each row's value by its own key, so that batches change nothing.
+    """Draws discrete latent sites from their prior, each row by its own key, so that draws do not depend on batches.
 
     Args:
         names: names of the sites.

@@ -225,7 +225,7 @@ def numbers(leaf: Any) -> np.ndarray:
 
 
 def on_device(value: np.ndarray, key: Any = None) -> Array:
-    """A copy on the device of what :func:`numbers` gave; ``key`` is the implementation of a random key."""
+    """A copy on the device of the result of :func:`numbers`; ``key`` is the implementation of a random key."""
     copied = jnp.array(value)
     return copied if key is None else random.wrap_key_data(copied, impl=key)
 

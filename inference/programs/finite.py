@@ -46,7 +46,7 @@ def refuse_not_finite(
         run: runs the guide or program outside ``jit``, where a failed factorisation raises its own error.
 
     Raises:
-        FactorisationError: naming the site, if its covariance or that of any other GP site is at fault.
+        FactorisationError: naming the site, if the covariance of this or another GP site is at fault.
         ValueError: naming the site, if its distribution refuses data whose density was asked for, or a parameter of the
             distribution or of a kernel is out of range.
         NonFiniteError: naming the site, otherwise.

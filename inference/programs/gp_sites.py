@@ -21,9 +21,9 @@ modes are defined beside their only use: ``Weighted`` (``bounds/importance.py``)
 
 (+) Also wherever else such a value is needed, such as in ``add_inducing`` and ``OnlineELBO``.
 
-(*) A draw if the program draws the site anywhere, which the guide found out at set-up, or if
-``InducingGuide(joint=...)`` names it (then jointly). The draw is joint over the inputs of one row of the data if
-something needs several of them, and over the ``K`` inputs of a row with importance weights,
+(*) The value is a draw if the program draws the site anywhere, which the guide finds out at set-up. It is a joint draw
+over all inputs if ``InducingGuide(joint=...)`` names the site. The draw is joint over the inputs of one row of the data
+if the program needs several of these inputs. With importance weights, it is joint over the ``K`` inputs of a row,
 :mod:`gpzoo.inference.bounds.importance`.
 """
 
@@ -82,7 +82,7 @@ def predicted_marginals(
 def means(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> GaussianMarginals:
-    """:func:`marginals` whose mean and variance share no work, so that a program of means leaves the variance out."""
+    """:func:`marginals` with separate computations of mean and variance, so that means alone need no variances."""
     if not posterior.shares:
         return _refusing_draws(posterior, posterior.mean, posterior.variance, key, rows=rows)
     return marginals(posterior, key, rows)._with_fields(loc=posterior.mean)
@@ -100,13 +100,13 @@ def marginals_in_parts(
         posterior: posterior of the site.
         key: see :func:`marginals`.
         rows: see :func:`marginals`.
-        residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. ``None`` leaves it
-            to a likelihood that chooses it, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
+        residual: a factor ``v`` of the residual variances, a number or ``[D]``, for any likelihood. With ``None``, the
+            likelihood chooses the factor, :attr:`gpzoo.likelihoods.Likelihood.takes_residual`.
 
-    With a ``q(f | u)`` of covariance ``v R`` in place of the prior's ``R``, the marginal variances are
-    ``a^T S a + v d``, and ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` whatever ``u`` is (Bui, Ashman and
-    Turner 2025, *Tighter sparse variational Gaussian processes*, arXiv 2502.04750). At ``v = 1``, this is the bound
-    with ``p(f | u)``.
+    Let ``q(f | u)`` have the covariance ``v R`` in place of the prior's ``R``. Then the marginal variances are
+    ``a^T S a + v d``. For every ``u``, ``KL[q(f | u) || p(f | u)] = N (v - 1 - log v) / 2`` (Bui, Ashman and Turner
+    2025, *Tighter sparse variational Gaussian processes*, arXiv 2502.04750). At ``v = 1``, this is the bound with
+    ``p(f | u)``.
     """
     mean, inducing, left = posterior.marginal_parts()
     variance = inducing + (left if residual is None else residual * left)
@@ -226,7 +226,7 @@ class Use(NamedTuple):
     """How a program and its guide use a GP site.
 
     Attributes:
-        drawn: if the program draws the site anywhere, which inputs are drawn together; else ``None``.
+        drawn: which inputs are drawn together, if the program draws the site anywhere; otherwise ``None``.
         joint: whether the guide is told to draw it jointly in any case.
         residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
     """
@@ -268,7 +268,7 @@ class SiteMode:
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """Keys of latent sites of rows if they have their own keys: those of a batch differ between batches."""
+        """Keys of latent sites of rows, if these sites have their own keys: keys differ between batches."""
         if self.rows is None:
             return {}
         key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
@@ -301,13 +301,13 @@ class Pathwise(SiteMode):
 
 @dataclass(eq=False)
 class Marginals(SiteMode):
-    """Marginals if the program allows them, else a draw per input, or one joint over the inputs of a row of the data.
+    """Marginals if the program allows them; otherwise a draw per input, or a joint draw over the inputs of a data row.
 
-    That is enough for the moments at each input, and for each datum.
+    This is enough for the moments at each input, and for each row of the data.
 
     Attributes:
         value: makes the marginals of a site; :func:`means` if a run asks only for means.
-        given_data: whether sites whose law given data is known, at draws of hyperparameters, use this law and not a
+        given_data: whether sites with a known law given data, at draws of hyperparameters, use this law in place of a
             draw of ``u``.
     """
 
@@ -325,10 +325,10 @@ class Marginals(SiteMode):
 
 @dataclass(eq=False)
 class Bound(Marginals):
-    """:class:`Marginals`; if a kernel samples views, unbiased estimates of the moments: for training.
+    """:class:`Marginals` for training; if a kernel samples views, unbiased estimates of the moments.
 
     Attributes:
-        tight: whether variances are in their parts, for the tighter bounds. Draws have their full variance.
+        tight: whether variances are split into parts, for the tighter bounds. Draws have their full variance.
         earlier: the factors of earlier data that are gone, by site; the divergences of GP sites include them.
 
     Raises:
@@ -394,7 +394,7 @@ class AtPriorMean(SiteMode):
     Attributes:
         made: values of ``<site>_inducing``, by site, from initialisers that ran before; the initialisers of other sites
             run during this run.
-        looks_at: a site without a posterior in this run, which only looks at the input of its initialiser.
+        looks_at: a site without a posterior in this run, which only records the input of its initialiser.
         seen: a random key, the inputs and the kernel of that site, and values of sites before it, after its run.
     """
 
@@ -416,7 +416,7 @@ class JointDraw(SiteMode):
 
     Attributes:
         batch: number of the batch of rows. The draw of ``f`` given ``u`` depends on it; the draw of ``u`` does not.
-        of_rows: names of the sites whose rows are those of the batch; other sites are the same in all batches.
+        of_rows: names of the sites with the rows of the batch; other sites are the same in all batches.
         parts: names of the addends of GP sites, by site, that are drawn too.
         q: the posteriors of the sites that were drawn, by name.
         addends: the draws of addends, by name.

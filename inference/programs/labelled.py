@@ -45,7 +45,7 @@ class Labels:
         """A DataArray or Series with these dimensions, ordered by row, ``[N, ...]``; others as they are.
 
         Raises:
-            ValueError: for labels that are not those of the rows, naming the argument.
+            ValueError: for labels that differ from the labels of the rows, naming the argument.
         """
         if hasattr(x, "iloc") and set(x.index.names) == set(self.dims):
             x = x.to_xarray()
@@ -91,7 +91,7 @@ def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]
 
 
 def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Mapping[str, Any]) -> Any:
-    """Test data by site, in the row order of the new arguments, and the column order of an argument of that name.
+    """Test data by site, with rows in the order of the new arguments, and columns in the order of the training.
 
     Raises:
         ValueError: for labels that are not the same.
@@ -110,11 +110,12 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     """Arrays by row in place of one Dataset or DataArray; other arguments as they are.
 
     An argument of the program takes the variable of its name. If there is no variable for the first argument, it takes
-    the coordinates of all dimensions, ``[N, d]``, in the order of the dimensions; otherwise arguments may take
-    coordinates too. Rows are those of all dimensions of the variables that are taken, in C order as in the variable
-    with the most dimensions. One dimension does not count as rows: a second dimension of the first argument that no
-    other variable has, if there are other variables or its labels are words. It is the dimension of the columns. A
-    DataArray is treated as a Dataset if its name is that of a later argument; else it is an array like any other.
+    the coordinates of all dimensions, ``[N, d]``, in the order of the dimensions. Otherwise, arguments may take
+    coordinates too. The rows are all cells of the dimensions of these variables, in C order as in the variable with the
+    most dimensions. One dimension may be the dimension of columns, which does not count as rows. It is the second
+    dimension of the first argument, if no other variable has this dimension, and if there are other variables or its
+    labels are words. A DataArray with the name of a later argument is treated as a Dataset. Any other DataArray is an
+    ordinary array.
 
     Args:
         program: gives the names of the arguments.
@@ -123,7 +124,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
 
     Raises:
         ValueError: for a dimension without a coordinate, coordinates that are not numbers, data that lack a dimension,
-            other arguments beside a Dataset, and columns whose names are not those of the training.
+            other arguments beside a Dataset, and columns with other names than in the training.
     """
     orders = _orders(described or {})
     if (labels := labels_of(program, args)) is None:
@@ -196,7 +197,7 @@ def _columns(x: Any) -> list[Any]:
     return list(x.indexes.get(x.dims[1], ())) if hasattr(x, "isel") and getattr(x, "ndim", 0) == 2 else []
 
 
-#: What to do about columns that are not those of the training.
+#: Advice for columns that differ from the columns of the training.
 _SAME = "Pass the same ones."
 
 
@@ -226,7 +227,7 @@ def _dataset(program: Callable, args: tuple) -> Any:
     (x,), names = args, _names(program)
     if not hasattr(x, "data_vars"):
         return x.to_dataset() if x.name in names[1:] else None
-    # The variable with the most dimensions first, because the order of its dimensions is that of the rows.
+    # The variable with the most dimensions first, because the order of its dimensions gives the order of the rows.
     used = sorted((name for name in names if name in x.data_vars), key=lambda name: -x[name].ndim)
     return x[used] if used else x
 

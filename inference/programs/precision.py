@@ -20,9 +20,9 @@ from gpzoo.processes.process import GaussianProcess
 def warn_of_rounding(
     model: Callable, guide: Callable, args: tuple, kwargs: dict, values: Mapping[str, Any], seen: Look
 ) -> None:
-    """Warn of float32 at the starting values of a training, because compiled steps cannot warn.
+    """Warn of rounding in float32 at the starting values of a training, because compiled steps cannot warn.
 
-    It looks at sums of kernels, and at exact GPs with the default jitter.
+    The check looks at sums of kernels, and at exact GPs with the default jitter.
 
     Args:
         model: the program.

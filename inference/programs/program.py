@@ -180,9 +180,9 @@ def find_sites(
 ) -> Sites:
     """Find a program's latent sites, and the GP sites that it uses as arrays.
 
-    If a site is drawn for one use, it is an array for all uses. Draws are independent over inputs in training. The
-    exception is the inputs of one row of the data, if a term of the program, or a row of a later GP site's inputs,
-    depends on several of them. Dependence on more inputs is refused.
+    If a site is drawn for one use, it is an array for all uses. In training, draws are independent over inputs, with
+    one exception. The inputs of one row of the data are drawn together, if a term of the program, or a row of a later
+    GP site's inputs, depends on several of them. Dependence on the inputs of several rows is refused.
 
     Args:
         seen: a look at the program, on these arguments or on more rows.

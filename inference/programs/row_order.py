@@ -1,16 +1,16 @@
 """Order of rows in batches: layouts by shapes, and the check that no row depends on its place or on their number.
 
-Rows have these names. A :class:`Layout` (``rows.py``) says how one site follows the rows of the data, and
-:class:`SiteRows`, which :func:`rows_of_sites` finds here, says it of all sites. ``BatchRows`` (``gp_sites.py``) are the
-rows of the data that one run has. ``Look`` (``program.py``) is one abstract run, and ``Sites`` (``sites.py``) is what
-it says about a program's sites; neither knows of batches.
+These names are about rows. A :class:`Layout` (``rows.py``) says how one site follows the rows of the data.
+:class:`SiteRows`, the result of :func:`rows_of_sites`, says it for all sites. ``BatchRows`` (``gp_sites.py``) are the
+rows of the data that one run has. ``Look`` (``program.py``) is one abstract run, and ``Sites`` (``sites.py``) describes
+the program's sites in this run. ``Look`` and ``Sites`` do not depend on batches.
 
-Shapes at two numbers of rows tell which sites have rows. They do not reveal ``X - X.mean(0)``, ``jnp.arange(len(X))``,
-a sorted column, or a draw of the shape of ``X`` by a key of the program's own: in batches, these differ from their
-values for all rows at once. So the program runs on all rows, or on many of them, and on as many of these as a batch
-has, in another order. The value of a GP site is a function of its inputs and its mean there, so that it follows the
+Shapes at two numbers of rows tell which sites have rows. They do not show ``X - X.mean(0)``, ``jnp.arange(len(X))``, a
+sorted column, or a draw of the shape of ``X`` by a key of the program's own. In batches, such values differ from the
+values for all rows at once. So the program runs twice: on all rows (or many of them), and on a batch of these rows in
+another order. In these runs, the value of a GP site is a function of its inputs and its mean, so that it follows the
 rows. A number that differs between the two runs depends on the place of its row, unless another random key changes it
-too. Rounding is measured: a third run changes each number by the smallest amount. A difference of no more than a few
+too. A third run measures rounding: it changes each number by the smallest amount. A difference of no more than a few
 times the effect of this change counts as rounding.
 """
 
@@ -54,7 +54,7 @@ def rows_of_sites(
 
     Args:
         model: the program.
-        args: positional arguments at all rows; if they have the same number of rows, they have one for each datum.
+        args: positional arguments at all rows; if their numbers of rows are equal, these are the rows of the data.
         kwargs: keyword arguments.
         values: values of sites and parameters, if some are given.
         batch_size: rows of a batch; with all rows (``None``), only their order changes.
@@ -121,7 +121,7 @@ class _Compared:
         again: numbers of the second run with other random keys.
         nearly: numbers of the second run with the smallest change in everything that it is given.
         size: the number of rows of the first run.
-        few: the places in the first run of the rows of the second run.
+        few: for each row of the second run, its place in the first run.
         count: number of all rows.
         at_other: shapes at another number of rows.
         other: that number; 0 if the program runs on no other number.

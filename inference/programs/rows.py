@@ -17,9 +17,9 @@ class Layout(NamedTuple):
     """The rows of a site for each row of the data.
 
     Attributes:
-        count: how many rows of the site.
-        strided: whether they are as far apart as there are rows of data, as after ``concatenate``; else they follow
-            each other.
+        count: how many rows of the site belong to one row of the data.
+        strided: whether these rows are as far apart as there are rows of data, as after ``concatenate``. Otherwise,
+            they follow each other.
     """
 
     count: int = 1
@@ -51,10 +51,10 @@ class SiteRows:
     """How the sites of a program follow the rows of its data.
 
     Attributes:
-        layouts: layouts of the sites whose rows follow those of the data, by name.
-        untold: why the rows of a site cannot be told from those of the data, by name.
+        layouts: layouts of the sites whose rows follow the rows of the data, by name.
+        untold: why the rows of a site cannot be found from the rows of the data, by name.
         sizes: lengths of the first axes of sites at all rows of the data, by name.
-        count: number of rows of the data; 0 if arguments have different ones.
+        count: number of rows of the data; 0 if arguments have different numbers of rows.
         one_per_row: names of the sites with one row for each row of the data, in its order, in batches or not.
     """
 
@@ -65,7 +65,7 @@ class SiteRows:
     one_per_row: frozenset[str] = frozenset()
 
     def refuse_untold(self, names: Iterable[str], batch_size: int) -> None:
-        """Refuse batches of sites whose rows cannot be told from those of the data.
+        """Refuse batches of sites whose rows cannot be found from the rows of the data.
 
         Raises:
             ValueError: naming the first such site of the program.

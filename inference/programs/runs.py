@@ -209,7 +209,7 @@ def data_of(trace: Trace) -> Trace:
 
 
 def terms_per_datum(trace: Trace, latents: Collection[str] | None = None) -> Trace:
-    """The sites with their own data, without factors and GPs, whose densities have no term for each datum.
+    """The sites with their own data, without factors and GPs, whose densities do not have one term for each row.
 
     Args:
         trace: trace of a program.
@@ -242,7 +242,7 @@ def plates_of(site: Mapping[str, Any]) -> set[str]:
 class SeenNames(Handler):
     """An outermost handler that records the names of a run's parameters, and those without a given value.
 
-    The latter would silently stay at their initial values.
+    Parameters without a given value would silently keep their initial values.
     """
 
     def __init__(self) -> None:

@@ -27,9 +27,10 @@ class Sites:
             not depend on other values.
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
-        within: which inputs belong to one row, for drawn GP sites that are needed at several of these together.
+        within: which inputs belong to one row, for drawn GP sites of which the program needs several inputs of a row
+            together.
         coupled: groups of GP sites whose inducing variables share one ``q``, each in the order of the program.
-        together: names of the coupled sites all of whose outputs share one ``q``, and do not have one each.
+        together: names of the coupled sites whose outputs all share one ``q``, and do not have one ``q`` each.
         descriptions: descriptions of sample sites, by name, see
             :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """

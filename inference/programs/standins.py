@@ -96,7 +96,7 @@ def concrete(arguments: Any) -> Any:
             return np.ones(x.shape, bool)
         if jnp.issubdtype(x.dtype, jnp.floating):
             return jnp.asarray(rng.uniform(size=x.shape), x.dtype)
-        # Labels and places in tables, of which there are at least two.
+        # Integers are labels or places in tables, and there are at least two labels or places.
         return rng.integers(0, 2, x.shape).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.integer) else x
 
     return jax.tree.map(known, arguments)

@@ -1,4 +1,4 @@
-"""Report documents: one HTML file that needs no network and no script, whatever the words in it are."""
+"""Report documents: one HTML file that needs no network and no script, and is safe for any text in it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Picture:
 
     Attributes:
         title: heading of the picture.
-        words: a sentence that says what it shows.
+        words: a sentence that describes the content.
         data: address of the picture, ``data:...``.
-        alt: text for readers who do not see it.
-        tables: the numbers in it.
+        alt: text for readers who cannot see the picture.
+        tables: the numbers in the picture.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Folded:
     tables: tuple[Section, ...]
 
 
-#: Contents of a part; a text is a paragraph.
+#: Contents of a part. A text is a paragraph.
 Block = str | Section | Picture | Code | Folded | tuple[Finding, ...]
 
 
@@ -60,12 +60,12 @@ class Part:
 
 
 def page(title: str, subtitle: str, parts: Iterable[Part]) -> str:
-    """A report as HTML, with a list of its parts; texts may hold any characters, which are shown and never executed.
+    """A report as HTML, with a list of its parts. Texts may contain any characters; they are shown and never executed.
 
     Args:
         title: title of the report.
         subtitle: a line below the title.
-        parts: its parts, in order.
+        parts: parts of the report, in order.
 
     Raises:
         MissingExtraError: without jinja2.
@@ -83,11 +83,11 @@ def page(title: str, subtitle: str, parts: Iterable[Part]) -> str:
 
 
 def _in_groups(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
-    """Blocks of one kind that follow each other, with their kind: pictures then stand side by side."""
+    """Neighbouring blocks of one kind as a group, with their kind. Pictures in a group are shown side by side."""
     return [(kind, list(group)) for kind, group in groupby(blocks, lambda block: type(block).__name__)]
 
 
 def _printable(value: Any) -> Any:
-    """Text without characters that control how it is shown, such as those that reverse its direction."""
+    """Text without characters that control its display, such as characters that reverse its direction."""
     safe = not isinstance(value, str) or hasattr(value, "__html__")
     return value if safe else "\n".join(map(plain, value.split("\n")))

@@ -14,13 +14,13 @@ from gpzoo.inference.diagnosis.findings import Section, shown
 from gpzoo.inference.plots._axes import Image, Series, drawn_in
 from gpzoo.inference.reports.document import Picture
 
-#: Number of points of a series in its table, evenly spaced along it, and of an image in each direction.
+#: Numbers in a table: points of a series, evenly spaced along it, and places of an image in each direction.
 _POINTS, _PLACES = 9, 3
 
-#: Images up to this many rows and columns have all their numbers in a table.
+#: For images with at most this many rows and columns, a table has all numbers.
 _WHOLE = 16
 
-#: Points beyond which a series is drawn in pixels, because as curves it would fill megabytes.
+#: A series with more points is drawn in pixels, because as curves it would take megabytes.
 _DENSE = 3000
 
 #: Pixels per inch, for drawings in pixels.
@@ -28,12 +28,12 @@ _DPI = 150
 
 
 def picture(title: str, words: str, axes: Any) -> Picture:
-    """A picture for a report: its drawing as SVG, its numbers in tables, and a description.
+    """A picture for a report: a drawing as SVG, its numbers in tables, and a description.
 
     Args:
         title: heading of the picture.
-        words: a sentence that says what it shows.
-        axes: what a function of :mod:`gpzoo.inference.plots` returns, one axes or several of one figure.
+        words: a sentence that describes the content.
+        axes: the result of a function of :mod:`gpzoo.inference.plots`: one axes, or several axes of one figure.
     """
     panels: list[Any] = list(np.ravel(np.asarray(axes, object)))
     tables, descriptions = [], []
@@ -56,24 +56,24 @@ def _svg(panels: list[Any]) -> str:
     from matplotlib import rc_context
 
     out = io.BytesIO()
-    # Letters as curves look the same on every machine; a fixed salt makes equal pictures equal files.
+    # Letters drawn as curves look the same on every machine. With a fixed salt, equal pictures are equal files.
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": "gpzoo"}):
         figure.savefig(out, format="svg", dpi=_DPI, metadata={"Date": None, "Creator": None})
     return address(out.getvalue(), "image/svg+xml")
 
 
 def address(content: bytes, kind: str) -> str:
-    """The content itself as an address that a page can show, ``data:...``.
+    """An address that contains the content itself, ``data:...``, and that a page can show.
 
     Args:
         content: content of a file.
-        kind: its media type, such as ``"image/png"``.
+        kind: media type of the content, such as ``"image/png"``.
     """
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _described(ax: Any) -> str:
-    """A description of the axes and of what is drawn in them."""
+    """A description of the axes and of the things that are drawn in them."""
     names, images = ax.get_legend_handles_labels()[1], len(ax.images)
     parts = [" against ".join(filter(None, _labels(ax)[::-1]))]
     parts += [f"shown: {', '.join(names)}"] if names else []
@@ -86,7 +86,7 @@ def _labels(ax: Any) -> tuple[str, str]:
 
 
 def _table(title: str, ax: Any) -> Section:
-    """The numbers in axes: a small image whole, several images with one row each, else points of every series."""
+    """The numbers in axes: all of a small image, one row for each of several images, or points of every series."""
     x, y = _labels(ax)
     x, y = x or "x", y or "y"
     name = title if y in (title, "y") else ax.get_title() or y
@@ -113,7 +113,7 @@ def _table(title: str, ax: Any) -> Section:
 
 
 def _of_series(series: Series) -> Iterator[tuple[Any, ...]]:
-    """Points of a series: a few of the positions on an axis, but all names."""
+    """Points of a series: a few if they are positions on an axis, but all if they are names."""
     named = len(series.x) and isinstance(series.x[0], str)
     for i in range(len(series.x)) if named else _some(len(series.x), _POINTS):
         if series.y is None or np.ndim(series.y) == 1:
@@ -128,12 +128,12 @@ def _plain(entry: Any) -> str | float:
 
 
 def _some(n: int, most: int) -> list[int]:
-    """Evenly spaced indices, with the first and the last."""
+    """Evenly spaced indices that include the first and the last one."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(int)).tolist()
 
 
 def _of_field(image: Image) -> Iterator[tuple[Any, ...]]:
-    """Numbers of an image at nine places; colours of classes have no numbers."""
+    """Numbers of an image at nine places. Colours of classes have no numbers."""
     if image.values.ndim != 2:
         return
     (H, W), (left, right, *ends) = image.values.shape, image.extent

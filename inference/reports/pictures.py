@@ -1,4 +1,4 @@
-"""Pictures that fit a model: each function of ``plots`` is called, and a picture that does not fit says why."""
+"""Pictures that fit a model. Each function of ``plots`` is called, and the report says why a picture does not fit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpzoo.inference.programs.program import Look
 from gpzoo.inference.reports.document import Picture
 from gpzoo.inference.reports.drawn import picture
 
-#: What the picture of the bound shows.
+#: A description of the picture of the bound.
 BOUND = "The evidence lower bound at every step of the training."
 
-#: Numbers of rows for the covariance by class: of vectors, and of images, which take longer.
+#: Number of rows in the covariance by class, for vectors and for images. Images take longer.
 _ROWS, _ROWS_OF_IMAGES = 120, 30
 
-#: What each picture shows.
+#: A description of each picture.
 _WORDS = {
     "Fit": "Predictions along the input, with data and draws of functions.",
     "Field": "Predictions over the two inputs, with data.",
@@ -49,13 +49,13 @@ _WORDS = {
 def pictures_of(
     key: Array, trained: Trained, subject: BoundModel, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> tuple[list[Picture], tuple[Section, ...]]:
-    """The pictures that fit, and for each other picture the reason why it does not.
+    """The pictures that fit, and for each other picture the reason why it does not fit.
 
     Args:
         key: key of draws.
         trained: the model.
         subject: the model at its arguments.
-        seen: a look at the program there.
+        seen: the traced program at these arguments.
         arrays: arrays of a diagnosis.
     """
     drawn, left_out = [], []
@@ -64,7 +64,7 @@ def pictures_of(
         try:
             drawn.append(picture(title, _WORDS[kind], draw()))
         except ValueError as error:
-            # A failed computation is not a picture that does not fit.
+            # Subclasses of ValueError are failed computations, and do not mean that a picture does not fit.
             if type(error) is not ValueError:
                 raise
             left_out.append((title, str(error)))
@@ -102,7 +102,7 @@ def _candidates(
 
 
 def _of_outcomes(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Pictures of the data together with their predictions."""
+    """Pictures of the data and their predictions."""
     for name, values in arrays.items():
         site, _, what = name.rpartition("_")
         if what == "probs" and f"{site}_labels" in arrays:
@@ -113,7 +113,7 @@ def _of_outcomes(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, C
 
 
 def rows_in(args: tuple) -> int:
-    """Rows of the first array of the arguments."""
+    """The number of rows of the first array among the arguments."""
     return len(next(x for x in jax.tree.leaves(args) if np.ndim(x)))
 
 

@@ -1,4 +1,4 @@
-"""Tables of a program and its parameters: one line for every site, and for every trained value."""
+"""Tables of a program and its parameters: one line for every site, and one line for every trained value."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gpzoo.inference.programs.runs import unmasked
 from gpzoo.processes.marginals import GaussianMarginals
 from gpzoo.processes.process import GaussianProcess
 
-#: Most entries of a parameter that are written out.
+#: Largest number of entries of a parameter that are all written out.
 _WRITTEN = 4
 
-#: Draws of a hyperparameter behind its interval.
+#: Number of draws of a hyperparameter from which its interval is computed.
 _DRAWS = 1000
 
 
 def sites_of(program: Callable, seen: Look) -> Section:
-    """Every site of the program, in its order."""
+    """Every site of the program, in the order of the program."""
     rows = []
     for name, site in seen.trace.items():
         if site["type"] not in ("sample", "param", "mutable", "deterministic"):
@@ -51,7 +51,7 @@ def sites_of(program: Callable, seen: Look) -> Section:
 
 
 def _plates(site: Mapping[str, Any], trace: Mapping[str, Any]) -> str:
-    """The plates around a site, with their rows."""
+    """The plates around a site, with their numbers of rows."""
     plates = []
     for frame in reversed(site.get("cond_indep_stack") or ()):
         whole = trace[frame.name]["args"][0] if frame.name in trace else frame.size
@@ -83,7 +83,7 @@ def _constraint(constraint: Any) -> str:
 
 
 def described(fn: Any) -> str:
-    """A distribution, kernel or view in one line: its kind and its parts."""
+    """A distribution, kernel or view in one line, with its kind and its parts."""
     if isinstance(fn, GaussianProcess):
         mean = "" if fn.loc is None or (checks.is_concrete(fn.loc) and not np.any(fn.loc)) else ", with a mean function"
         return f"GP, kernel {described(fn.kernel)}{mean}"
@@ -96,7 +96,7 @@ def described(fn: Any) -> str:
 
 
 def _argument(name: str, value: Any) -> str:
-    """An argument of a distribution, kernel or view; empty if it is not set."""
+    """An argument of a distribution, kernel or view; empty if the argument is not set."""
     if value is None or value is False:
         return ""
     if isinstance(value, GaussianMarginals):
@@ -120,7 +120,7 @@ def _argument(name: str, value: Any) -> str:
 
 
 def parameters_of(key: Array, trained: Trained, subject: BoundModel, seen: Look) -> Section:
-    """A table of hyperparameters, with priors and posteriors, then of inducing variables, ``q(u)`` and networks."""
+    """A table of hyperparameters with priors and posteriors, followed by inducing variables, ``q(u)`` and networks."""
     guide, trace = subject.guide, seen.trace
     others = guide.sites.latents - guide.sites.processes
     posteriors = trained.posterior(key, *subject.args, model_kwargs=subject.kwargs) if others else {}
@@ -144,21 +144,21 @@ def parameters_of(key: Array, trained: Trained, subject: BoundModel, seen: Look)
 
 
 def _interval(draws: np.ndarray) -> str:
-    """The median of draws, and their central 90 %; for several entries, those of their mean."""
+    """The median and the central 90 % of draws. If there are several entries, their mean is taken first."""
     ends = np.quantile(draws.reshape(len(draws), -1).mean(axis=1), (0.05, 0.5, 0.95))
     low, middle, high = map(shown, ends.tolist())
     return middle if ends[0] == ends[2] else f"{middle} ({low} to {high})"
 
 
 def _role(site: Mapping[str, Any] | None, variational: bool) -> str:
-    """The role of a parameter, by its site in the program, if it has one."""
+    """The role of a parameter, from its site if the program has one for it."""
     if site is None:
         return "parameter of q(u)" if variational else "inducing variables"
     return _kind(site)[1] or "no prior" if site["type"] == "param" else "state"
 
 
 def _place(names: Sequence[str], trace: Mapping[str, Any], variational: Collection[str], name: str) -> tuple:
-    """The place of a parameter: first those of the program, then others as trained, then those of ``q(u)`` by name."""
+    """The place of a parameter: parameters of the program come first, then others, then parameters of ``q(u)``."""
     if name in variational:
         return 2, 0, name
     of_program = name in trace and trace[name]["type"] == "param"
@@ -175,7 +175,7 @@ def values(trained: Trained) -> Section:
 
 
 def _leaves(name: str, value: Any, columns: Sequence[str] = ()) -> Iterator[tuple[str, str, str]]:
-    """The arrays of a parameter, with names, shapes and values; one number per column goes by the columns' names."""
+    """The arrays of a parameter, with names, shapes and values. One number per column comes with the column names."""
     for at, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
         yield name + jax.tree_util.keystr(at), str(list(np.shape(leaf))), _value(leaf, columns)
 

@@ -1,4 +1,4 @@
-"""Report on a trained model: what it is and whether to believe it, in one file for yourself and for others."""
+"""Reports on a trained model: its program, its numbers, and whether to trust it, in one file that you can share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpzoo.inference.reports.document import Block, Code, Folded, Part, page
 from gpzoo.inference.reports.pictures import pictures_of, rows_in
 from gpzoo.inference.reports.program import parameters_of, sites_of
 
-#: Libraries whose versions the report states.
+#: Libraries whose versions are in the report.
 _LIBRARIES = ("numpyro", "jax", "jaxlib", "numpy", "optax", "arviz")
 
 
@@ -42,10 +42,11 @@ def report(
     train_args: tuple[Argument, ...] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write one HTML file about a trained model, and what it says of data, best held-out data.
+    """Write one HTML file about a trained model and its predictions of data. Held-out data are best.
 
-    The file needs no network, server or script. It has findings in words, the program with its sites and priors, its
-    parameters, the bound by site, pictures that fit the model with their numbers, versions, and how to make it again.
+    The file needs no network, server or script. It contains findings in words, the program with its sites and priors,
+    parameters, the bound by site, pictures that fit the model with their numbers, versions, and code that makes the
+    report again.
 
     Example:
         >>> import jax, pathlib, tempfile, numpy as np
@@ -73,7 +74,7 @@ def report(
     Raises:
         MissingExtraError: without matplotlib or jinja2.
         TypeError: for data that are not real numbers, or an ``rng_key`` that is not a key.
-        ValueError: for no data, data that are not finite, or parameters that are missing or of another shape.
+        ValueError: if there are no data, if data are not finite, or if parameters are missing or have another shape.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
         OSError: if the file cannot be written, or ``path`` is not a regular file or a link to one.
     """
@@ -89,7 +90,7 @@ def report(
 
 
 def subtitle(args: tuple) -> str:
-    """A description of the data that the numbers of a report are about."""
+    """A description of the data in a report."""
     return f"{rows_in(args):,} rows of data were looked at. Every number is of these rows unless it says otherwise."
 
 
@@ -110,7 +111,7 @@ def parts(
         args: the program's positional arguments, data included.
         model_kwargs: the program's keyword arguments, by name.
         train_args: the positional arguments of training, if ``args`` are others.
-        again: a command that makes the same model; lines of Python if ``None``.
+        again: a command that makes the same model; ``None`` for lines of Python.
     """
     rng_key = checks.rng_key(rng_key)
     subject = trained._bind(args, model_kwargs, seen=False)
@@ -139,7 +140,7 @@ def parts(
 
 
 def environment(trained: Trained) -> Section:
-    """Versions, device and precision of this report, and the length of the training."""
+    """Versions, device and precision of this report, and the duration of the training."""
     leaves = [x for x in jax.tree.leaves(dict(trained.params)) if not files.is_key(x)]
     kinds = sorted({str(np.asarray(x).dtype) for x in leaves})
     device = jax.devices()[0]
@@ -159,7 +160,7 @@ def environment(trained: Trained) -> Section:
 
 
 def data_of_training(trained: Trained) -> list[Block]:
-    """What is recorded about the training data."""
+    """The record of the training data."""
     rows = tuple((str(name), str(value)) for name, value in trained.data.items())
     if not rows:
         return ["What the model was trained on was not recorded."]

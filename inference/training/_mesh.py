@@ -22,7 +22,7 @@ class Placement:
     """Puts arrays where a training wants them; without a mesh, where JAX puts any array.
 
     Under a mesh, XLA splits the compiled step by its rows. Every device evaluates the program on its part of the
-    minibatch, and gradients are summed over devices where rows meet parameters.
+    minibatch, and the gradients of shared parameters are summed over devices.
 
     Args:
         mesh: devices, on one axis of any name; ``None`` for JAX's own device.
@@ -98,7 +98,7 @@ class Placement:
         return jax.make_array_from_callback((len(x), size, *x.shape[2:]), sharding, of_device)
 
     def here(self, tree: Any) -> Any:
-        """Arrays that are whole on every device, as the first device of this process has them."""
+        """Arrays that are whole on every device: their copy on the first device of this process."""
         return tree if self.mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
 
     def agreed(self, *numbers: float) -> tuple[float, ...]:

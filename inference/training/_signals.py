@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Signals:
-    """Turns SIGINT and SIGTERM into a request to stop, such as after the current chunk of steps.
+    """Turns SIGINT and SIGTERM into a request to stop, for example after the current chunk of steps.
 
     Args:
         wanted: whether it does so; only in the main thread.

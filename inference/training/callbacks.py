@@ -61,7 +61,7 @@ def joined(callback: Callback | Sequence[Callback] | None) -> Callable[..., None
 def _takes_loss(callback: Callback) -> bool:
     try:
         return "loss" in inspect.signature(callback).parameters
-    except ValueError:  # some functions in C say nothing
+    except ValueError:  # some functions in C have no signature
         return False
 
 
@@ -83,8 +83,8 @@ class EarlyStopping:
 
     Args:
         metric: function from the parameters to the number, such as the nlpp of held-out rows; ``None`` for the loss,
-            which says nothing about overfitting.
-        patience: how many calls in a row may pass without a gain before the training ends. ``fit`` calls every
+            which does not show overfitting.
+        patience: number of calls in a row without a gain after which the training ends. ``fit`` calls every
             ``callback_steps`` steps.
         min_gain: the smallest fall that counts as a gain.
 
@@ -145,7 +145,7 @@ class Log:
         show: whether to print the lines.
 
     Attributes:
-        rows: the numbers of each call, such as for ``pandas.DataFrame(log.rows)``.
+        rows: the numbers of each call, for example for ``pandas.DataFrame(log.rows)``.
     """
 
     def __init__(self, metrics: Metrics | None = None, show: bool = True) -> None:

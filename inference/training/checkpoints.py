@@ -1,9 +1,10 @@
 """Checkpoints of a training: written atomically, every byte under a hash, restored to the same bits.
 
-A checkpoint holds the names and shapes of its parameters, the data, and the settings of ``fit``; a training with other
-ones is refused. The state after a step is one file (see :mod:`gpzoo.inference.programs.files`). Orbax is not used,
-because it spreads a step over thirteen files, most of them without a hash (of 288 flipped bits, 274 were restored as
-numbers), and leaves a folder behind whenever it is killed.
+A checkpoint has a description: names and shapes of its parameters, hashes of the data, and the settings of ``fit``. A
+training with another description is refused. The state after a step is one file (see
+:mod:`gpzoo.inference.programs.files`). gpzoo does not use Orbax for two reasons. Orbax spreads a step over thirteen
+files, most of them without a hash: of 288 flipped bits, it restored 274 as numbers. It also leaves a folder behind
+whenever it is killed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Checkpoints:
     def alone(self) -> Iterator[None]:
         """Hold the folder while the block runs, and remove files that killed writes have left in it.
 
-        Only the process that writes does so.
+        Only the process that writes checkpoints does this.
 
         Raises:
             CheckpointError: in every process, if another training holds the folder or it cannot be used.
@@ -119,8 +120,8 @@ class Checkpoints:
         If a checkpoint is damaged, a warning names the damaged checkpoint, and the previous one is used.
 
         Raises:
-            CheckpointError: if all are damaged, with the damage; or if the newest undamaged one belongs to a training
-                with other settings or shapes.
+            CheckpointError: if all checkpoints are damaged, naming the damage. Or if the newest undamaged checkpoint
+                belongs to a training with other settings or shapes.
             ValueError: if the checkpoint differs between processes.
         """
         found, damaged = self._newest()

@@ -56,8 +56,8 @@ class Candidate:
         elpd_by: how the elpd was found: ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` or
             ``"10 folds"``.
         unfinished: why the training is not finished, ``"rising"`` or ``"stopped"`` (see
-            :func:`~gpzoo.inference.diagnose`, whose finding has the same reasons). Empty for a finished training, and
-            for one that is too short or too large to tell.
+            :func:`~gpzoo.inference.diagnose`, whose finding has the same reasons). It is empty for a finished training,
+            and for a training that is too short or too large to judge.
     """
 
     bound: float
@@ -70,9 +70,9 @@ class Candidate:
 
 
 class Comparison(Mapping[str, Candidate]):
-    """Trained candidates by name, sorted by the highest bound (or elpd, if asked for); it prints as a table.
+    """Trained candidates by name, which print as a table; the highest bound (or elpd, if asked for) comes first.
 
-    Candidates with an unfinished training come last, are marked, and are not ranked.
+    Candidates with an unfinished training come last. They are marked and not ranked.
 
     Example:
         >>> from gpzoo.inference import Candidate, Comparison
@@ -129,8 +129,8 @@ def _error(terms: np.ndarray) -> float:
 def error_rate(test: SitePrediction, y: np.ndarray) -> float:
     """The fraction of misclassified rows, as a ``score`` of :func:`compare`.
 
-    The predicted class is the most probable one. For two classes, it is 1 if the predicted mean of ``y`` is above one
-    half; for one-hot ``y [N, K]``, it is the class with the largest predicted mean.
+    The predicted class is the most probable class. For two classes, the predicted class is 1 if the predicted mean of
+    ``y`` is above one half. For one-hot ``y [N, K]``, it is the class with the largest predicted mean.
 
     Example:
         >>> import numpy as np
@@ -182,9 +182,9 @@ def compare(
 ) -> Comparison:
     """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
 
-    All candidates see the same rows in the same order. Bounds compare models only as far as they are tight: give all
-    candidates enough inducing variables and steps. A candidate is marked as not finished, and not ranked, if its bound
-    was still rising or if a hundred more steps raise it.
+    All candidates see the same rows in the same order. A comparison of bounds is fair only if the bounds are tight, so
+    give all candidates enough inducing variables and steps. A candidate is not finished if its bound was still rising,
+    or if a hundred more steps raise the bound. Such a candidate is marked and not ranked.
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
@@ -203,8 +203,8 @@ def compare(
     Args:
         rng_key: key of every training, and of the predictions.
         candidates: by name, a pair or an :class:`~numpyro.infer.SVI`. The pair is a program of ``(X, y)`` and the
-            initialiser of its inducing variables; Adam trains it on the plain bound. An ``SVI`` can have another guide,
-            optimiser or objective, and its guide is an :class:`InducingGuide`.
+            initialiser of its inducing variables. Adam trains a pair with ``GaussianProcessELBO()``. With an ``SVI``,
+            you choose guide, optimiser and objective; the guide must be an :class:`InducingGuide`.
         X: training inputs ``[N, ...]``.
         y: training targets ``[N, ...]``.
         X_test: test inputs, for the test columns.
@@ -212,31 +212,33 @@ def compare(
         num_steps: number of steps of each training.
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
-        elpd: ``"loo"`` for the expected log predictive density by leaving rows out. For Gaussian noise and
-            hyperparameters that are points, it is in closed form, :meth:`gpzoo.inference.Trained.left_out`; else it has
-            weights (PSIS-LOO), as in ``az.loo``. If k-hat says that the weights of a row cannot be trusted, a training
-            without the row replaces them, for up to 20 rows. If there are more such rows, or draws of the posterior
-            cannot be weighed, ten folds are used instead. A number is the number of folds: that many more trainings in
-            one compiled program. The table then has the sum over rows, how far it is below the best, and standard
-            errors of both; a difference of less than two standard errors decides nothing. Exposures and offsets of rows
-            must be columns of ``X``.
+        elpd: how to find the expected log predictive density of rows that are left out; ``None`` for no such column.
+            ``"loo"`` leaves out single rows. With Gaussian noise and point values of hyperparameters, the density is in
+            closed form, :meth:`gpzoo.inference.Trained.left_out`. Otherwise, importance weights give it (PSIS-LOO), as
+            in ``az.loo``. If k-hat, a diagnostic of these weights, says that the weights of a row cannot be trusted, a
+            training without the row replaces them, for up to 20 rows. If there are more such rows, or draws of the
+            posterior cannot be weighted, ten folds are used instead. A number is the number of folds: so many more
+            trainings run in one compiled program. The table then has the sum over rows, its distance from the best sum,
+            and the standard errors of both numbers. A distance of less than two standard errors decides nothing.
+            Exposures and offsets of rows must be columns of ``X``.
         site: the data site whose predictions are scored.
         learning_rate: learning rate of Adam, for candidates that are not an ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
-        checkpoint: folder for checkpoints, with a subfolder for each candidate; the same call then resumes.
+        checkpoint: folder for checkpoints, with a subfolder for each candidate. If the call is stopped, the same call
+            resumes it.
         progress: whether to show progress bars.
         model_kwargs: keyword arguments of all programs, by name.
 
     Raises:
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
-        ValueError: before any training, if there are no candidates, one is neither a pair nor an ``SVI`` with an
-            ``InducingGuide``, there are no steps, only one of the test arrays is given, data are not finite, ``site``
-            is not a data site, test rows are of another shape, or a candidate cannot begin on these data or be asked
-            about the test data; for ``elpd``, if there are fewer than two folds or fewer rows than folds, data are
-            missing, ``model_kwargs`` belong to all rows, or a candidate cannot begin without the rows of a fold (of one
-            of ten folds for ``"loo"``).
+        ValueError: before any training, in these cases. There are no candidates or no steps. A candidate is neither a
+            pair nor an ``SVI`` with an ``InducingGuide``. Only one of the test arrays is given, or test rows have
+            another shape. Data are not finite. ``site`` is not a data site. A candidate cannot begin on these data, or
+            cannot predict the test data. With ``elpd``, also if there are fewer than two folds or fewer rows than
+            folds, if data are missing, if ``model_kwargs`` belong to all rows, or if a candidate cannot begin without
+            the rows of a fold (for ``"loo"``, of one of ten folds).
 
-    The error of a failed candidate carries the candidates before it as ``.finished``, by name. If the training of the
+    If a candidate fails, ``.finished`` of the error has the candidates before it, by name. If the training of the
     failed candidate had ended, that candidate is there too.
     """
     if not isinstance(candidates, Mapping) or not candidates:
@@ -278,7 +280,7 @@ def compare(
             columns = columns_of(svi.model, (X, y))
             trained = replace(trained, _compiled=begun[name]._compiled, data={**trained.data, **columns})
             bound = -float(np.mean(trained.losses[-max(1, num_steps // 20) :])) / len(data[0])
-            found[name] = Candidate(bound, None, None, trained)  # which an error below leaves in .finished
+            found[name] = Candidate(bound, None, None, trained)  # an error below leaves it in .finished
             nlpp, scored = task.tested(trained)
             found[name] = replace(found[name], nlpp=nlpp, score=scored, unfinished=task.unfinished(trained, svi))
             if folds:
@@ -288,7 +290,7 @@ def compare(
     return Comparison(found, getattr(score, "__name__", "score").replace("_", " "))
 
 
-#: Folds if weights cannot be trusted, the most rows that are left out one by one, and draws that are weighed.
+#: Number of folds if weights cannot be trusted, most rows that are left out one by one, and number of weighted draws.
 _FOLDS, _MOST_ALONE, _DRAWS = 10, 20, 1000
 
 

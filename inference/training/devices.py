@@ -14,17 +14,18 @@ from jax.sharding import AxisType, Mesh
 #: Number of this process and of all processes, ``"0/2"``, as :mod:`gpzoo.inference.launch` sets it.
 PROCESS = "GPZOO_PROCESS"
 
-#: Seconds without a word from another process after which a process ends; and seconds that the processes wait for each
-#: other at the end, because the first one may still evaluate the trained model.
+#: A process ends after so many seconds without a signal from another process. At the end, processes wait so many
+#: seconds for each other, because the first process may still evaluate the trained model.
 _SILENCE, _WAIT = 30, 7 * 24 * 3600
 
 
 def all_devices() -> Mesh:
-    """A mesh of all devices for :func:`~gpzoo.inference.fit`, the same on one device, on several, and in a cluster.
+    """A mesh of all devices for :func:`~gpzoo.inference.fit`: of one device, of several, or of a whole cluster.
 
-    If there are several processes, it joins them first: processes from :mod:`gpzoo.inference.launch`, or from Slurm,
-    Open MPI or Kubernetes as ``jax.distributed`` detects them. So call it before anything else of JAX, random keys
-    included. A process that ends by an error then ends at once, without waiting for the others.
+    If there are several processes, the function first joins them. It knows processes from
+    :mod:`gpzoo.inference.launch`. ``jax.distributed`` detects processes from Slurm, Open MPI or Kubernetes. So call the
+    function before anything else of JAX, random keys included. If a joined process fails with an error, it ends at
+    once, without waiting for the others.
 
     Example:
         >>> from gpzoo.inference import all_devices
@@ -66,7 +67,7 @@ def _join() -> None:
 
 
 def _is_alone() -> bool:
-    """Whether no launcher has set a variable that speaks of several processes."""
+    """Whether no launcher has set an environment variable of several processes."""
     named = os.environ.get
     sizes = (named(name, "1") for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"))
     others = (PROCESS, "JAX_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
@@ -74,7 +75,7 @@ def _is_alone() -> bool:
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error and end: JAX would wait for the other processes, and they wait for this one's next step."""
+    """Show an error and end: JAX would wait for other processes, and these wait for the next step of this process."""
     traceback.print_exception(kind, error, trace)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -51,9 +51,9 @@ def _last_good(
 ) -> tuple[SVIState, Integer[np.ndarray, " K"]]:
     """The last good states of failed replicates, and how many steps after ``state`` they are.
 
-    A state is good if it is finite, and the bound at it is finite. So an update that leads to a bound that is not
-    finite is taken back too, and that may be the last update before ``state``. Therefore the steps are taken again, one
-    at a time, from one visit of the host earlier. They give the same numbers.
+    A state is good if it is finite, and if the bound at this state is finite. So an update that leads to a bound that
+    is not finite is undone too. This update may be the last one before ``state``. Therefore, the steps are taken again,
+    one at a time, from one visit of the host earlier. They give the same numbers.
     """
     good, first = state.before or (state.numpyro_state, state.step)
     now, going = good, bad
@@ -122,8 +122,8 @@ def refuse_coinciding(steps: Steps, state: TrainState) -> None:
         batch = setup.source.batch(k, 0)
         found = guide.coinciding(key, replicates.of(k, params), batch, setup.kwargs_of(k))
         for site, (count, size) in found.items():
-            # A few do little harm. With 300 in 4 dimensions, of which 100 coincide, 150 steps take the loss from 4263
-            # to 1320 (to 355 if all are distinct); if 297 coincide, the loss goes to 4963 by way of 3e6.
+            # A few such variables do little harm. With 300 in 4 dimensions, 150 steps take the loss from 4263 to 355 if
+            # all are distinct, and to 1320 if 100 coincide. If 297 coincide, the loss rises to 3e6 and ends at 4963.
             if 2 * count > size:
                 raise FactorisationError(
                     f"Training{f' {k} of {replicates.count}' if replicates.several else ''} cannot begin: {count} of "
@@ -139,7 +139,7 @@ def _of_all(steps: Steps) -> str:
 
 
 def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None:
-    """Warn of a collapsed bound that ended a nat per row below its best: rounding or long steps misled the search.
+    """Warn of a collapsed bound that ended more than a nat per row below its best, by rounding or too long steps.
 
     Args:
         losses: negative bounds of each step.
@@ -199,7 +199,7 @@ class FailedStep(NamedTuple):
         return loss.loss(self.key, self.values(params), svi.model, svi.guide, *self.batch, **options)
 
     def run(self) -> None:
-        """Run guide and model as in the objective, with numbers, without densities, which would check the numbers."""
+        """Run guide and model as in the objective, with numbers, but without densities, which check their numbers."""
         svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
         mode = of_objective(svi.loss).mode
@@ -219,7 +219,8 @@ def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str)
     try:
         what = _of_update(step) if np.isfinite(step.loss) else _of_bound(step)
     except Exception as error:
-        # Compiled code gives NaN; with concrete numbers, a factorisation or a kernel's check raises the reason.
+        # Compiled code gives NaN. With concrete numbers, a factorisation or a kernel's check raises an error that says
+        # why.
         what, cause = str(error), error
         if isinstance(error, FactorisationError) and result.losses.ndim == 1:
             kind = FactorisationError
@@ -244,7 +245,7 @@ def _of_bound(step: FailedStep) -> str:
 
 
 def _of_update(step: FailedStep) -> str:
-    """Names of the gradients that are not finite, or else a text that the update is not."""
+    """Names of the gradients that are not finite, or else a text that the update is not finite."""
     bound = f"the ELBO is {-step.loss:.6g}"
     gradients = jax.jit(jax.grad(partial(step.objective, step.svi.loss)))(step.params)
     bad = [name for name, gradient in gradients.items() if not bool(finite_numbers(gradient, 0))]

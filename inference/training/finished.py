@@ -17,20 +17,21 @@ from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.training.fit import fit
 from gpzoo.inference.training.protocol import of_objective
 
-#: Nats per row that a tenth of the training, or some more steps, may still gain: predictions hardly change by less.
+#: Nats per row that the last tenth of a training, or more steps, may still gain. Less hardly changes predictions.
 GAINED = 0.01
 
 #: Standard errors of a gain below which it is noise.
 _ERRORS = 3
 
-#: Steps of Adam beyond the end, and the rates from which they fall to zero. The first rate moves parameters by half of
-#: the scale of a softplus or a logarithm; if the bound falls at this rate, the rate is too high to say anything.
+#: Steps of Adam after the end of a training, and the rates from which they fall to zero. The first rate moves
+#: parameters by half of the scale of a softplus or a logarithm. If the bound falls with this rate, the rate is too high
+#: to judge the training.
 MORE_STEPS, RATES = 100, (0.01, 0.001)
 
 #: Steps at which the bound is measured before and after, with the same minibatches and draws.
 _LOOKS = 20
 
-#: Fewer steps do not count as a training that could be finished; with more rows per step, no more steps are taken.
+#: A training with fewer steps is not judged. With more rows per step, no steps after its end are taken.
 _FEWEST, _MOST_ROWS = 20, 10_000
 
 
@@ -108,14 +109,14 @@ def gain_of_more_steps(
 
     Args:
         rng_key: key of minibatches and draws.
-        svi: the training; if its objective finds parameters by itself, the bound is that of all parameters.
+        svi: the training; if its objective finds parameters by itself, ``GaussianProcessELBO`` replaces the objective.
         params: parameters at its end.
         data: the program's positional arguments.
         batch_size: rows of a step, ``None`` for all.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        The gain; ``None`` if such steps fail, or have more rows than would be quick.
+        The gain; ``None`` if such steps fail, or have too many rows to be quick.
     """
     rows = number_of_rows(data)
     batch_size = None if batch_size is None or batch_size >= rows else batch_size
@@ -129,7 +130,7 @@ def gain_of_more_steps(
         try:
             moved = fit(rng_key, probe, MORE_STEPS + _LOOKS, *data, init_params=params, **options)
             after = fit(rng_key, probe, _LOOKS, *data, init_params=moved.params, **options)
-        except GPZooError:  # steps that are too long say nothing about the parameters at which they began
+        except GPZooError:  # steps that are too long cannot judge the parameters at which they began
             continue
         gained = np.asarray(moved.losses[:_LOOKS] - after.losses, np.float64)
         gain = Gain(float(gained.mean()), float(gained.std() / np.sqrt(_LOOKS)))

@@ -1,13 +1,14 @@
 """Training of a program: :func:`fit` compiles one update of NumPyro's SVI, and loops over minibatches with it.
 
-The order of a call: it is checked, and its rows get a source (``sources.py``); ``start.py`` gives every replicate an
-initial state and traces the step (``step.py``); the newest checkpoint is restored (``checkpoints.py``); the step is
-compiled. The loop then takes chunks of steps, keeps the finite ones (``failures.py``), saves and calls back.
+A call has this order. :func:`fit` checks its arguments and makes a source of their rows (``sources.py``). ``start.py``
+gives every replicate an initial state and traces the step (``step.py``). :func:`fit` restores the newest checkpoint
+(``checkpoints.py``) and compiles the step. The loop then takes chunks of steps, keeps the finite ones
+(``failures.py``), saves checkpoints and calls callbacks.
 
-A :class:`Setup` (``setup.py``) holds what stays the same, a :class:`TrainState` (``state.py``) what changes. A batch
-passes four places: ``source.make_feed`` says which rows the next steps take, ``Steps.take`` hands the feed to the
-compiled loop, ``source.minibatch`` cuts the batch of a step there, and the step of ``make_step`` updates NumPyro's
-state.
+A :class:`Setup` (``setup.py``) holds everything that stays the same. A :class:`TrainState` (``state.py``) holds
+everything that changes. A batch passes four places. ``source.make_feed`` says which rows the next steps take.
+``Steps.take`` hands this feed to the compiled loop. In the loop, ``source.minibatch`` makes the batch of a step, and
+the step of ``make_step`` updates NumPyro's state.
 """
 
 from __future__ import annotations
@@ -80,17 +81,19 @@ def fit(
 ) -> Trained:
     """Train with :class:`numpyro.infer.SVI`, as ``svi.run`` would, on minibatches.
 
-    One update is compiled and looped over on the device. Data are arguments of the compiled program, never constants.
-    (On CPU, the host steps a program with convolutions, because XLA takes many times as long for them in a loop.) Every
-    epoch visits the rows in a new random order, and leaves out the rows that do not fill a minibatch.
+    ``fit`` compiles one update and loops over it on the device. Data are arguments of the compiled program, never
+    constants. (On a CPU, a program with convolutions has its loop on the host, because XLA's convolutions take many
+    times as long in a compiled loop.) Every epoch visits the rows in a new random order, and leaves out the rows that
+    do not fill a minibatch.
 
     With several keys, ``random.split(key, K)``, ``fit`` runs ``K`` trainings in one compiled program (folds, seeds,
-    restarts). Each has the numbers that it would have alone. On an accelerator all trainings take a step at once; on
-    CPU they take turns, because one step fills the cores. If one training fails, it stops and the others go on.
+    restarts). Each training gives the same numbers as it would alone. On an accelerator, all trainings take a step at
+    the same time. On a CPU they take turns, because one step uses all cores. If one training fails, it stops and the
+    others go on.
 
-    With a :class:`~gpzoo.tables.Table` in place of arrays, there may be more rows than the device or memory holds. The
-    rows are read, shuffled in windows and handed over while the device computes. ``fit`` then finds initial values, and
-    checks data beforehand, on a sample: the rows of the first minibatches.
+    With a :class:`~gpzoo.tables.Table` in place of arrays, there may be more rows than fit into the memory of the
+    device or the host. ``fit`` reads the rows, shuffles them in windows and passes them on while the device computes.
+    It finds initial values, and checks the data before training, on a sample: the rows of the first minibatches.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -106,54 +109,58 @@ def fit(
         (1.0, (200,))
 
     Args:
-        rng_key: fixes initial values, minibatches and draws. The same key and data give the same result on the same
-            machine with the same software. With another number of CPU cores, sums have another order and are rounded
-            differently. Keys ``[K]`` for ``K`` trainings.
-        svi: NumPyro's object, holding model, guide, optimiser (any optax transformation or schedule) and objective.
-        num_steps: updates in total. A resumed training counts the steps that it already has, and cannot have fewer.
-        *data: the model's positional arguments. Arrays among them have one row per datum. If several arrays have labels
-            (pandas, or a DataArray), their rows are put in the order of the first of them. Or one table, whose groups
-            are the arguments. Or one xarray Dataset, whose variables and coordinates are the arguments by name (if the
-            Dataset has no variable with the first argument's name, that argument is the coordinates of all dimensions).
+        rng_key: random key of initial values, minibatches and draws. The same key and data give the same result on the
+            same machine with the same software. With another number of CPU cores, sums have another order and are
+            rounded differently. For ``K`` trainings, give keys ``[K]``.
+        svi: NumPyro's object with model, guide, optimiser (any optax transformation or schedule) and objective.
+        num_steps: number of all updates. A resumed training counts its earlier steps, and ``num_steps`` cannot be
+            smaller than their number.
+        *data: the model's positional arguments: arrays with one row for each row of the data. If several arrays have
+            labels (pandas, or a DataArray), their rows are put in the order of the first of these arrays. Or give one
+            table, whose groups are the arguments. Or give one xarray Dataset, whose variables and coordinates are the
+            arguments by name. If the Dataset has no variable with the name of the first argument, this argument is the
+            coordinates of all dimensions.
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
-        model_kwargs: the model's keyword arguments, by name, passed whole. If the model has an argument ``num_data``
-            that is ``None`` by default, and there are minibatches, it is the number of all rows unless given here.
-        in_axes: with several keys, which positional arguments have a leading axis ``K`` (0), and which are shared by
-            all trainings (``None``). One value for all arguments, or one for each.
-        member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``. The other
-            ``model_kwargs`` are shared. ``init_params`` always have the axis.
+        model_kwargs: the model's keyword arguments, by name, which every step gets whole. If the model has an argument
+            ``num_data`` with the default ``None``, and there are minibatches, ``fit`` passes the number of all rows,
+            unless you give ``num_data`` here.
+        in_axes: with several keys, 0 for a positional argument with a leading axis ``K``, and ``None`` for an argument
+            that all trainings share. Give one value for all arguments, or one for each.
+        member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``. All trainings
+            share the other ``model_kwargs``. ``init_params`` always have the axis.
         mesh: devices that train together, on one axis, :func:`~gpzoo.inference.all_devices` or
-            ``jax.make_mesh((8,), ("data",))``; ``None`` for JAX's own device. Every device takes its part of each
-            minibatch; parameters and arrays are whole on every device. The numbers are those of one device up to
-            rounding. The result, and what a callback gets, lie on the first device of each process. With several
-            processes, all call ``fit`` with the same arguments. The first process writes checkpoints, in a folder that
-            all see, and shows progress.
+            ``jax.make_mesh((8,), ("data",))``; ``None`` for JAX's own device. Every device computes a part of each
+            minibatch, and has all parameters and arrays. The numbers equal the numbers of one device up to rounding.
+            The result and the arguments of callbacks are on the first device of each process. With several processes,
+            all processes call ``fit`` with the same arguments. The first process shows progress and writes checkpoints.
+            All processes must see the folder of checkpoints.
         init_params: initial values by name. The other values come from the guide's ``init_params``: on the whole data
-            if an initialiser such as k-means looks at inputs, else on the first minibatch.
-        natural: step length, or a schedule, of natural gradients of ``q(u)``, for the GP sites on which no other GP
-            site depends; or by site name. ``None`` for no natural gradients. The returned ``state`` is then that of
-            :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower the bound are shortened, and a warning at
-            the end says so if most steps were shortened.
+            if an initialiser such as k-means looks at inputs, otherwise on the first minibatch.
+        natural: step length of natural gradients of ``q(u)``, or a schedule of it; ``None`` for no natural gradients.
+            It is for the GP sites on which no other GP site depends. A mapping by site name is for the named sites. The
+            returned ``state`` is then the state of :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower
+            the bound are shortened. If most steps were shortened, a warning at the end says so.
         checkpoint: folder for checkpoints; the newest two are kept. If a training was stopped, the same call with the
-            same arguments continues it, and ends with the same bits (NumPyro's objectives may sum over sites in another
-            order in another process). ``fit`` refuses to continue with other data, which it tells by the sha256 of each
-            array's bytes (of a table, only the first and last rows, 128 MB of each). It also refuses other keys,
-            ``batch_size`` or keyword arguments, and parameters of other names or shapes. It compares nothing else of
-            program, guide and optimiser: after a change there, such as another learning rate, the training goes on with
-            the change. A checkpoint is written within the first 30 seconds, then every ``checkpoint_seconds``, at the
-            end, on SIGINT and SIGTERM, and when the callback or the reading of a table fails. A folder has one training
-            at a time.
+            same arguments continues it, and the result has the same bits. (NumPyro's objectives may sum over sites in
+            another order in another process.) ``fit`` refuses to continue with other data. It compares the sha256 of
+            each array's bytes; of a table, it compares only the first and last rows, 128 MB of each. It also refuses
+            other keys, another ``batch_size``, other keyword arguments, and parameters of other names or shapes. It
+            compares nothing else of program, guide and optimiser. After another change, such as a new learning rate,
+            the training goes on with the change. ``fit`` writes a checkpoint within the first 30 seconds, then every
+            ``checkpoint_seconds``, and at the end. It also writes one on SIGINT and SIGTERM, and if a callback or the
+            reading of a table fails. Only one training at a time can use a folder.
         checkpoint_seconds: seconds between checkpoints.
-        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and after the last,
-            to evaluate the parameters so far. ``seconds`` is the time in training, without the time in callbacks. If
-            the callback has a parameter ``loss``, it gets the mean loss (negative bound) of the steps since the
-            previous call; with several keys, an array ``[K]``. If it raises :class:`~gpzoo.inference.StopTraining`, as
-            :class:`~gpzoo.inference.EarlyStopping` does, the training ends and its result is returned. Pass several
-            callbacks as a list. A resumed training goes on from its checkpoint, and reports the steps after the
-            checkpoint again, with the same numbers.
-        callback_steps: steps between two calls.
-        progress: show a progress bar with the ELBO and steps per second; a string is shown as the training's name.
+        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and after the last
+            step, to evaluate the parameters so far. ``seconds`` is the time in training, without the time in callbacks.
+            If the callback has a parameter ``loss``, it gets the mean loss (negative bound) of the steps since the
+            previous call; with several keys, an array ``[K]``. If the callback raises
+            :class:`~gpzoo.inference.StopTraining`, as :class:`~gpzoo.inference.EarlyStopping` does, the training ends
+            and ``fit`` returns its result. Pass several callbacks as a list. A resumed training goes on from its
+            checkpoint. It reports the steps after the checkpoint again, with the same numbers.
+        callback_steps: number of steps between two calls of the callback.
+        progress: whether to show a progress bar with the ELBO and steps per second. A string is shown as the training's
+            name.
 
     Returns:
         The trained model. With several keys, everything in it has a leading axis ``K``, and
@@ -162,28 +169,29 @@ def fit(
     Raises:
         TypeError: for data that are not real numbers of float32, float64, integers or bool, an ``rng_key`` that is not
             a key, an objective without ``loss``, or arguments of the model outside ``model_kwargs``.
-        ValueError: for rows or members that disagree in number, rows whose labels differ, a plate whose size is not the
-            number of rows, options out of range, bad data (NaN that no likelihood leaves out, infinity, masked arrays,
-            labels), ``init_params`` of unknown names or other shapes, a ``checkpoint`` that is not a folder's name, or
-            a program that the objective cannot train (:class:`~gpzoo.inference.CollapsedELBO`); for ``natural`` with
-            that objective, whose ``q(u)`` is optimal; for minibatches with that objective, or with
-            :func:`~gpzoo.inference.lbfgs`, whose line search needs the same function in every step; for a ``mesh`` of
-            several axes, with several keys or with that objective, for one whose devices do not divide ``batch_size``,
-            and for arguments that differ between its processes.
-        DatasetError: when rows of a table cannot be read.
-        NonFiniteError: when the ELBO, a gradient or an update is not finite, naming the step, the site or the
-            parameter, and what to try. Its ``result`` has the last parameters at which the bound was finite, and the
+        ValueError: for arguments with different numbers of rows or members, rows with different labels, a plate whose
+            size is not the number of rows, options out of range, ``init_params`` with unknown names or other shapes,
+            and a ``checkpoint`` that cannot be the name of a folder. For bad data: NaN that no likelihood leaves out,
+            infinity, masked arrays, and labels. For minibatches with :func:`~gpzoo.inference.lbfgs`, whose line search
+            needs the same function in every step. With the objective :class:`~gpzoo.inference.CollapsedELBO`, whose
+            ``q(u)`` is already optimal for all rows: for a program that it cannot train, for minibatches, ``natural``
+            and ``mesh``. For a ``mesh`` of several axes, a ``mesh`` with several keys, devices that do not divide
+            ``batch_size``, and arguments that differ between processes.
+        DatasetError: if rows of a table cannot be read.
+        NonFiniteError: if the ELBO, a gradient or an update is not finite. The error names the step, the site or the
+            parameter, and a way out. Its ``result`` has the last parameters at which the bound was finite, and the
             losses before.
-        FactorisationError: when a Cholesky factorisation is the cause, naming the site, with the same ``result``. With
-            several keys, a NonFiniteError says so after the other trainings are done. Also before the first step, with
-            the initial parameters as ``result``: when more than half of a site's inducing variables coincide with
-            earlier ones up to the jitter and ``whiten=False``. Such a training could stay finite and get worse.
-        CheckpointError: when no checkpoint in the folder is whole, naming what is damaged; when the newest whole one
-            belongs to another training; or when another training holds the folder.
+        FactorisationError: if a Cholesky factorisation is the cause, naming the site, with the same ``result``. With
+            several keys, a NonFiniteError says so after the other trainings have ended. With ``whiten=False``, the
+            error also comes before the first step, with the initial parameters as ``result``, if more than half of a
+            site's inducing variables coincide with earlier ones up to the jitter. Such a training could stay finite and
+            get worse.
+        CheckpointError: if all checkpoints in the folder are damaged, naming the damage; if the newest undamaged
+            checkpoint belongs to another training; or if another training uses the folder.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.
 
-    Every error that ends the training has the result so far as ``.result``, as do errors of callbacks and
-    interruptions.
+    Every error that ends the training has the result so far as ``.result``. This also holds for errors of callbacks and
+    for interruptions.
     """
     svi = _with_natural(svi, natural)
     num_steps = checks.count("num_steps", num_steps)
@@ -246,7 +254,7 @@ def fit(
         bar = progress_bar(placement.first and progress, num_steps, state.step)
         with Signals(checkpoints is not None) as signals, bar as show:
             try:
-                report()  # a training that stopped in a callback owes it still
+                report()  # if a training was stopped in a callback, this call is still to be made
                 count = pace.count(state.step)
                 feed = source.make_feed(state.step, count) if count else None
                 with _platform.collected_later():
@@ -257,7 +265,7 @@ def fit(
                         taken = steps.take(state.numpyro_state, feed, state.ends(count))
                         try:  # while the device computes
                             feed = source.make_feed(state.step + count, ahead) if ahead else None
-                        finally:  # steps are kept also where the rows after them cannot be read
+                        finally:  # steps are kept even if the rows after them cannot be read
                             state = keep_finite(steps, state, count, taken)
                         pace.measured(count, time.perf_counter() - tick)
                         # All processes take as many steps, and stop at the same one.
@@ -271,7 +279,7 @@ def fit(
                             report()
             except StopTraining:
                 pass
-            finally:  # also where a callback raises, or rows that cannot be read
+            finally:  # also if a callback raises an error, or rows cannot be read
                 saved = save()
         signals.propagate(checkpoints.directory if checkpoints is not None and saved else None)
         if state.failed:
@@ -370,7 +378,7 @@ class _Pace:
         return step > 0 and self.callback_steps is not None and (at_end or step % self.callback_steps == 0)
 
     def reported_before(self, step: int) -> int:
-        """The step of the report before that at ``step``."""
+        """The step of the last report before the report at ``step``."""
         every = self.callback_steps or 1
         return (step - 1) // every * every
 

@@ -1,4 +1,4 @@
-"""Latent variables of new rows, which have their own parameters: they are trained with everything else held."""
+"""Latent variables of new rows: their parameters are trained, and all other parameters are held fixed."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def infer_rows(
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        A model of the new rows. It predicts at them, and its losses are those of every step: a bound of the rows'
-        density and the divergence of ``q(u)``.
+        A model of the new rows, which predicts at these rows. The loss of each step is the negative bound of the rows'
+        log density, plus the divergence of ``q(u)``.
 
     Raises:
-        ValueError: if the guide has no latents per row, for several trainings, and as :func:`~gpzoo.inference.fit`.
+        ValueError: if the guide has no ``PerRow``, for several trainings, and as :func:`~gpzoo.inference.fit`.
     """
     guide = trained._usable_guide()
     old = guide.hyperparameters

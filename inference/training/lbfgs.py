@@ -19,9 +19,9 @@ from gpzoo.inference.training.protocol import refuse_no_parameters
 def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collection[str] = ()) -> Optimizer:
     """L-BFGS with a line search (:func:`optax.lbfgs`), as an optimiser for :class:`numpyro.infer.SVI`.
 
-    It is for an objective that is the same function at every step: all rows, nothing drawn, as under
+    It is for an objective that is the same function at every step: with all rows and without draws, such as
     :class:`~gpzoo.inference.CollapsedELBO`. A step evaluates objective and gradient once or a few times, at the points
-    that the line search tries. The next step reuses the values at the point that the line search takes.
+    that the line search tries. The next step reuses the values at the point that the line search chose.
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,13 +35,13 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collec
 
     Args:
         memory_size: number of past steps that approximate the inverse Hessian.
-        max_linesearch_steps: most evaluations in a step.
-        held: names of parameters that stay as they are, such as ``{"f_inducing"}``. Other optimisers have
-            ``optax.partition`` with ``optax.set_to_zero`` for this, which does not work with a line search.
+        max_linesearch_steps: largest number of evaluations in a step.
+        held: names of parameters that do not change, such as ``{"f_inducing"}``. For other optimisers, use
+            ``optax.partition`` with ``optax.set_to_zero``, which does not work with a line search.
 
     Returns:
         An optimiser for ``SVI(model, guide, lbfgs(), objective)``. ``svi.init`` raises ``ValueError`` for unknown names
-        in ``held``; ``svi.update`` raises it for programs with mutable state (batch normalisation), and for
+        in ``held``. ``svi.update`` raises ``ValueError`` for programs with mutable state (batch normalisation), and for
         forward-mode derivatives.
 
     Raises:
@@ -100,7 +100,7 @@ class LineSearched(Optimizer):
     def eval_and_update(
         self, fn: Callable[[Any], tuple[Float[Array, ""], Any]], state: Any, forward_mode_differentiation: bool = False
     ) -> tuple[tuple[Any, None], Any]:
-        """A step from ``state``, and the objective before it; see :meth:`numpyro.optim._NumPyroOptim.eval_and_update`.
+        """The objective at ``state``, and a step; see :meth:`numpyro.optim._NumPyroOptim.eval_and_update`.
 
         Raises:
             ValueError: for an objective with mutable state, or forward-mode derivatives.

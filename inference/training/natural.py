@@ -31,7 +31,7 @@ from gpzoo.posteriors.forms import Form, Full
 #: A step length, or an optax schedule that gives it by the number of the step.
 Rate: TypeAlias = float | Callable[[Any], Any]
 
-#: A step that is taken back halves the length of the steps after it; each step that is kept lengthens them by this.
+#: A step that is undone halves the length of the next steps. Each step that is kept multiplies it by this factor.
 _LENGTHENED = 2**0.25
 
 #: The shortest step, as a part of the rate asked for.
@@ -42,28 +42,29 @@ _ROUNDINGS = 100
 
 
 class NaturalGradients(Optimizer):
-    """Optimiser that steps ``q(u)`` of GP sites along natural gradients, and every other parameter by an optimiser.
+    """An optimiser with natural gradients for ``q(u)`` of GP sites, and with any optimiser for all other parameters.
 
-    ``SVI(model, guide, NaturalGradients(optax.adam(0.01), guide, 0.1), GaussianProcessELBO())``, or
+    Write ``SVI(model, guide, NaturalGradients(optax.adam(0.01), guide, 0.1), GaussianProcessELBO())``, or
     ``fit(..., natural=0.1)`` for the same. The form of ``q(u)`` defines the step
-    (:meth:`gpzoo.posteriors.Form.natural_step`); it does not depend on ``whiten``. A step of 1 is exact if everything
-    else is fixed, the likelihood is Gaussian, every row is in the step and the covariance is full. Each block, and each
-    independent variable, is stepped as if the others were fixed. The factors of a Kronecker product are stepped in the
-    same way, one at each step. Sites that share one ``q`` are stepped together.
+    (:meth:`gpzoo.posteriors.Form.natural_step`). The step does not depend on ``whiten``. A step of length 1 leads to
+    the optimum if everything else is fixed, the likelihood is Gaussian, the step has all rows, and the covariance is
+    full. Without a full covariance, each block or each independent variable takes its step as if the others were fixed.
+    The factors of a Kronecker product take steps in the same way, one factor in each step. Sites that share one ``q``
+    take their step together.
 
-    Natural gradients help with Gaussian and log-concave likelihoods, and in the last layers of deep GPs: they need tens
+    Natural gradients help with Gaussian and log-concave likelihoods, and in the last layers of deep GPs. They need tens
     of steps instead of thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far
-    from quadratic over the length of a step, and minibatches take each step towards the optimum of their own rows: use
-    rates of 0.1 or less. If a kernel samples views, the estimate from a minibatch can have no maximum at all, and even
-    short steps end in infinite variances: prefer Adam there.
+    from quadratic over the length of a step. In minibatches, each step goes towards the optimum of its own rows. In
+    both cases, use rates of 0.1 or less. If a kernel samples views, the estimate from a minibatch can have no maximum.
+    Even short steps then end in infinite variances, so use Adam there.
 
-    Steps that would do harm are shortened. A step that leads to no covariance is shortened in the directions that are
-    at fault: variances there grow fourfold. A step that lowers the bound, on the same rows with the same draws, is
-    taken back, and the steps after it are half as long. Each step that is kept lets them grow by a fifth, up to the
-    rate asked for. :attr:`gpzoo.inference.Trained.backed_off` counts the shorter steps of each site. This check costs
-    one evaluation of the bound per step, in which everything but ``q(u)`` is computed already: a third to a half of a
-    step's time. There is no check if no step can do harm: with a full ``covariance`` of one site, and likelihoods that
-    are quadratic in ``f`` (Gaussian, Pólya-Gamma).
+    The optimiser shortens harmful steps. If a step would not lead to a covariance, it is shortened in the directions
+    that cause this; variances there become four times as large. If a step lowers the bound (on the same rows, with the
+    same draws), it is undone, and the next steps are half as long. After each step that is kept, the next steps are
+    longer by a fifth, up to the given rate. :attr:`gpzoo.inference.Trained.backed_off` counts the shorter steps of each
+    site. The check needs one more evaluation of the bound in each step, but computes only the parts that depend on
+    ``q(u)`` again. It takes a third to a half of a step's time. No step can do harm for one site with a full
+    ``covariance`` and likelihoods that are quadratic in ``f`` (Gaussian, Pólya-Gamma). Then there is no check.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -81,15 +82,16 @@ class NaturalGradients(Optimizer):
     Args:
         optimizer: optimiser of all other parameters: an optax transformation, or an optimiser of NumPyro.
         guide: the program's :class:`~gpzoo.inference.InducingGuide`.
-        rate: step length of up to 1, or a schedule, for the GP sites on which no other GP site depends; or by site
-            name, inner layers among them. A schedule may begin or end at 0; numbers above 1 on its way count as 1.
+        rate: step length of at most 1, or a schedule of it. It is for the GP sites on which no other GP site depends. A
+            mapping by site name is for the named sites, which may be inner layers. A schedule may begin or end at 0.
+            Between its ends, numbers above 1 count as 1.
 
     Raises:
         TypeError: for a guide of another kind, or rates that are neither numbers nor schedules.
-        ValueError: for rates that are not positive, or above 1; for schedules whose first number is negative or above
-            1, and in :func:`~gpzoo.inference.fit` also the last number; for an optimiser that evaluates the bound by
-            itself, such as ``Minimize``; and once the program has been seen, for unknown sites, or a form or grid
-            without natural gradients.
+        ValueError: for rates that are not positive, or above 1. For schedules whose first number is negative or above
+            1; in :func:`~gpzoo.inference.fit`, the same holds for the last number. For an optimiser that evaluates the
+            bound by itself, such as ``Minimize``. After the guide has seen the program, for unknown sites, and for a
+            form or grid without natural gradients.
     """
 
     way_out = (
@@ -162,7 +164,7 @@ class NaturalGradients(Optimizer):
     def eval_and_update(
         self, fn: Callable[[Any], tuple], state: Any, forward_mode_differentiation: bool = False
     ) -> tuple[tuple[Any, Any], Any]:
-        """A step for an objective; a natural step that raises the loss is taken back.
+        """A step for an objective; a natural step that raises the loss is undone.
 
         Args:
             fn: the loss of unconstrained parameters, and its auxiliary result, for one minibatch and one set of draws.
@@ -170,7 +172,7 @@ class NaturalGradients(Optimizer):
             forward_mode_differentiation: see NumPyro's optimisers.
 
         Returns:
-            What ``fn`` returned, and the state after.
+            The result of ``fn``, and the state after the step.
         """
         with (seen := StepTrace()):
             (loss, aux), g = value_and_grad(fn, self.get_params(state), forward_mode_differentiation)
@@ -178,7 +180,7 @@ class NaturalGradients(Optimizer):
         if self._cannot_overshoot(seen):
             return (loss, aux), after
         (_, (_, held, _, counted)), (step, (others, mine, length, counts)) = state, after
-        # With the other parameters as they were, everything that depends on them alone is in the program once.
+        # The other parameters keep their values, so that the compiled program computes once what depends on them alone.
         found, _ = fn(self.get_params(state) | mine)
         lower = found <= loss + _ROUNDINGS * jnp.finfo(loss.dtype).eps * jnp.maximum(jnp.abs(loss), 100)
         mine = jax.tree.map(partial(jnp.where, lower), mine, held)
@@ -227,7 +229,7 @@ class NaturalGradients(Optimizer):
         return form.with_values(**values), form.with_values(**slopes)
 
     def _steps(self) -> list[tuple[tuple[str, ...], Rate]]:
-        """The sites whose ``q(u)`` is stepped at once, one site or those that share one ``q``, with their rate.
+        """The sites that take a step together (one site, or all sites that share one ``q``), with their rate.
 
         Raises:
             ValueError: naming sites that share one ``q`` and have different rates.
@@ -246,10 +248,10 @@ class NaturalGradients(Optimizer):
         return {site: np.asarray(count) for site, count in counts.items()}
 
     def _cannot_overshoot(self, seen: StepTrace) -> bool:
-        """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site is stepped whole.
+        """Whether no step lowers the bound: the data are quadratic in ``f``, and ``q(u)`` of one site moves as a whole.
 
         The steps then lie between ``q(u)`` and the optimum, on a line along which the divergence from the optimum
-        falls. If views are sampled there may be no optimum, and the bound of the same views need not show that.
+        falls. If the kernel samples views, there may be no optimum, and the bound of the same views may not show this.
         """
         steps, data = self._steps(), [as_predictive(unmasked(site["fn"])) for site in seen.data.values()]
         whole = len(steps) == 1 and isinstance(self.guide.form_at(steps[0][0][0]), Full | Coupled)

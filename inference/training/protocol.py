@@ -1,4 +1,4 @@
-"""Attributes of objectives and optimisers that a training reads; it never asks for the class of either."""
+"""Attributes of objectives and optimisers that a training reads; a training never asks for their classes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Objective(NamedTuple):
             outside steps: by ``start.py`` for guides that are not an :class:`~gpzoo.inference.InducingGuide`, and by
             ``failures.py``. In a step, the objective's ``loss`` sets its own mode.
         by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
-        finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``, which puts the parameters that the
-            objective finds by itself into the trained ones. It is called with the initial parameters too, and raises if
-            the objective does not fit the program. ``arrays`` and ``static`` are the program's keyword arguments.
+        finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``. This function puts the parameters
+            that the objective finds by itself into the trained parameters. It is also called with the initial
+            parameters, and raises an error if the objective does not fit the program. ``arrays`` and ``static`` are the
+            program's keyword arguments.
     """
 
     name: str

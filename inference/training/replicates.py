@@ -63,7 +63,7 @@ class Replicates:
         """For each keyword argument, whether it has the axis; ``None`` if there is no axis.
 
         Raises:
-            ValueError: for one key, if a name is not in ``arrays``, or a leading axis is not that of the replicates.
+            ValueError: for one key, if a name is not in ``arrays``, or if a leading axis has not one entry per key.
         """
         if not self.several:
             if member_kwargs:

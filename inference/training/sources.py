@@ -1,7 +1,7 @@
 """Sources of the rows of a training: arrays on the device, for one training or many, or a streamed table.
 
-Many steps at a time are taken on the device. They get a feed: row numbers of arrays that lie on the device, or the rows
-of a table themselves.
+The device takes many steps at a time. It gets a feed for these steps: row numbers of arrays that are on the device, or
+the rows of a table themselves.
 """
 
 from __future__ import annotations
@@ -117,9 +117,10 @@ class Source(Protocol):
     on_one_device: tuple
 
     def make_feed(self, start: int, count: int) -> Any:
-        """The input of the device for ``count`` steps from ``start`` on, a function of the seed and of these.
+        """The input of the device for ``count`` steps from ``start`` on; it depends only on the seed and these numbers.
 
-        Every array is ``[chunk, ...]``, filled up if there are fewer steps; with replicates, ``[K, chunk, ...]``.
+        Every array is ``[chunk, ...]``, or ``[K, chunk, ...]`` with replicates. It is filled up if there are fewer
+        steps.
         """
         ...
 
@@ -156,8 +157,8 @@ class Resident:
         batch_size: rows per minibatch, ``None`` for all.
         seeds: one seed for each replicate.
         axes: for each argument, whether it has an axis of replicates; ``None`` without one.
-        placement: placement of the arrays, whole on every device: to choose rows of a minibatch then moves none between
-            devices.
+        placement: placement of the arrays. They are whole on every device, so that the choice of a minibatch moves no
+            rows between devices.
 
     Raises:
         ValueError: if the numbers of rows or replicates differ, there are no rows, or ``batch_size`` is out of range.
@@ -331,7 +332,7 @@ def _rows_at(data: tuple, rows: Any) -> tuple:
 def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> Integer[np.ndarray, "{count} {size}"]:
     """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, shuffled anew in every epoch.
 
-    They are a function of the arguments alone, because steps are taken again: by a resumed training, and by
+    They depend only on the arguments, because some steps are taken again: by a resumed training, and by
     ``failures.py``, which looks for the last good state.
     """
     per_epoch = num_rows // size

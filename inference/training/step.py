@@ -34,7 +34,7 @@ def make_step(svi: SVI, static: dict[str, Any]) -> Callable:
     """
 
     def step(state: SVIState, batch: tuple, arrays: dict[str, Any]) -> tuple[SVIState, Float[Array, ""]]:
-        # Under a mesh, rows are split over devices and the state is whole; else both stay as they were.
+        # Under a mesh, rows are split over devices, and the state is whole on each. Without one, both stay unchanged.
         state, loss = svi.update(state, *_devices.split(batch), **arrays, **static)
         return _devices.everywhere(state), loss
 
@@ -174,7 +174,7 @@ class Steps:
         # A positive number can be infinite or 0 while the optimiser's own number, and even the bound, are finite. There
         # is no way back from it.
         def back(state: SVIState) -> dict[str, Any]:
-            # XLA would take log(exp(x)) for x.
+            # Without the barrier, XLA would simplify log(exp(x)) to x.
             params = lax.optimization_barrier(self.setup.svi.get_params(state))
             transforms = cast(Any, self.setup.svi.constrain_fn).args[0]
             return transform_fn(transforms, params, invert=True)
@@ -187,8 +187,8 @@ class Steps:
 def finite_numbers(tree: Any, leading: int) -> Bool[Array, "*K"]:
     """Whether all floating numbers are finite, over all axes but the ``leading`` ones."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    # Small arrays together, because a sum over each takes longer to compile than all of them to run; large arrays are
-    # not copied. Zero times a number that is not finite is NaN, and no sum of zeros overflows.
+    # Small arrays are joined, because a sum over each takes longer to compile than all of them to run. Large arrays are
+    # not joined, which would copy them. Zero times a number that is not finite is NaN, and no sum of zeros overflows.
     parts: list[Array] = []
     alike: dict[Any, list[Array]] = {}
     for x in floats:

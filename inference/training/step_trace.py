@@ -26,7 +26,7 @@ class StepTrace(Handler):
         self.guide: dict[str, bool] = {}
         self.data: dict[str, dict[str, Any]] = {}
         self.plates: dict[str, tuple[int, int]] = {}
-        #: Whether the guide has drawn a site from which others are functions, as NumPyro's ``_auto_latent``.
+        #: Whether the guide has drawn a site of which other sites are functions, such as NumPyro's ``_auto_latent``.
         self.joint = False
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def expectations(step: StepTrace, needs: Mapping[str, frozenset[str]]) -> dict[s
 
 
 def _is_drawn(site: dict[str, Any], joint: bool) -> bool:
-    """Whether a guide's site has a draw, or a function of a ``joint`` draw, for its value, not a parameter."""
+    """Whether the value of a guide's site is a draw, or a function of a ``joint`` draw, and not a parameter."""
     if isinstance(unmasked(site["fn"]), dist.Delta) and not joint:
         return False
     return isinstance(site["value"], Array) and jnp.issubdtype(site["value"].dtype, jnp.floating)

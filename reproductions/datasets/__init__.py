@@ -1,8 +1,8 @@
 """The data sets of the reproductions: ``load`` reads, generates or downloads one, and ``available`` lists them.
 
-Files are searched in the folder that the environment variable ``GPZOO_DATA`` names, then in the user's cache folder;
-missing files are downloaded from their public home. Files are checked against a known checksum or count before use.
-``dataset`` adds a loader to the list.
+Files are searched for in the folder that the environment variable ``GPZOO_DATA`` names, then in the user's cache
+folder. Missing files are downloaded from their public address. Files are checked against a known checksum or count
+before use. ``dataset`` adds a loader to the list.
 """
 
 from importlib import import_module
@@ -13,6 +13,6 @@ from gpzoo.reproductions.datasets.registry import Entry, available, dataset, loa
 
 __all__ = ["Dataset", "Entry", "available", "dataset", "load"]
 
-# Importing a module adds its data sets to the list, so that a new data set needs only a new file here.
+# The import of a module adds its data sets to the list. A new data set therefore needs only a new file here.
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

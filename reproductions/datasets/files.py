@@ -1,10 +1,10 @@
-"""Files of data sets: found, or downloaded by pooch, checked before they are read, and parsed once.
+"""Files of data sets: they are found or downloaded by pooch, checked before they are read, and parsed once.
 
-This module adds four things to pooch: the search in two folders, either of which may be read-only; the refusal of
-anything but a regular file of the stated size; the refusal of a damaged file, which pooch would replace although it may
-be the user's own; and the parsed table in the cache folder. The standard library reads archives in place, so that no
-member's path can leave a folder. Pooch's processors would unpack beside the archive, and before Python 3.12 without a
-filter.
+This module adds four things to pooch. It searches two folders, and each of them may be read-only. It refuses everything
+except a regular file of the stated size. It refuses a damaged file, which pooch would replace although it may be the
+user's own file. It keeps the parsed table in the cache folder. The standard library reads archives in place, so that no
+path inside an archive can leave a folder. Pooch's processors would unpack beside the archive, and before Python 3.12
+they would do so without a filter.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gpzoo.inference.programs.files import replacing
 from gpzoo.tables.files import checksum, damaged, opened, reason, unlike
 
 VARIABLE = "GPZOO_DATA"
-#: Largest size of the text of an archive, in bytes: the size for 50,000 images, rounded up.
+#: Largest size of a text in an archive, in bytes: the size for 50,000 images, rounded up.
 _MOST_TEXT = 2**30
 
 
 def folders() -> list[Path]:
-    """Folders that are searched for files: the one that ``GPZOO_DATA`` names, if set, and the user's cache folder.
+    """Folders that are searched for files: the folder in ``GPZOO_DATA``, if set, and the user's cache folder.
 
     Raises:
         DatasetError: if ``GPZOO_DATA`` does not name a folder that can be read.
@@ -55,21 +55,21 @@ def folders() -> list[Path]:
 
 
 def find(name: str) -> Path | None:
-    """The first path with this name in :func:`folders`, or ``None``; it may be of any kind."""
+    """The first path with this name in :func:`folders`, or ``None``. The path may not be a regular file."""
     return next((path for folder in folders() if os.path.lexists(path := folder / name)), None)
 
 
 def choices(facts: Mapping[str, Any]) -> list[list[str]]:
-    """Sets of files of a data set; any one set is enough."""
+    """Sets of files of a data set. Any one of these sets is enough."""
     published = [[file["path"] for file in facts[key]] for key in ("at_hand", "files") if key in facts]
     return [*published, *([facts[key]] for key in ("kept",) if key in facts)]
 
 
 class Files:
-    """The published files of a data set: where they are, and what was read from them.
+    """The published files of a data set: their places, and facts about the files that were read.
 
     Attributes:
-        name: the data set's name.
+        name: name of the data set.
         facts: the entry in ``datasets.toml``.
         source: the origin of the arrays, in words, after they were read.
         sha256: sha256 of each file that was read, by its path in the data folder.
@@ -82,10 +82,10 @@ class Files:
 
     @contextlib.contextmanager
     def paths(self) -> Iterator[list[Path]]:
-        """The files' paths, after they are found or downloaded, and checked; errors of the block name the files.
+        """The paths of the files, which are found or downloaded, and checked. Errors of the block name the files.
 
         Raises:
-            DatasetError: if a file is missing, damaged, or cannot be parsed by the block.
+            DatasetError: if a file is missing or damaged, or if the block cannot parse it.
         """
         files = self.facts.get("at_hand") or self.facts["files"]
         if not all(find(file["path"]) for file in files):
@@ -101,7 +101,7 @@ class Files:
             yield paths
         except (DatasetError, ImportError):
             raise
-        # Parsers raise errors of every kind for unexpected content: struct.error, NotImplementedError, ...
+        # For unexpected content, parsers raise errors of every kind: struct.error, NotImplementedError, ...
         except Exception as error:
             found = f"a file that cannot be read ({reason(error)})"
             raise unlike(self._place, f"the published {self.name}", found) from error
@@ -112,9 +112,9 @@ class Files:
             raise damaged(self._place, f"{self.facts['content']} of the arrays", sha256)
 
     def table(self, parse: Callable[[list[Path]], np.ndarray]) -> np.ndarray:
-        """The table that ``parse`` makes from the files, kept in the cache folder and mapped from there."""
+        """The table that ``parse`` makes from the files. It is kept in the cache folder, and mapped from there."""
         kept = folders()[-1] / self.facts["kept"]
-        with contextlib.suppress(Exception):  # Whatever is wrong with it, it can be made again.
+        with contextlib.suppress(Exception):  # A kept table with any fault can be made again.
             note = json.loads(_note(kept).read_text(encoding="utf-8"))
             table, sha256 = np.load(kept, mmap_mode="r", allow_pickle=False), dict(note["origin"])
             if hashlib.sha256(table).hexdigest() == note["sha256"]:
@@ -139,7 +139,7 @@ class Files:
 
 
 def _note(kept: Path) -> Path:
-    """The file beside a kept table with its sha256, and the sha256 of the files of its origin."""
+    """The file beside a kept table. It has the sha256 of the table and of the files from which it was made."""
     return kept.with_name(f"{kept.name}.json")
 
 
@@ -151,7 +151,7 @@ def _sha256(file: Mapping[str, Any], path: Path) -> str:
 
 
 def _obtained(file: Mapping[str, Any], advice: str) -> tuple[Path, str]:
-    """The path of a file, which is downloaded if it is not found, and its source in words."""
+    """The path of a file, and its source in words. The file is downloaded if it is not found."""
     name, known = file["path"], file.get("hash")
     path = find(name)
     if path is not None:
@@ -163,7 +163,7 @@ def _obtained(file: Mapping[str, Any], advice: str) -> tuple[Path, str]:
         import pooch
         import requests
 
-    # Pooch reports every file and advises to pin hashes, which are checked here.
+    # Pooch reports every file and recommends to pin hashes, but hashes are checked here.
     pooch.get_logger().setLevel("WARNING")
     folder = next((folder for folder in folders() if os.access(folder, os.W_OK)), folders()[-1])
     path = folder / name
@@ -172,7 +172,7 @@ def _obtained(file: Mapping[str, Any], advice: str) -> tuple[Path, str]:
         try:
             pooch.retrieve(url, known, path.name, path.parent)
         except (requests.RequestException, ConnectionError, TimeoutError, ValueError) as error:
-            # Other errors describe a failed connection at length, so they are left to the cause of the exception.
+            # Other errors describe a failed connection at length, so they are only the cause of the exception.
             detail = f": {error}" if isinstance(error, (requests.HTTPError, ValueError)) else ""
             failures.append(f"{url} ({type(error).__name__}{detail})")
             cause = error
@@ -201,16 +201,16 @@ def npz(path: Path) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def member(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """Open a text in a zip archive, by its whole name or the last part of it; nothing is written.
+    """Open a text in a zip archive, by its whole name or the last part of its name. Nothing is written.
 
     Raises:
-        ValueError: if there is no such member, or it unpacks to too many bytes.
+        ValueError: if there is no such text, or if it unpacks to too many bytes.
     """
     with zipfile.ZipFile(path) as archive:
         info = next((info for info in archive.infolist() if info.filename.rpartition("/")[2] == name), None)
         if info is None:
             raise ValueError(f"it has no {name}")
-        # The module reads no more than this size.
+        # The module reads no more bytes than this size.
         if info.file_size > _MOST_TEXT:
             raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, more than {_MOST_TEXT:,}")
         with archive.open(info) as content:
@@ -218,10 +218,10 @@ def member(path: Path, name: str) -> Iterator[IO[bytes]]:
 
 
 def numbers(text: Any, rows: int, columns: int, delimiter: str | None = ",") -> np.ndarray:
-    """A table of finite numbers in text, one row a line: float32 ``[rows, columns]``.
+    """A table of finite numbers from text with one row per line: float32 ``[rows, columns]``.
 
     Args:
-        text: the lines, or an open file of them.
+        text: the lines, or an open file with the lines.
         rows: number of rows.
         columns: number of columns.
         delimiter: separator of numbers; ``None`` for blanks.
@@ -239,7 +239,7 @@ def numbers(text: Any, rows: int, columns: int, delimiter: str | None = ",") -> 
 
 
 def idx(path: Path) -> np.ndarray:
-    """Unsigned bytes in the IDX format: the fourth byte counts the axes, then come their lengths, big-endian int32."""
+    """Unsigned bytes in the IDX format. The fourth byte counts the axes; their lengths follow, as big-endian int32."""
     with gzip.open(path) as stream:
         content = stream.read()
     axes = content[3]

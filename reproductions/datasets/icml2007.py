@@ -24,11 +24,11 @@ _SIDES = np.array([(h, w) for h in range(4, 29) for w in range(4, 29) if abs(h -
 
 @dataset("rectangles", "outlines of rectangles, 28x28, tall against wide, 1,200 / 50,000, generated (option seed)")
 def rectangles(seed: int = 0) -> Dataset:
-    """Generate outlines of rectangles, distributed as those of Larochelle et al. (2007): 1 if taller than wide, else 0.
+    """Generate outlines of rectangles with the distribution in Larochelle et al. (2007): 1 if taller than wide, else 0.
 
     Each image is black (0) with the white (1) outline of one rectangle, one pixel thick. Its height and width are drawn
-    uniformly from the 506 pairs of lengths from 4 to 28 that differ by at least 3, and its top left corner uniformly
-    from the possible positions. Training and test images are drawn independently.
+    uniformly from the 506 pairs of lengths from 4 to 28 that differ by at least 3. Its top left corner is drawn
+    uniformly from the possible positions. Training and test images are drawn independently.
 
     This rule was inferred from the 51,200 original images, and agrees with them in
 
@@ -40,12 +40,12 @@ def rectangles(seed: int = 0) -> Dataset:
     * the number of images that occur in both parts: 672; this rule expects 684.
 
     Args:
-        seed: seed of the draw; the same seed gives the same images on every machine and NumPy version.
+        seed: seed of the draw. The same seed gives the same images on every machine and NumPy version.
 
     Returns:
         1,200 training and 50,000 test images, float32 ``[N, 28, 28, 1]``, with int32 labels ``[N]``.
     """
-    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions. Streams of default_rng are not.
     rng = np.random.RandomState(operator.index(seed))
     X_train, y_train = draw_rectangles(rng, 1200)
     X_test, y_test = draw_rectangles(rng, 50_000)
@@ -54,7 +54,7 @@ def rectangles(seed: int = 0) -> Dataset:
 
 
 def draw_rectangles(rng: np.random.RandomState, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Outlines of rectangles, float32 ``[count, 28, 28, 1]``, and int32 labels: see :func:`rectangles`."""
+    """Outlines of rectangles, float32 ``[count, 28, 28, 1]``, and int32 labels; see :func:`rectangles`."""
     pair, down, across = rng.random_sample((3, count))
     height, width = _SIDES[(pair * len(_SIDES)).astype(int)].T
     rows_inside, rows_edge = _interval((down * (29 - height)).astype(int), height)
@@ -65,7 +65,7 @@ def draw_rectangles(rng: np.random.RandomState, count: int) -> tuple[np.ndarray,
 
 
 def _interval(start: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels of 28 inside each interval, and those at its two ends: boolean ``[N, 28]`` each."""
+    """The pixels of 28 that are inside each interval, and the pixels at its two ends: boolean ``[N, 28]`` each."""
     pixel, first = np.arange(28), start[:, None]
     last = first + length[:, None] - 1
     return (first <= pixel) & (pixel <= last), (pixel == first) | (pixel == last)
@@ -82,7 +82,7 @@ def rectangles_original(files: Files) -> dict[str, Any]:
 
 
 def _unpacked(path: Path) -> np.ndarray:
-    """The rows of an npz file, in the form of :func:`_text`."""
+    """The rows of an npz file, in the same form as from :func:`_text`."""
     packed = npz(path)
     bits, labels = (
         np.concatenate([packed[name.format(part)] for part in ("train", "test")]) for name in ("X_{}_bits", "y_{}")
@@ -92,11 +92,11 @@ def _unpacked(path: Path) -> np.ndarray:
 
 @published("rectangles-images", "mnist-rot")
 def images(files: Files) -> dict[str, Any]:
-    """Read the rectangles that are filled with one image on another, or the digits that are rotated by any angle.
+    """Read rectangles that are filled with one image and lie on another, or digits that are rotated by any angle.
 
     Returns:
-        12,000 / 50,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels ``[N]``: 1 if a rectangle is tall,
-        else 0, or the digits.
+        12,000 / 50,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1], and int32 labels ``[N]``: the digits, or
+        1 if a rectangle is tall, else 0.
 
     Raises:
         DatasetError: if the file is damaged or cannot be downloaded.
@@ -105,7 +105,7 @@ def images(files: Files) -> dict[str, Any]:
 
 
 def _text(facts: dict[str, Any], paths: list[Path]) -> np.ndarray:
-    """The rows of an archive, training rows first: 784 pixels of an image, then its label; float32 ``[N, 785]``."""
+    """The rows of an archive, training rows first: 784 pixels of an image, then its label, float32 ``[N, 785]``."""
     parts = []
     for name, rows in zip(facts["members"], facts["rows"], strict=True):
         with member(paths[0], name) as text:
@@ -128,11 +128,11 @@ def mnist_rot_generated(seed: int = 0) -> Dataset:
     """Rotate digits of MNIST as Larochelle et al. (2007) did, as a stand-in for their file.
 
     Args:
-        seed: seed of the angles, uniform between 0 and 360 degrees, and of the draw of 12,000 digits for training;
-            50,000 of the others are for testing.
+        seed: seed of the angles, which are uniform between 0 and 360 degrees, and of the choice of rows: 12,000 digits
+            are drawn for training, and 50,000 of the others are for testing.
 
     Returns:
-        12,000 / 50,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1]; int32 labels ``[N]``.
+        12,000 / 50,000 images, float32 ``[N, 28, 28, 1]`` in [0, 1], and int32 labels ``[N]``.
 
     Raises:
         DatasetError: if a file of MNIST is damaged or cannot be downloaded.
@@ -146,7 +146,7 @@ def mnist_rot_generated(seed: int = 0) -> Dataset:
 
 
 def rotated(X: np.ndarray, degrees: np.ndarray) -> np.ndarray:
-    """Images ``[N, H, W, C]``, each rotated by its angle ``[N]``; bilinear, with zeros outside the image."""
+    """Images ``[N, H, W, C]``, each rotated by its angle ``[N]``: bilinear interpolation, zeros outside the image."""
     from scipy.ndimage import rotate
 
     turned = [rotate(x, a, reshape=False, order=1) for x, a in zip(X, degrees, strict=True)]

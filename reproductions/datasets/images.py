@@ -1,4 +1,4 @@
-"""Images with classes: digits of scikit-learn, MNIST, CIFAR-10, SVHN, and photographs in the user's own folder."""
+"""Images with classes: digits of scikit-learn, MNIST, CIFAR-10, SVHN, and photographs from the user's own folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpzoo.tables.files import opened, reason, unreadable
 
 _CIFAR10_TRAIN = 50_000
 
-#: Its folder in the data folder, with ``train/<class>/`` and ``val/<class>/``.
+#: Folder of the photographs in the data folder, with ``train/<class>/`` and ``val/<class>/``.
 IMAGENET20 = "imagenet20"
 _IMAGENET_HOME = "https://www.image-net.org/download.php"
 _SUFFIXES = [".jpeg", ".jpg", ".png", ".JPEG", ".JPG", ".PNG"]
@@ -34,8 +34,8 @@ _MOST_BYTES, _MOST_PIXELS = 2**26, 2**26
 def digits() -> Dataset:
     """Read the 8x8 digits that come with scikit-learn, scaled to [0, 1]: float32 ``[N, 8, 8, 1]``, int32 labels.
 
-    Images are sorted by class and shuffled within each class; then every fifth is for testing. This gives 1,437 and 360
-    images, with the same share of every class to within one image.
+    Images are sorted by class and shuffled within each class. Every fifth image is then for testing. This gives 1,437
+    and 360 images. The shares of the classes in the two parts agree to within one image.
     """
     from sklearn.datasets import load_digits
 
@@ -63,7 +63,7 @@ def cifar10(files: Files) -> dict[str, Any]:
     """Read CIFAR-10: 50,000 and 10,000 images, float32 ``[N, 32, 32, 3]``, red, green, blue in [0, 1]; int32 labels.
 
     The files are ``cifar10_images.xz`` and ``cifar10_labels.npz``, or the published ``cifar-10-binary.tar.gz``.
-    Unpacking takes several seconds, so its result is kept in the user's cache folder (184 MB).
+    Unpacking takes several seconds, so the result is kept in the user's cache folder (184 MB).
     """
     records = files.table(_records)
     X, y = _scaled(records[:, 1:].reshape(-1, 32, 32, 3), records[:, 0])
@@ -81,7 +81,7 @@ def _records(paths: list[Path]) -> np.ndarray:
         records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
         y, pixels = records[:, 0], np.moveaxis(records[:, 1:].reshape(-1, 3, 32, 32), 1, -1)
     else:
-        # The planes are green, red minus green and blue minus green, each as differences along rows and columns.
+        # The planes are green, red minus green, and blue minus green. Each has differences along rows and columns.
         with lzma.open(paths[0]) as stream:
             planes = np.frombuffer(stream.read(), np.uint8).reshape(3, -1, 32, 32)
         green, red, blue = np.cumsum(np.cumsum(planes, axis=-1, dtype=np.uint8), axis=-2, dtype=np.uint8)
@@ -93,10 +93,10 @@ def _records(paths: list[Path]) -> np.ndarray:
 
 @published("svhn")
 def svhn(files: Files) -> dict[str, Any]:
-    """Read the house numbers of Netzer et al. (2011), each digit cut out: 73,257 and 26,032 images.
+    """Read the house numbers of Netzer et al. (2011), with one image for each digit: 73,257 and 26,032 images.
 
     Returns:
-        float32 ``[N, 32, 32, 3]``, red, green, blue in [0, 1]; int32 labels, the digits.
+        float32 ``[N, 32, 32, 3]``, red, green, blue in [0, 1]; int32 labels, which are the digits.
 
     Raises:
         DatasetError: if a file is damaged or cannot be downloaded.
@@ -107,7 +107,7 @@ def svhn(files: Files) -> dict[str, Any]:
     with files.paths() as paths:
         for part, path in zip(("train", "test"), paths, strict=True):
             found = loadmat(path, variable_names=("X", "y"))
-            # In the files the digit 0 is class 10.
+            # In the files, the digit 0 is class 10.
             X, y = _scaled(np.moveaxis(found["X"], -1, 0), found["y"].ravel() % 10)
             arrays |= {f"X_{part}": X, f"y_{part}": y}
     return arrays
@@ -126,9 +126,9 @@ def _scaled(pixels: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
 def imagenet20(size: int = 64) -> Dataset:
     """Read photographs from the folder ``imagenet20`` of the data folder, one folder per class, such as 20 of ImageNet.
 
-    ``imagenet20/train/<class>/*.jpeg`` are for training, ``imagenet20/val/<class>/*.jpeg`` for testing (also ``.jpg``
-    and ``.png``). The shorter side of an image is scaled to ``size``, and the central square is taken. Classes are
-    numbered in the order of their names.
+    ``imagenet20/train/<class>/*.jpeg`` are for training, and ``imagenet20/val/<class>/*.jpeg`` are for testing (also
+    ``.jpg`` and ``.png``). The shorter side of an image is scaled to ``size``, and its central square is used. Classes
+    are numbered in the order of their names.
 
     Args:
         size: side of an image, in pixels.
@@ -138,7 +138,8 @@ def imagenet20(size: int = 64) -> Dataset:
 
     Raises:
         ValueError: if ``size`` is not positive.
-        DatasetError: if there is no such folder, its two parts differ in their classes, or an image cannot be read.
+        DatasetError: if there is no such folder, if its two parts have different classes, or if an image cannot be
+            read.
     """
     size = positive_int("size", size)
     folder = find(IMAGENET20)
@@ -188,7 +189,7 @@ def _photograph(size: int, path: Path) -> np.ndarray:
                     raise ValueError(f"it has more than {_MOST_PIXELS:,} pixels")
                 image.draft("RGB", (2 * size, 2 * size))
                 fitted = ImageOps.fit(image.convert("RGB"), (size, size), Image.Resampling.BICUBIC)
-        # Hostile images cause errors of many kinds in Pillow.
+        # Malicious images cause errors of many kinds in Pillow.
         except Exception as error:
             raise DatasetError(f"cannot read the image {path}: {reason(error)}. Replace or remove it.") from error
     return np.asarray(fitted, np.float32) / np.float32(255)

@@ -1,4 +1,4 @@
-"""Data sets in memory, and changes before training: standardise, subsample, pick classes."""
+"""Data sets in memory, and changes before training: standardise, take a subset of rows, choose classes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ class Dataset:
     """Training and test data as NumPy arrays.
 
     Attributes:
-        name: its name in :func:`gpzoo.reproductions.datasets.load`.
+        name: name of the data set in :func:`gpzoo.reproductions.datasets.load`.
         X_train: ``[N, D]`` features or ``[N, H, W, C]`` images.
-        y_train: ``[N]`` targets: floating for regression, integer classes ``0 .. K-1`` for classification.
+        y_train: ``[N]`` targets: floating-point for regression, integer classes ``0 .. K-1`` for classification.
         X_test: as ``X_train``, with ``N_test`` rows.
         y_test: as ``y_train``, with ``N_test`` rows.
         source: ``"generated"``, ``"file in ..."``, ``"downloaded from ..."`` or ``"scikit-learn"``.
-        sha256: sha256 of each file that was read, by file name; without files, of the arrays, by data set name.
+        sha256: sha256 of each file that was read, by file name; without files, of the arrays, by name of the data set.
         y_mean: mean that :meth:`standardised` subtracted from the targets, in their original units.
         y_std: standard deviation by which :meth:`standardised` divided the targets, in their original units.
-        groups: ``[N]`` groups of training rows that belong together, such as the rows of a patient; ``None`` if every
-            row stands for itself.
+        groups: ``[N]`` groups of training rows that belong together, such as all rows of a patient; ``None`` if every
+            row is its own group.
 
     Raises:
-        ValueError: if inputs, targets and groups differ in length, or training and test inputs in the shape of a row.
+        ValueError: if inputs, targets and groups have different lengths, or if a training row and a test row have
+            different shapes.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Dataset:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Rows of each part, shape of one input and number of classes, in JSON types."""
+        """Number of rows of each part, shape of one input, and number of classes, in JSON types."""
         sizes: dict[str, Any] = {
             "train": len(self.X_train),
             "test": len(self.X_test),
@@ -75,11 +76,11 @@ class Dataset:
     def standardised(self) -> Dataset:
         """Shift and scale inputs and real targets to mean 0 and standard deviation 1 on the training set.
 
-        An input column that is constant over the training set carries no information and has no scale: it becomes 0 in
+        An input column that is constant over the training set contains no information and has no scale. It becomes 0 in
         both parts. Constant targets are only shifted. Integer classes are unchanged.
 
-        ``y = y_mean + y_std * y_standardised``, so that in original units an RMSE is ``y_std`` times the standardised
-        one, and a log density is the standardised one minus ``log(y_std)``.
+        ``y = y_mean + y_std * y_standardised``. In original units, an RMSE is therefore ``y_std`` times the
+        standardised RMSE, and a log density is the standardised log density minus ``log(y_std)``.
         """
         table = standardised(ArrayTable(self.X_train, self.y_train))
         arrays = (*table.apply(self.X_train, self.y_train), *table.apply(self.X_test, self.y_test))
@@ -89,7 +90,7 @@ class Dataset:
         return replace(self, **own, y_mean=self.y_mean + self.y_std * table.mean[1], y_std=self.y_std * table.std[1])
 
     def flat(self) -> Dataset:
-        """Inputs as rows ``[N, D]``; inputs and real targets are in single precision."""
+        """Inputs as rows ``[N, D]``. Inputs and real targets are in single precision."""
         X_train, X_test = (X.reshape(len(X), -1).astype(np.float32) for X in (self.X_train, self.X_test))
         kind = self.y_train.dtype if self.is_classification else np.float32
         y_train, y_test = (y.astype(kind, copy=False) for y in (self.y_train, self.y_test))
@@ -99,8 +100,8 @@ class Dataset:
         """Keep random rows of each part, drawn without replacement, in their original order.
 
         Args:
-            num_train: rows to keep of the training set; ``None`` keeps all.
-            num_test: rows to keep of the test set; ``None`` keeps all.
+            num_train: number of training rows to keep; ``None`` keeps all.
+            num_test: number of test rows to keep; ``None`` keeps all.
             seed: seed of the draw. The same seed keeps the same rows, and a larger subset contains a smaller one.
 
         Raises:
@@ -114,7 +115,7 @@ class Dataset:
         """Keep the rows of some classes, relabelled ``0 .. k-1`` in the given order: ``classes(0, 1)`` of MNIST.
 
         Raises:
-            ValueError: if the targets are not classes, or the labels are fewer than two, repeated or unknown.
+            ValueError: if the targets are not classes, or if there are fewer than two labels, repeated or unknown ones.
         """
         if not self.is_classification:
             raise ValueError(
@@ -138,23 +139,23 @@ class Dataset:
 
 
 def divided(X: np.ndarray, y: np.ndarray, train: Any, test: Any) -> dict[str, Any]:
-    """The arrays of a :class:`Dataset` with these training and test rows: slices, masks or numbers."""
+    """The arrays of a :class:`Dataset` with these training and test rows, given as slices, masks or numbers."""
     return {"X_train": X[train], "y_train": y[train], "X_test": X[test], "y_test": y[test]}
 
 
 def first_rows(X: np.ndarray, y: np.ndarray, train: int) -> dict[str, Any]:
-    """The first rows for training, the others for testing."""
+    """The first rows are for training, and the others are for testing."""
     return divided(X, y, slice(train), slice(train, None))
 
 
 def halved(name: str, X: np.ndarray, y: np.ndarray) -> Dataset:
-    """Generated data in single precision, of which the first half is for testing."""
+    """Generated data in single precision. The first half is for testing."""
     X, y, half = X.astype(np.float32), y.astype(np.float32), len(y) // 2
     return Dataset(name, X[half:], y[half:], X[:half], y[:half], source="generated", sha256={})
 
 
 def random_split(X: np.ndarray, y: np.ndarray, seed: int, most_test: int | None = None) -> dict[str, Any]:
-    """Draw a tenth of the rows, rounded up, for testing, or ``most_test`` if that is fewer; parts keep their order."""
+    """Draw a tenth of the rows for testing, rounded up, at most ``most_test``. Both parts keep the order of rows."""
     test = min(len(y) - len(y) * 9 // 10, most_test or len(y))
     drawn = np.zeros(len(y), bool)
     drawn[np.random.RandomState(operator.index(seed)).permutation(len(y))[:test]] = True
@@ -167,6 +168,6 @@ def _draw(name: str, count: int | None, total: int, seed: int) -> np.ndarray | s
     count = operator.index(count)
     if not 1 <= count <= total:
         raise ValueError(f"{name} must be between 1 and the {total} rows there are, got {count}.")
-    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions. Streams of default_rng are not.
     order = np.random.RandomState(operator.index(seed)).permutation(total)
     return np.sort(order[:count])

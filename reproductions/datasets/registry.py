@@ -1,4 +1,4 @@
-"""The list of data sets and of their locations, to which decorators add functions."""
+"""The list of data sets and their places. Decorators add loaders to the list."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Entry:
     """One line of the list of data sets.
 
     Attributes:
-        name: its name for :func:`load`.
-        description: one line.
-        present: whether it can be loaded without a download.
-        location: ``"generated"``, ``"scikit-learn"``, the folder of its files, ``"download"``, or ``"your own
-            folder"`` for a missing one.
+        name: name of the data set for :func:`load`.
+        description: a description in one line.
+        present: whether the data set can be loaded without a download.
+        location: ``"generated"``, ``"scikit-learn"``, the folder of the files, ``"download"``, or ``"your own folder"``
+            if that folder is missing.
     """
 
     name: str
@@ -61,13 +61,13 @@ def dataset(
 ) -> Callable[[Loader], Loader]:
     """Add the function that loads a data set to the list of data sets, from any package.
 
-    Its arguments are the data set's options, and need defaults.
+    The arguments of the function are the options of the data set, and need defaults.
 
     Args:
-        name: its name for :func:`load` and on the command line.
-        description: one line.
-        files: sets of files in the data folder, any one of which is enough; empty for generated data.
-        folder: folder in the data folder, for the user's own data, which cannot be downloaded.
+        name: name of the data set for :func:`load` and on the command line.
+        description: a description in one line.
+        files: sets of files in the data folder. Any one set is enough. Empty for generated data.
+        folder: folder in the data folder for the user's own data, which cannot be downloaded.
         location: the source of data without files.
 
     Raises:
@@ -84,10 +84,10 @@ def dataset(
 
 
 def published(*names: str) -> Callable[[Loader], Loader]:
-    """Add data sets that one function reads from published files, whose facts are in ``datasets.toml``.
+    """Add data sets that one function reads from published files. Facts about them are in ``datasets.toml``.
 
-    The function takes :class:`~gpzoo.reproductions.datasets.files.Files`, then the options as in :func:`dataset`. It
-    returns the arrays of a :class:`Dataset`, by field.
+    The arguments of the function are :class:`~gpzoo.reproductions.datasets.files.Files`, then the options as in
+    :func:`dataset`. It returns the arrays of a :class:`Dataset`, by field.
     """
 
     def enter(read: Loader) -> Loader:
@@ -99,7 +99,7 @@ def published(*names: str) -> Callable[[Loader], Loader]:
 
 
 def available() -> list[Entry]:
-    """Every data set in order of name, and whether it is on this machine; files are searched, not checked.
+    """Every data set in order of name, and whether it is on this machine. Its files are searched for, not checked.
 
     Raises:
         DatasetError: if ``GPZOO_DATA`` does not name a folder.
@@ -120,11 +120,18 @@ def _located(known: _Known) -> tuple[bool, str]:
 
 
 def load(name: str, **options: Any) -> Dataset:
-    """Load a data set by name: generate it, read its files, or download them first.
+    """Load a data set by name: generate it, or read its files, which are downloaded if they are missing.
 
     Args:
         name: a name from :func:`available`, such as ``"mnist"`` or ``"uci/boston"``.
-        options: options of its loader, which are named in its description: ``split`` for ``"uci/..."``, ``seed`` for
+        options: options of the loader, which the description of the data set names: ``split`` for ``"uci/..."``,
+            ``seed`` for random draws and splits, ``rows`` for ``"...-generated"`` and ``months`` for ``"taxi"``.
+
+    Raises:
+        ValueError: if there is no data set of this name, or if an option cannot have this value.
+        TypeError: if the data set has no such option.
+        DatasetError: if a file is damaged, cannot be downloaded or cannot be written.
+        MissingExtraError: if a library that reads or downloads the data set is not installed.
             random draws and splits, ``rows`` for ``"...-generated"`` and ``months`` for ``"taxi"``.
 
     Raises:

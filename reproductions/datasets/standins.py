@@ -1,7 +1,7 @@
-"""Generated stand-ins for data sets that are large or not free: the same columns, types and units, few rows, no file.
+"""Generated stand-ins for data sets that are large or not free, with the same columns, types and units, but few rows.
 
 They are for tests and quick runs, and ``standins.toml`` describes them. Ranges are plausible, and a nonlinear model
-learns the targets better than a linear one. Results on them say nothing about the original data sets, so
+learns the targets better than a linear one. Results on stand-ins say nothing about the original data sets, so
 ``Dataset.name`` ends in ``-generated``. A tenth of the rows, drawn at random, is for testing.
 """
 
@@ -20,19 +20,19 @@ from gpzoo.reproductions.datasets.icml2007 import draw_rectangles
 from gpzoo.reproductions.datasets.in_memory import Dataset, random_split
 from gpzoo.reproductions.datasets.registry import dataset
 
-#: The descriptions, by name of the original data set.
+#: The descriptions of stand-ins, by name of the original data set.
 STAND_INS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("standins.toml").read_text("utf-8"))
 
-#: Inputs ``[N, ...]``, and targets ``[N]``, integer ones for classes.
+#: Inputs ``[N, ...]``, and targets ``[N]``, which are integers for classes.
 Drawn = tuple[np.ndarray, np.ndarray]
 
 
 def stand_in(original: str, rows: int, seed: int = 0) -> Dataset:
-    """Draw a stand-in; another machine gives the same rows up to rounding.
+    """Draw a stand-in. Another machine gives the same rows up to rounding.
 
     Args:
-        original: the data set that it stands for.
-        rows: training and test rows together.
+        original: the data set that the stand-in replaces.
+        rows: number of training and test rows together.
         seed: seed of the draw and of the split.
 
     Returns:
@@ -45,7 +45,7 @@ def stand_in(original: str, rows: int, seed: int = 0) -> Dataset:
     if rows < 20:
         raise ValueError(f"rows must be at least 20, training and test together, got {rows}.")
     draw = _table if "columns" in facts else _rectangles if original == "rectangles-images" else _stripes
-    # RandomState, because its streams are the same in all NumPy versions; those of default_rng are not.
+    # RandomState, because its streams are the same in all NumPy versions. Streams of default_rng are not.
     X, y = draw(np.random.RandomState(operator.index(seed)), facts, rows)
     X, y = X.astype(np.float32), y.astype(np.float32 if "target" in facts else np.int32)
     sha256 = {name: fingerprint({"X": X, "y": y})}
@@ -53,7 +53,7 @@ def stand_in(original: str, rows: int, seed: int = 0) -> Dataset:
 
 
 def _table(rng: np.random.RandomState, facts: dict[str, Any], rows: int) -> Drawn:
-    """Independent columns; the target depends on the first four, on two of them by their product, and on noise."""
+    """Independent columns. The target depends on the first four columns, on a product of two of them, and on noise."""
     from scipy import stats
 
     kinds = [kind for count, *kind in facts["columns"] for _ in range(count)]
@@ -67,7 +67,7 @@ def _table(rng: np.random.RandomState, facts: dict[str, Any], rows: int) -> Draw
 
 
 def _rectangles(rng: np.random.RandomState, facts: dict[str, Any], rows: int) -> Drawn:
-    """Rectangles, 1 if taller than wide, filled with noise that is lighter or darker than the noise around them."""
+    """Rectangles, 1 if taller than wide. The noise inside is lighter or darker than the noise around them."""
     outline, y = draw_rectangles(rng, rows)
     inside = np.maximum.accumulate(outline, axis=2) * np.maximum.accumulate(outline[:, :, ::-1], axis=2)[:, :, ::-1]
     light = 0.5 + 0.09 * rng.choice([-1, 1], (rows, 1, 1, 1))
@@ -76,7 +76,7 @@ def _rectangles(rng: np.random.RandomState, facts: dict[str, Any], rows: int) ->
 
 
 def _stripes(rng: np.random.RandomState, facts: dict[str, Any], rows: int) -> Drawn:
-    """Stripes in any colours at any place: a class has one of five directions, and a width."""
+    """Stripes in any colours at any position. Each class has one of five directions, and a width."""
     height, width, channels = facts["shape"]
     labels = (rng.random_sample(rows) * facts["classes"]).astype(np.int32)
     angle = np.pi / 5 * (labels % 5) + 0.1 * rng.standard_normal(rows)

@@ -1,6 +1,6 @@
-"""Journeys of New York's yellow taxis: read into memory, or rewritten as Parquet to be streamed.
+"""Journeys of New York's yellow taxis: they are read into memory, or rewritten as Parquet files for streaming.
 
-The 1.2 billion journeys of Salimbeni and Deisenroth (2017) do not fit into memory, so they are read by month.
+The 1.2 billion journeys of Salimbeni and Deisenroth (2017) do not fit into memory, so they are read month by month.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SQUARED_RADIUS = 5.0
 MOST_TEST = 1_000_000
 
 _BATCH = 262_144
-# Every text can be read in this encoding, with the right numbers and times; a byte order mark becomes letters.
+# Every text can be read in this encoding, with the right numbers and times. A byte order mark becomes letters.
 _ENCODING = "latin-1"
 _MARK = codecs.BOM_UTF8.decode(_ENCODING)
 _TIMES = ("pickup", "dropoff")
 
 
 def _facts(month: str) -> dict[str, Any]:
-    """The facts of a month's file: as Parquet, or as text, which has coordinates in every month."""
+    """The facts about a month's file, which is a Parquet file or a text. Texts have coordinates in every month."""
     name, home = f"yellow_tripdata_{month}", FACTS["taxi"]
     parquet = {"path": f"{name}.parquet", "bytes": 2**30, "urls": [f"{home['parquet_home']}/{name}.parquet"]}
     text = {"path": f"{name}.csv", "bytes": 2**32, "urls": [f"{home['csv_home']}/{name}.csv"]}
@@ -49,7 +49,7 @@ def _facts(month: str) -> dict[str, Any]:
 
 def _files(month: str) -> Files:
     facts = _facts(month)
-    # If both files are there, the one that is offered now is read.
+    # If both files are there, the file that is offered now is read.
     return Files("taxi", facts | {"at_hand": []} if find(facts["files"][0]["path"]) else facts)
 
 
@@ -60,30 +60,31 @@ FACTS["taxi"].update(_facts(FIRST))
 def taxi(files: Files, months: Sequence[str] = (FIRST,), seed: int = 0) -> dict[str, Any]:
     """Read journeys of yellow taxis: their durations, with times and places of their starts and ends.
 
-    The files are those of the NYC Taxi and Limousine Commission, one for each month:
-    ``yellow_tripdata_2009-01.parquet`` or ``.csv``. They hold coordinates from 2009-01 to 2016-06, then zones. The
-    commission's current Parquet files hold coordinates only for 2009 and 2010. Later months need the CSV files that it
-    offered until 2022.
+    The files come from the NYC Taxi and Limousine Commission, one for each month:
+    ``yellow_tripdata_2009-01.parquet`` or ``.csv``. They have coordinates from 2009-01 to 2016-06, then zones. The
+    commission's current Parquet files have coordinates only for 2009 and 2010. Later months need the CSV files that the
+    commission offered until 2022.
 
     * Features, in this order: time of day in hours, 0 to 24; day of the week, 1 for Monday; day of the month; month;
       latitude and longitude of the start, then of the end, in degrees; distance by the meter in miles. The target is
       the duration in seconds.
-    * Journeys of less than 10 s or more than 5 h are dropped, and those with a missing value. So are those that start
-      or end outside New York, where the squared distance from 40.7128 N, 74.0060 W in degrees is 5 or more.
+    * Journeys of less than 10 s or more than 5 h are dropped, and journeys with a missing value. Journeys that start or
+      end outside New York are also dropped: there, the squared distance from 40.7128 N, 74.0060 W in degrees is 5 or
+      more.
 
-    A month has about 14 million journeys: 0.6 GB in memory, the same in the cache folder, and minutes the first time.
-    Reading published files needs pyarrow. For more months than fit into memory see :func:`taxi_parquet`.
+    A month has about 14 million journeys. They need 0.6 GB in memory, the same in the cache folder, and minutes the
+    first time. Reading published files needs pyarrow. For more months than fit into memory, see :func:`taxi_parquet`.
 
     Args:
         files: files of the first month.
         months: months such as ``"2009-01"``; all journeys of each month are read.
-        seed: seed of the split: a tenth of the journeys, but at most a million, drawn at random, is for testing.
+        seed: seed of the split. A tenth of the journeys, drawn at random, but at most a million, is for testing.
 
     Returns:
         Float32: features ``[N, 9]`` and durations ``[N]``.
 
     Raises:
-        ValueError: if a month has no coordinates, or there is no month, or one occurs twice.
+        ValueError: if a month has no coordinates, if there is no month, or if a month occurs twice.
         DatasetError: if a file is damaged, lacks coordinates or cannot be downloaded.
         MissingExtraError: without pyarrow.
     """
@@ -98,8 +99,8 @@ def taxi(files: Files, months: Sequence[str] = (FIRST,), seed: int = 0) -> dict[
 def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
     """Write the journeys that :func:`taxi` reads to Parquet files for streaming, one for each month, without a split.
 
-    Journeys are not shuffled. One month at a time is in memory. A file gets its name only when it is complete. Existing
-    months are skipped, so that an interrupted call can be repeated.
+    Journeys are not shuffled. Only one month at a time is in memory. A file gets its name only when it is complete.
+    Existing months are skipped, so that an interrupted call can be repeated.
 
     Args:
         months: months such as ``"2009-01"``.
@@ -109,7 +110,7 @@ def taxi_parquet(months: Sequence[str], folder: str | Path) -> list[Path]:
         The files in the order of ``months``: ten float32 columns, ``FEATURES`` and ``"duration"``.
 
     Raises:
-        ValueError: if a month has no coordinates, or there is no month, or one occurs twice.
+        ValueError: if a month has no coordinates, if there is no month, or if a month occurs twice.
         DatasetError: if a file is damaged, lacks coordinates, cannot be downloaded or cannot be written.
         MissingExtraError: without pyarrow.
     """
@@ -146,10 +147,10 @@ def _checked(months: Sequence[str]) -> list[str]:
 
 
 def _journeys(paths: list[Path]) -> np.ndarray:
-    """The journeys of a published file that pass the filters, in its order: float32 ``[n, 10]``.
+    """The journeys of a published file that pass the filters, in the order of the file: float32 ``[n, 10]``.
 
     Raises:
-        ValueError: if the file has other columns, another number of journeys than published, or none that passes.
+        ValueError: if the file has other columns or another number of journeys than published, or if none passes.
     """
     with needs("parquet", "Reading taxi journeys"):
         import pyarrow  # noqa: F401
@@ -188,14 +189,14 @@ def _text_batches(path: Path) -> Iterator[Any]:
     parse = csv.ParseOptions(
         invalid_row_handler=lambda row: "skip" if row.actual_columns > row.expected_columns else "error"
     )
-    # Up to 32 blocks are read ahead.
+    # At most 32 blocks are read ahead.
     with csv.open_csv(path, csv.ReadOptions(block_size=2**22, encoding=_ENCODING), parse, options) as reader:
         for batch in reader:
             yield batch.rename_columns(list(names))
 
 
 def _names(path: Path, header: Sequence[str]) -> dict[str, str]:
-    """This file's name of each column; some published names have blanks around them."""
+    """The name of each column in this file. Some published names have blanks around them."""
     plain = {name.removeprefix(_MARK).strip().lower(): name for name in header}
     columns = FACTS["taxi"]["columns"]
     names = {key: plain[known] for key, candidates in columns.items() for known in candidates if known in plain}
@@ -215,7 +216,7 @@ def _filtered(batch: Any) -> np.ndarray:
         for name in _TIMES
     )
     values = {name: batch.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False) for name in FEATURES[4:]}
-    # Nulls are NaT and NaN here, which fail every comparison.
+    # Nulls are NaT and NaN here. They fail every comparison.
     duration = (dropoff - pickup) / np.timedelta64(1, "s")
     inside = (duration >= SHORTEST) & (duration <= LONGEST) & np.isfinite(values["distance"])
     for end in _TIMES:
@@ -226,7 +227,7 @@ def _filtered(batch: Any) -> np.ndarray:
 
 
 def calendar(times: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Hours since midnight, day of the week from Monday as 1, day of the month, and month of ``datetime64`` values."""
+    """Hours since midnight, day of the week (1 for Monday), day of the month, and month of ``datetime64`` values."""
     days, months = times.astype("datetime64[D]"), times.astype("datetime64[M]")
     # Day 0 of NumPy's calendar, 1 January 1970, was a Thursday.
     return (

@@ -19,7 +19,7 @@ from gpzoo.reproductions.datasets.registry import FACTS, published
 UCI = [name for name in FACTS if name.startswith("uci/")]
 
 for _name in UCI:
-    # A table was published as 8 or 23 texts: its numbers, the columns of features and target, the rows of each split.
+    # A table was published as 8 or 23 texts: its numbers, its columns of features and target, and rows of each split.
     _facts = FACTS[_name]
     _stems = ["data", "index_features", "index_target", *(f"index_test_{k}" for k in range(_facts["splits"]))]
     _facts["files"] = [
@@ -35,7 +35,7 @@ def uci(files: Files, split: int = 0) -> dict[str, Any]:
     Training rows are in the order of the original table.
 
     Args:
-        files: its files.
+        files: files of the data set.
         split: number of the split.
 
     Raises:
@@ -54,9 +54,9 @@ def uci(files: Files, split: int = 0) -> dict[str, Any]:
 
 
 def _from_text(paths: list[Path]) -> dict[str, np.ndarray]:
-    """The table, the numbers of its feature columns and of its target column, and the test rows of every split."""
+    """The table, the indices of its feature columns and of its target column, and the test rows of every split."""
     data = np.loadtxt(paths[0], ndmin=2)
-    # Indices are written as integers in some texts, as floating numbers in others.
+    # Indices are written as integers in some texts, and as floating-point numbers in others.
     features, target, *tests = (np.loadtxt(path, ndmin=1).astype(np.uint16) for path in paths[1:])
     return {"X": data[:, features], "y": data[:, target.item()]} | {f"test_{k}": test for k, test in enumerate(tests)}
 
@@ -66,20 +66,20 @@ def _from_text(paths: list[Path]) -> dict[str, np.ndarray]:
 #: The text of a missing value.
 _MISSING = "?"
 
-#: Numbers and codes ``X``, classes ``y`` and names ``columns``; and the names of columns of categories.
+#: Numbers and codes ``X``, classes ``y`` and names ``columns``; then the names of columns with categories.
 Table = tuple[dict[str, np.ndarray], Collection[str]]
 
 
 @published("adult", "connect4", "diabetes", "covtype", "covtype-subset")
 def table(files: Files, split: int = 0) -> dict[str, Any]:
-    """Read a table with classes: categories become columns of zeros and ones; a missing value is a category too.
+    """Read a table with classes. Categories become columns of zeros and ones; a missing value is a category too.
 
-    Three facts say how columns are used: ``dropped`` are columns that are not features, ``codes`` are integer columns
-    with codes of categories, and ``by`` is the column whose values are kept together when rows are held out. Categories
-    of a column with fewer rows than ``rare`` are merged.
+    Three facts say how columns are used. ``dropped`` are columns that are not features, and ``codes`` are integer
+    columns with codes of categories. ``by`` is a column: rows with the same value in it stay together when rows are
+    held out. Categories of a column with fewer rows than ``rare`` are merged.
 
     Args:
-        files: its files; ``covtype-subset`` has 16 % of the rows of ``covtype``.
+        files: files of the data set; ``covtype-subset`` has 16 % of the rows of ``covtype``.
         split: seed of the draw of the 10 % of rows for testing.
 
     Returns:
@@ -113,7 +113,7 @@ def table(files: Files, split: int = 0) -> dict[str, Any]:
 
 
 def content_of(arrays: Mapping[str, np.ndarray], categories: Collection[str]) -> str:
-    """The hash of a table's values, column names and columns of categories, the same for either file."""
+    """The hash of a table's values, column names and columns of categories. It is the same for both files."""
     names = [f"{column}{' (category)' if column in categories else ''}\n" for column in arrays["columns"]]
     columns = np.frombuffer("".join(names).encode(), np.uint8)
     return fingerprint({"X": arrays["X"].astype(np.int32), "y": arrays["y"].astype(np.uint8), "columns": columns})
@@ -136,9 +136,9 @@ def _features(X: np.ndarray, columns: list[str], facts: Mapping[str, Any], categ
 
 
 def _of_texts(path: Path, facts: Mapping[str, Any]) -> Table:
-    """The texts in a zip archive: integer columns unchanged; others as indices into their sorted values.
+    """The texts in a zip archive. Integer columns are unchanged; others become indices into their sorted values.
 
-    A missing value is -1. The last column has the classes, in the words of ``labels``.
+    A missing value is -1. The last column has the classes, as words from ``labels``.
     """
     lines: list[str] = []
     for name in facts["members"]:
@@ -146,7 +146,7 @@ def _of_texts(path: Path, facts: Mapping[str, Any]) -> Table:
             lines += stream.read().decode("ascii").splitlines()
     text = csv.reader(lines, skipinitialspace=True)
     columns = facts.get("columns") or next(text)[:-1]
-    # A few lines are not rows of the table: the first one of the second text of adult, and empty ones.
+    # A few lines are not rows of the table: the first line of the second text of adult, and empty lines.
     cells = np.array([row for row in text if len(row) == len(columns) + 1])
     X, categories = np.empty((len(cells), len(columns)), np.int32), set()
     for i, (column, values) in enumerate(zip(columns, cells[:, :-1].T, strict=True)):
@@ -162,7 +162,7 @@ def _of_texts(path: Path, facts: Mapping[str, Any]) -> Table:
 
 
 def _of_numbers(path: Path, facts: Mapping[str, Any]) -> Table:
-    """The numbers of a packed text, where the last column, or the one that a heading names, has the classes."""
+    """The numbers of a packed text. The last column has the classes, or a column that a heading names."""
     with gzip.open(path) as stream:
         target = stream.readline().decode().split().index("target") if "codes" in facts else facts["width"] - 1
         values = numbers(stream, facts["rows"], facts["width"], "\t" if "codes" in facts else ",").astype(np.int32)

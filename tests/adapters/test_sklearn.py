@@ -96,6 +96,9 @@ def test_predictions_are_in_the_units_of_the_data(waves, regressor):
     assert regressor.score(X, y) > 0.95 and mean.dtype == np.float64
     np.testing.assert_allclose(mean, regressor.predict(X))
     assert 700 < np.median(std) < 1500  # noise included
+    lower, upper = regressor.predict_quantiles(X, (0.1, 0.8))  # of a Gaussian
+    np.testing.assert_allclose(lower, mean - 1.2815515655446004 * std, rtol=1e-6)
+    np.testing.assert_allclose(upper, mean + 0.8416212335729143 * std, rtol=1e-6)
     far, wide = regressor.predict(100 * X, return_std=True)
     np.testing.assert_allclose(far, y.mean(), rtol=1e-3)
     assert wide.min() > 3000
@@ -157,6 +160,9 @@ def test_several_outputs_are_in_the_units_of_each(waves):
     assert mean.shape == std.shape == (60, 2) and estimator.sample_y(X, 4).shape == (60, 2, 4)
     np.testing.assert_allclose(mean_in_units, 3 + units * mean, rtol=1e-6)
     np.testing.assert_allclose(std_in_units, units * std, rtol=1e-6)
+    quantiles = estimator.predict_quantiles(X[:3])
+    assert quantiles.shape == (2, 3, 2) and np.all(quantiles[0] < quantiles[1])
+    np.testing.assert_allclose(quantiles.mean(axis=0), mean_in_units[:3], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -163,12 +163,15 @@ def test_kernels_and_inducing_variables_of_ones_own(trained, digits, inducing):
 
 
 @pytest.mark.slow
-def test_the_program_starts_as_the_network(trained, digits):
+@pytest.mark.parametrize("sizes", [(64,), (30, 12), (9, 14), (6, 8, 7)], ids=str)
+def test_the_program_starts_as_the_network(trained, digits, sizes):
+    """On a grid of any number of axes, of different sizes: every GP is the first of the features that it sees."""
     network, result = trained
     X, y = digits[0], digits[1]
-    start = fit_deep_kernel(
-        KEY, X, y, network=network, pretrained=result.network.params, num_steps=(0, 0, 0), progress=False
-    ).features
+    subsets = [[(k + axis) % 10 for axis in range(len(sizes))] for k in range(10)]
+    given = {"network": network, "pretrained": result.network.params, "inducing": InducingGrid(sizes, BOUNDS)}
+    given |= {"num_steps": (0, 0, 0), "progress": False, "model_kwargs": {"subsets": subsets}}
+    start = fit_deep_kernel(KEY, X, y, **given).features
     found = start.predict(KEY, X[:200])["f"].mean
     h = features_of(network, result.network.params, X[:200])
     assert np.corrcoef(found.ravel(), h.ravel())[0, 1] > 0.98

@@ -110,6 +110,22 @@ def test_all_variants_are_drawn_in_one_figure_beside_the_papers_numbers(tmp_path
     np.testing.assert_allclose(ours.get_ydata(), [10, 5, 10 / 3, 2.5, 2])
     assert theirs.get_linestyle() == "--" and list(theirs.get_ydata()) == [0.1, 0.1]
     assert theirs.get_color() == ours.get_color()
+    # Bands have the errors that are known: of a share by its rows, of others where the curve has them.
+    known = [{**point, "nlpp_se": 0.5} for point in POINTS]
+    said = {"titles": {"plain": "no frills"}, "test_rows": 100}
+    error, nlpp = figures.test_curves({"plain": known, "fancy": POINTS}, **said).axes
+    assert [len(error.collections), len(nlpp.collections)] == [2, 1]
+    assert [line.get_label() for line in nlpp.lines] == ["no frills", "fancy"]
+    (band,) = nlpp.collections[0].get_paths()
+    np.testing.assert_allclose(np.ptp(band.vertices[band.vertices[:, 0] == band.vertices[1, 0], 1]), 1.0)
+    (band,) = error.collections[0].get_paths()
+    share = POINTS[0]["error"]
+    width = np.ptp(band.vertices[band.vertices[:, 0] == band.vertices[1, 0], 1])
+    np.testing.assert_allclose(width, 200 * (share * (1 - share) / 100) ** 0.5)
+    # Three panels are in one row.
+    three = [{**point, "learned_angle_degrees": 3.0} for point in POINTS]
+    heights = {round(axes.get_position().y0, 3) for axes in figures.test_curves({"plain": three}).axes}
+    assert len(heights) == 1
     drawn, _ = plots.learning_curve(np.array([-3.0, np.nan, -1.0]), np.array([10, 20, 30])).get_lines()
     np.testing.assert_array_equal(drawn.get_xdata(), [10, 30])
 

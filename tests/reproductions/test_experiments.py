@@ -133,6 +133,11 @@ def test_short_runs_go_from_data_to_result(paper, name, variant, file, small, sh
     result = execute(EXPERIMENTS[paper, name], run)
     metrics, settings = result["metrics"], result["settings"]
     assert np.isfinite(list(metrics.values())).all()
+    # The wrong rows are those that an error counts.
+    assert paper not in ("convolutional", "invariant") or "error" in settings["wrong_rows"]
+    for own, bits in settings.get("wrong_rows", {}).items():
+        share = metrics[own] if own == "error" else 1 - metrics[own]
+        assert int(bits, 16).bit_count() == round(share * result["data"]["sizes"]["test"])
     assert {file, "learning_curve.png", "posterior.nc"} <= {path.name for path in tmp_path.iterdir()}
     # A run that is finished is read from its files.
     monkeypatch.setattr(training, "fit", None)

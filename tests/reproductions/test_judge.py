@@ -4,9 +4,11 @@ import copy
 import itertools
 import math
 
+import numpy as np
 import pytest
 
-from gpzoo.reproductions import deep, deep_kernel, judge
+from gpzoo.inference import SitePrediction
+from gpzoo.reproductions import deep, deep_kernel, judge, metrics
 from gpzoo.reproductions.claims import Printed, as_printed, load
 from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.judge import (
@@ -21,7 +23,7 @@ from gpzoo.reproductions.judge import (
     training,
     verdict,
 )
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead
 from tests.conftest import ROOT
 from tests.reproductions import rederive
 
@@ -117,14 +119,15 @@ def test_standard_errors():
     assert error_of(one, "error")[1:3] == (pytest.approx(math.sqrt(0.02 * 0.98 / 10_000)), "binomial")
     assert error_of(one, "nlpp").error is None and error_of(one, "sgp_rmse").source == "test rows"
     splits = one | {"folds": {"count": 3, "of": 5}}
-    assert error_of(splits, "error").error is None and error_of(splits, "sgp_rmse")[1:] == (0.2, *SPLITS)
+    assert error_of(splits, "error").error is None and error_of(splits, "sgp_rmse")[1:4] == (0.2, *SPLITS)
     assert Ours(0.0, 1.0).wide() == pytest.approx(2.0) and Ours(0.0).wide() is None
     assert Ours(0.0, 1.0, *SPLITS).wide() == pytest.approx(4.527, abs=1e-3)
     assert Ours(0.0, 1.0).wide(among=32) == pytest.approx(3.19, abs=0.02)
     # Seeds share their test rows, and are no surer than one.
     for other, source, degrees, error in ((0.00014, "binomial", math.inf, 0.00011), (0.02, "2 seeds", 1, 0.00994)):
         found = recorded({"metrics": {"error": 0.00012}}, {"metrics": {"error": other}}).ours("error")
-        assert found[2:] == (source, degrees) and found[:2] == pytest.approx(((0.00012 + other) / 2, error), rel=0.01)
+        assert found[2:] == (source, degrees, None)
+        assert found[:2] == pytest.approx(((0.00012 + other) / 2, error), rel=0.01)
 
 
 def test_whether_a_training_had_converged():
@@ -161,6 +164,36 @@ def test_differences_are_paired():
     for by in ({"by_split": by_split}, {"by_fold": {"a": {"nlpp": ours}, "b": {"nlpp": theirs}}}):
         run = recorded({"metrics": {}, "settings": by, "folds": {"count": 3, "of": 3}})
         assert run.lead("nlpp", "a", "b")[:2] == (pytest.approx(-0.5), pytest.approx(0.1 / math.sqrt(3)))
+
+
+@pytest.mark.parametrize("count", [2, 7, 8, 37, 1000])
+def test_shares_of_the_same_rows_are_paired(count):
+    """Row by row, by McNemar's difference; of other rows, and of seeds, they are as independent."""
+    rng = np.random.default_rng(count)
+    wrong = [rng.random(count) < share for share in (0.4, 0.3)]
+    wrong[0][:2] = True, False  # a difference that varies
+    wrong[1][:2] = False, False
+    bits = [metrics.wrong_rows(SitePrediction(np.where(each, 0.0, 1.0), None), np.ones(count)) for each in wrong]
+    (a, b), sizes = [float(each.mean()) for each in wrong], {"train": 1, "test": count}
+    apart = np.subtract(*[each.astype(float) for each in wrong])
+    paired = apart.std(ddof=1) / math.sqrt(count)
+    for name, sign, found in (("error", -1, (a, b)), ("accuracy", 1, (1 - a, 1 - b))):
+
+        def run(which, value, name=name, **others):
+            base = {"data": {"name": "a", "sizes": sizes}, "seed": 0, "settings": {"wrong_rows": {name: bits[which]}}}
+            return recorded(base | {"metrics": {name: value}} | others)
+
+        ours, theirs = run(0, found[0]).ours(name), run(1, found[1]).ours(name)
+        assert lead(ours, theirs, name)[:2] == pytest.approx((sign * (found[0] - found[1]), paired))
+        apart_by = math.hypot(ours.error, theirs.error)
+        for other in ({"seed": 1}, {"data": {"name": "b", "sizes": sizes}}, {"settings": {}}):
+            assert lead(ours, run(1, found[1], **other).ours(name), name).error == pytest.approx(apart_by)
+        (first,) = run(1, found[1]).results
+        assert recorded(first, first | {"seed": 1}).ours(name).wrong is None
+    both = {"wrong_rows": {f"{model}_accuracy": each for model, each in zip("ab", bits, strict=True)}}
+    of = {"a_accuracy": 1 - a, "b_accuracy": 1 - b}
+    run = recorded({"data": {"name": "a", "sizes": sizes}, "seed": 0, "settings": both, "metrics": of})
+    assert run.lead("accuracy", "a", "b")[:2] == pytest.approx((b - a, paired))
 
 
 # -- statements --------------------------------------------------------------------------------------------------------

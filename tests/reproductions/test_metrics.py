@@ -30,7 +30,10 @@ def test_classes_are_scored_by_their_probabilities():
     probs = np.exp(log_odds) / np.exp(log_odds).sum(axis=1, keepdims=True)
     wrong, own = np.mean(probs.argmax(axis=1) != y), np.log(probs[np.arange(30), y])
     expected = {"error": wrong, "nlpp": -np.mean(own), "nlpp_se": np.std(own, ddof=1) / np.sqrt(30)}
-    assert scores(metrics.softmax(log_odds, y), y) == pytest.approx(expected)
+    found = scores(metrics.softmax(log_odds, y), y)
+    bits = f"{int(found.pop('wrong_rows'), 16):032b}"
+    assert found == pytest.approx(expected)
+    assert [bit == "1" for bit in bits[:30]] == list(probs.argmax(axis=1) != y) and bits[30:] == "00"
     assert metrics.accuracy(metrics.softmax(log_odds, y), y) == pytest.approx(1 - wrong)
     # Two classes are told apart at a half; of four pairs of a one and a zero, one is in the wrong order.
     y, p = np.array([0, 1, 1, 0]), np.array([0.2, 0.9, 0.4, 0.6])

@@ -393,7 +393,7 @@ def test_inducing_patches_in_the_order_of_their_output():
     for image, k in zip(ax.get_images(), shown, strict=True):
         np.testing.assert_allclose(image.get_array(), trained.params["f_inducing"][k].reshape(3, 3))
     assert captions(ax) == [f"{mean[k]:.2g}" for k in shown]
-    assert ax.get_title() == "4 of 9 inducing images, by the mean of u"
+    assert ax.get_title() == "4 of 9 inducing images, sorted by the posterior mean of u"
 
 
 @pytest.mark.slow
