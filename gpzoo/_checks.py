@@ -1,6 +1,6 @@
-"""The gate for what users pass in; each refusal names the argument, what was wrong with it, and the way out.
+"""Checks of the arguments of users; each refusal names the argument and the problem, and says what to do instead.
 
-Entry points call :func:`arguments`, :func:`parameters` and :func:`rng_key`; the others are single checks.
+Entry points call :func:`arguments`, :func:`parameters` and :func:`rng_key`. The other functions are single checks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from gpzoo.errors import PrecisionWarning
 
 
 class OutOfRange(ValueError):
-    """A number that is negative, or zero, where it must not be."""
+    """The error for a number that must not be negative, or zero."""
 
 
 def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
-    """Refuse what is bad, by a message that names the argument, what was wrong with it, and the way out.
+    """Raise an error if ``bad``; the message names the argument and the problem, and says what to do instead.
 
-    The message is made in any case: numbers of an array, which would be fetched from a device, do not belong into it.
+    Python makes the message even if nothing is bad. So do not put numbers of an array into it, because they would be
+    fetched from a device.
 
     Raises:
         kind: if ``bad``.
@@ -45,7 +46,7 @@ def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
 
 
 def must(good: Any, name: str, wanted: str, found: str, hint: str = "") -> None:
-    """Refuse an argument: "``name`` must ``wanted``, got ``found``."; a semicolon that ends ``wanted`` stays one.
+    """Refuse an argument: "``name`` must ``wanted``, got ``found``."; if ``wanted`` ends in ";", no comma follows.
 
     Raises:
         ValueError: unless ``good``.
@@ -58,10 +59,10 @@ def _then(wanted: str) -> str:
 
 
 def instance(name: str, value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
-    """``value``, if it is of one of these types.
+    """``value``, if it has one of these types.
 
     Raises:
-        TypeError: if it is of another.
+        TypeError: if it has another type.
     """
     told = f"{name} must be {_then(wanted)} got {type(value).__name__}{hint}."
     refuse(not isinstance(value, kinds), told, TypeError)
@@ -84,14 +85,14 @@ def broadcasts(name: str, x: Any, shape: tuple[int, ...], whose: str, hint: str 
     """Refuse an array that does not broadcast to a shape.
 
     Raises:
-        ValueError: naming both shapes.
+        ValueError: if it does not; the message has both shapes.
     """
     found = tuple(np.shape(x))
     refuse(not fits_into(found, shape), f"{name} has shape {found}, which does not broadcast to {whose} {shape}{hint}.")
 
 
 def fits_into(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether an array of this shape broadcasts to the shape that is wanted."""
+    """Whether an array of this shape broadcasts to the wanted shape."""
     try:
         return jnp.broadcast_shapes(shape, wanted) == wanted
     except ValueError:
@@ -102,7 +103,7 @@ def unwritten(of: Any, what: str) -> NoReturn:
     """Refuse a call of a method that a subclass must write.
 
     Raises:
-        NotImplementedError: naming the class and the method.
+        NotImplementedError: always; the message names the class and the method.
     """
     raise NotImplementedError(f"{type(of).__name__} does not define {what}.")
 
@@ -111,17 +112,17 @@ def unwritten(of: Any, what: str) -> NoReturn:
 
 
 def is_concrete(x: Any) -> bool:
-    """Whether ``x`` holds numbers that can be looked at (not a tracer of a transformed function)."""
+    """Whether ``x`` has values, as outside ``jit``: ``x`` is not a tracer of a transformed function."""
     return not isinstance(x, Tracer)
 
 
 def is_table(x: Any) -> bool:
-    """Whether ``x`` is a :class:`gpzoo.tables.Table`, whose module a training on arrays does not import."""
+    """Whether ``x`` is a :class:`gpzoo.tables.Table`; the check does not import the module of tables."""
     return hasattr(x, "block_rows") and hasattr(x, "read")
 
 
 def floating(name: str, x: Any) -> Array:
-    """``x`` as a floating array of its own precision.
+    """``x`` as a floating array, in its own precision.
 
     Raises:
         TypeError: if ``x`` is not numeric (strings, objects, complex numbers).
@@ -129,7 +130,7 @@ def floating(name: str, x: Any) -> Array:
     wanted = f"{name} must be a numeric array, got {type(x).__name__}"
     refuse(x is None or isinstance(x, str), f"{wanted}.", TypeError)
     try:
-        # For every new shape ``asarray`` of NumPy's arrays compiles a program.
+        # ``asarray`` of a NumPy array compiles a program for every new shape.
         x = jax.device_put(x) if type(x) is np.ndarray else jnp.asarray(x)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{wanted}: {error}") from None
@@ -138,10 +139,10 @@ def floating(name: str, x: Any) -> Array:
 
 
 def finite(name: str, x: Any) -> None:
-    """Refuse NaN and infinity in a concrete array; under a transformation nothing can be checked.
+    """Refuse NaN and infinity in a concrete array. Under a transformation, there is no check.
 
     Raises:
-        ValueError: naming the first bad entry.
+        ValueError: for NaN or infinity; the message names the first bad entry.
     """
     if not is_concrete(x):
         return
@@ -154,12 +155,12 @@ def finite(name: str, x: Any) -> None:
 
 
 def first_of(bad: np.ndarray) -> tuple[int, ...]:
-    """The index of the first entry that is bad; none where none is."""
+    """The index of the first bad entry; an empty tuple if no entry is bad."""
     return next((tuple(map(int, index)) for index in np.argwhere(bad)), ())
 
 
 def positive(name: str, value: Any, *, or_zero: bool = False) -> Array:
-    """``value`` as a floating array of positive finite numbers; under a transformation NaN stands for negative ones.
+    """``value`` as a floating array of positive finite numbers. Under a transformation, NaN replaces negative numbers.
 
     Raises:
         TypeError: if it is not numeric.
@@ -198,12 +199,12 @@ def positive_int(name: str, value: Any) -> int:
 
 
 def _said(value: Any) -> str:
-    """A value in a message, which an array would fill."""
+    """A value as text for a message; only the shape of an array, because its numbers would fill the message."""
     return f"an array of shape {np.shape(value)}" if np.ndim(value) else repr(value)
 
 
 def fraction(name: str, value: float) -> float:
-    """``value``, if it is a squashing constant in ``[0, 0.5)``.
+    """``value``, if it is a number in ``[0, 0.5)``, as the ``squash`` of a likelihood must be.
 
     Raises:
         ValueError: if it is not.
@@ -217,32 +218,33 @@ def fraction(name: str, value: float) -> float:
 #: The kinds of numbers that data are, for messages.
 _WANTED = "real numbers of float32, float64, integers or bool"
 
-#: Spreads that rounding may take from a column: of columns so far from zero float32 keeps three digits or fewer.
+#: Largest rounding error of a column relative to its spread. Beyond it, float32 keeps three digits or fewer.
 _ROUNDING = 1e-3
 
-#: Whole numbers below this are labels, counts or years, which float32 holds exactly.
+#: Whole numbers below this are labels, counts or years. float32 represents them exactly.
 _WHOLE = 2.0**24
 
-#: Numbers of an array that are looked at for the spread of its columns.
+#: How many numbers of an array are read to find the spread of its columns.
 _LOOKED_AT = 2**18
 
 
-#: Arrays that hold NaN, each with the error that refuses it.
+#: Arrays that contain NaN, each with the error that refuses the array.
 Absent: TypeAlias = list[tuple[Any, ValueError]]
 
 
 def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = None) -> Any:
-    """``x`` as an array of real finite numbers: the one way in for data, whoever holds them.
+    """``x`` as an array of real finite numbers; all data of users pass this function.
 
-    Taken are arrays of NumPy (of any byte order and stride), of JAX, of pandas, of anything with ``__array__``, and
-    nested lists of numbers. Arrays of the host stay there, those of a device as they are; nothing is copied that need
-    not be. Integers and bools stay so. Under a transformation nothing can be checked.
+    It takes arrays of NumPy (of any byte order and stride), of JAX, of pandas and of all objects with ``__array__``,
+    and nested lists of numbers. Arrays on the host stay on the host, and arrays on a device do not change. There are no
+    copies without need. Integers and bools keep their type. Under a transformation, there is no check.
 
     Args:
-        name: of the argument, for messages.
+        name: name of the argument, for messages.
         x: the argument.
-        infinite: whether infinity passes, which may be a bound or a threshold.
-        absent: takes an array that holds NaN, which then passes; the caller refuses it where NaN are not missing data.
+        infinite: whether infinity passes. It may be a bound or a threshold.
+        absent: list to which an array with NaN is added. Such an array then passes. The caller refuses it if NaN does
+            not mean missing data.
 
     Returns:
         A NumPy array in the machine's byte order, or the JAX array itself.
@@ -250,7 +252,7 @@ def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = N
     Raises:
         TypeError: if it does not hold real numbers of float32, float64, integers or bool.
         ValueError: for masked arrays, ragged lists, an axis of length 0, NaN, infinity, and numbers that do not fit
-            into the 32 bits that JAX will store them in.
+            into 32 bits if JAX stores them in 32 bits.
     """
     if not is_concrete(x):
         return x
@@ -262,11 +264,11 @@ def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = N
 
 
 def rows(name: str, x: Any, hint: str = "", *, absent: Absent | None = None, each: str = "datum") -> Any:
-    """:func:`data` with one row for each datum, or for each of something else.
+    """:func:`data` with at least one axis, the axis of rows; ``each`` names a row in messages.
 
     Raises:
-        TypeError: as :func:`data`.
-        ValueError: as :func:`data`, and for a single number.
+        TypeError: as for :func:`data`.
+        ValueError: as for :func:`data`, and for a single number.
     """
     number = isinstance(x, bool | int | float | complex | np.generic)
     array = x if number else data(name, x, absent=absent)
@@ -291,9 +293,9 @@ def _host_array(name: str, x: Any) -> np.ndarray:
         array = np.asarray(x)
         kinds = {getattr(column, "kind", "O") for column in columns}
         if array.dtype == object and kinds <= set("iufb"):
-            of_pandas: Any = x  # columns of several dtypes, or of its own
+            of_pandas: Any = x  # columns of several dtypes, or of pandas' own dtypes
             array = of_pandas.to_numpy("float64", na_value=np.nan)
-    except Exception as error:  # whatever somebody's __array__ raises
+    except Exception as error:  # an ``__array__`` of other libraries may raise any error
         raise TypeError(
             f"{name} must be an array of {_WANTED}, and this {_kind(x)} cannot be made one: {error}"
         ) from None
@@ -339,7 +341,7 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
 
 
 def _no_numbers(x: Any) -> str:
-    """Which entries or columns of an array of objects are to blame, in words."""
+    """The entry or the columns for which an array holds objects and not numbers, in words."""
     columns, array = getattr(x, "columns", None), np.asarray(x)
     named = lambda j: j if columns is None else repr(columns[j])  # noqa: E731
     for at, value in np.ndenumerate(array):
@@ -351,13 +353,13 @@ def _no_numbers(x: Any) -> str:
     return f", its column(s) {', '.join(objects)}" if objects else ""
 
 
-#: Arrays that were looked at, with their least and largest number, inside :func:`each_once`.
+#: Arrays that were read inside :func:`each_once`, with their least and largest numbers.
 _LOOKED: ContextVar[dict[int, tuple[Any, Any]] | None] = ContextVar("looked", default=None)
 
 
 @contextmanager
 def each_once() -> Iterator[None]:
-    """For a call that asks a model several questions with the same arrays: their numbers are looked at once."""
+    """A context that reads the numbers of each array once, for calls that check the same arrays several times."""
     token = _LOOKED.set({} if (known := _LOOKED.get()) is None else known)
     try:
         yield
@@ -366,11 +368,11 @@ def each_once() -> Iterator[None]:
 
 
 def _extremes(array: Any) -> tuple[Any, Any] | None:
-    """The least and largest number, NaN if there is one; ``None`` where other machines hold a part of the array."""
+    """The least and largest number, NaN if there is one; ``None`` if other machines hold a part of the array."""
     if (looked := _LOOKED.get()) is None:
         return _extremes_of(array)
     if id(array) not in looked:
-        looked[id(array)] = array, _extremes_of(array)  # the array, so that no other one takes its place in memory
+        looked[id(array)] = array, _extremes_of(array)  # keeps the array, so that no other array gets the same id
     return looked[id(array)][1]
 
 
@@ -386,7 +388,7 @@ def _extremes_of(array: Any) -> tuple[Any, Any] | None:
 
 
 def _on_host(array: Any) -> bool:
-    """Whether NumPy can look at an array without a copy."""
+    """Whether NumPy can read an array without a copy."""
     return isinstance(array, np.ndarray) or next(iter(array.devices())).platform == "cpu"
 
 
@@ -407,10 +409,10 @@ def _check_numbers(name: str, array: Any, infinite: bool, absent: Absent | None)
 
 
 def fits(name: str, array: np.ndarray) -> None:
-    """Refuse numbers that do not fit into the 32 bits that JAX will store them in.
+    """Refuse numbers that do not fit into 32 bits, if JAX stores numbers in 32 bits.
 
     Raises:
-        ValueError: naming the numbers.
+        ValueError: if they do not fit; the message has the numbers.
     """
     if array.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
         _check_bits(name, array.dtype, array.min(), array.max())
@@ -457,27 +459,28 @@ def arguments(
     new: bool = False,
     absent: Absent | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a program: every array in them has passed :func:`data` under the program's name for it.
+    """The arguments of a program, after :func:`data` has checked every array under the name of the argument.
 
-    Positional arguments are data: arrays with one row per datum, or pytrees of such arrays; those with labels are put
-    in one order (:func:`gpzoo._labels.aligned`). Of the keyword arguments the arrays are, in which infinity may be a
-    bound; others, lists of numbers among them, are the program's business, but for ``num_data``.
+    Positional arguments are data: arrays with one row for each row of the data, or pytrees of such arrays. Arguments
+    with row labels are put in one order (:func:`gpzoo._labels.aligned`). Keyword arguments are checked if they are
+    arrays; infinity passes there, because it may be a bound. Other keyword arguments, such as lists of numbers, are not
+    checked, except for ``num_data``.
 
-    One :class:`PrecisionWarning` names losses of float32: numbers far from zero, and inputs of float32 in a
-    program that is to compute in float64.
+    One :class:`PrecisionWarning` names losses of float32. They are numbers far from zero, and inputs of float32 in a
+    program that should compute in float64.
 
     Args:
-        program: for the names of its positional arguments; or those names.
+        program: the program, for the names of its positional arguments; or these names.
         args: positional arguments.
-        kwargs: keyword arguments, by name; ``None`` for none.
+        kwargs: keyword arguments, by name; ``None`` if there are none.
         tables: whether ``args`` is a table, which is checked while it is read.
-        new: whether they are inputs to predict at, whose own spread says nothing about the data's.
+        new: whether the arguments are inputs for predictions. Their own spread has no information about the data.
         absent: see :func:`data`.
 
     Raises:
-        TypeError: as :func:`data`, and for ``kwargs`` that are no mapping from names.
-        ValueError: as :func:`data`, for labels of rows that arguments do not share, and for a ``num_data`` that is no
-            count.
+        TypeError: as for :func:`data`, and for ``kwargs`` that are not a mapping from names.
+        ValueError: as for :func:`data`, for row labels that differ between arguments, and for a ``num_data`` that is
+            not a count.
     """
     kwargs = {} if kwargs is None else kwargs
     refuse(
@@ -522,7 +525,7 @@ def outside() -> int:
 
 
 def positional(model: Any, count: int) -> tuple[list[str], set[str]]:
-    """Names of a program's first positional arguments, as its author wrote them, and those that may be ``None``."""
+    """Names of a program's first positional arguments, as its author wrote them, and names that may be ``None``."""
     parameters = _parameters(model)
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [known[i] if i < len(known) else f"args[{i}]" for i in range(count)]
@@ -531,7 +534,7 @@ def positional(model: Any, count: int) -> tuple[list[str], set[str]]:
 
 
 def is_open(model: Any, name: str) -> bool:
-    """Whether a program has an argument of this name that is ``None`` unless given, or must be given."""
+    """Whether a program has an argument of this name whose default is ``None``, or that has no default."""
     return any(p.name == name and p.default in (None, p.empty) for p in _parameters(model) if p.kind != p.VAR_KEYWORD)
 
 
@@ -546,7 +549,7 @@ def _parameters(model: Any) -> tuple[inspect.Parameter, ...]:
 
 
 def _each(name: str, x: Any, lost: list[str], absent: Absent | None, *, positional: bool) -> Any:
-    """The arrays of one argument, each through :func:`data`."""
+    """One argument, after :func:`data` has checked each of its arrays."""
 
     def leaf(path: Any, value: Any) -> Any:
         own = name + jax.tree_util.keystr(path)
@@ -571,7 +574,7 @@ def _each(name: str, x: Any, lost: list[str], absent: Absent | None, *, position
 
 
 def _is_array(x: Any) -> bool:
-    """Whether a keyword argument's leaf is an array, which a scalar, a key or a class is not."""
+    """Whether a leaf of a keyword argument is an array, and not a scalar, a key or a class."""
     if isinstance(x, jax.Array):
         return is_concrete(x) and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
     return isinstance(x, np.ndarray) or (
@@ -580,12 +583,12 @@ def _is_array(x: Any) -> bool:
 
 
 def _is_numbers(x: Any) -> bool:
-    """Whether a list or tuple is meant as one array, having none in it."""
+    """Whether a list or tuple stands for one array, because it contains no arrays."""
     return isinstance(x, list | tuple) and not any(np.ndim(leaf) for leaf in jax.tree.leaves(x) if _is_array(leaf))
 
 
 def _far_from_zero(name: str, x: Any) -> list[str]:
-    """Differences that float32 would lose of an array, by column."""
+    """A message on the column of an array whose differences float32 would lose; an empty list if there is none."""
     if x.dtype == bool or (isinstance(x, jax.Array) and not x.is_fully_addressable):
         return []
     if x.dtype != np.float32 and jax.config.read("jax_enable_x64"):
@@ -613,11 +616,11 @@ def _far_from_zero(name: str, x: Any) -> list[str]:
 
 
 def named(name: str, values: Any, *, absent: Absent | None = None) -> dict[str, Any]:
-    """Test data, or draws, by the names of sites, each through :func:`data`; nothing for ``None``.
+    """Test data, or draws, by the names of sites, after checks by :func:`data`; an empty dictionary for ``None``.
 
     Raises:
-        TypeError: if ``values`` is not a mapping from names, and as :func:`data`.
-        ValueError: as :func:`data`.
+        TypeError: if ``values`` is not a mapping from names, and as for :func:`data`.
+        ValueError: as for :func:`data`.
     """
     if values is None:
         return {}
@@ -631,11 +634,11 @@ def named(name: str, values: Any, *, absent: Absent | None = None) -> dict[str, 
 
 
 def parameters(name: str, params: Any) -> dict[str, Any]:
-    """Values of parameters by name, of real finite numbers; floating numbers of any precision pass.
+    """Values of parameters, by name, if their numbers are real and finite; every floating precision passes.
 
     Raises:
-        TypeError: if ``params`` is not a mapping, or a value holds no numbers.
-        ValueError: naming a value that is not finite.
+        TypeError: if ``params`` is not a mapping, or a value does not hold numbers.
+        ValueError: if a value is not finite; the message names the parameter.
     """
     wanted = f"{name} must map names to values, such as the .params of fit's result; got {_kind(params)}."
     refuse(not _by_name(params), wanted, TypeError)
@@ -662,18 +665,19 @@ def parameters(name: str, params: Any) -> dict[str, Any]:
 
 @jax.jit
 def nan_unless(x: Array, known: Array) -> Array:
-    """``x``, or NaN if not all is known: a refusal inside ``jit``, because the caller refuses NaN.
+    """``x``, or NaN if ``known`` is false anywhere. This is a refusal inside ``jit``, because callers refuse NaN.
 
-    As it changes no number that is given, ``x`` depends on nothing more to those who follow rows through a program.
+    The function does not change given numbers. So code that follows rows through a program sees no new dependence of
+    ``x``.
     """
     return jnp.where(jnp.all(known), x, jnp.nan)
 
 
 def within(name: str, value: Any, constraint: Any) -> None:
-    """Refuse values outside their constraint; under a transformation nothing can be checked.
+    """Refuse values outside their constraint. Under a transformation, there is no check.
 
     Raises:
-        ValueError: naming the first such value and the constraint.
+        ValueError: if there is such a value; the message has the first one and the constraint.
     """
     if not all(map(is_concrete, jax.tree.leaves(value))):
         return
@@ -691,16 +695,16 @@ def _by_name(values: Any) -> bool:
 
 
 def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> None:
-    """Refuse parameters that are missing or that nothing is called by.
+    """Refuse an argument that lacks a parameter, or has one of an unknown name.
 
     Args:
-        name: of the argument.
-        given: the names in it.
-        needed: those that it must have, which are the ones that messages list.
-        known: all that it may have.
+        name: name of the argument.
+        given: the names of the given parameters.
+        needed: the names of the required parameters, which messages list.
+        known: the names of all possible parameters.
 
     Raises:
-        ValueError: naming them.
+        ValueError: for missing or unknown parameters; the message names them.
     """
     missing, unknown = sorted(needed - given), sorted(given - known)
     more = f", of which {unknown} are no parameters" if unknown else ""
@@ -717,11 +721,11 @@ def rng_key(key: Any, *, several: bool = False) -> Array:
 
     Args:
         key: the argument.
-        several: whether keys ``[K]`` pass too.
+        several: whether an array of keys ``[K]`` passes too.
 
     Raises:
-        TypeError: if it is no key.
-        ValueError: if it is several keys where one is needed.
+        TypeError: if it is not a key.
+        ValueError: if it is several keys, but one key is needed.
     """
     old = getattr(key, "dtype", None) == np.uint32 and np.ndim(key) >= 1 and key.shape[-1] >= 2
     typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -772,18 +776,18 @@ def one_of(name: str, value: Any, options: Iterable[Any]) -> Any:
 
 
 def refuse_params_under_mcmc() -> None:
-    """Refuse a program whose ``numpyro.param`` sites MCMC would leave at their starting values without a word.
+    """Refuse a program with ``numpyro.param`` sites that MCMC would silently keep at their starting values.
 
     Raises:
-        ValueError: naming the sites, when called by a program that MCMC runs.
+        ValueError: if MCMC runs a program with such sites; the message names the sites.
     """
     if (around := handlers_around_mcmc()) is None:
         return
     outer, inner = around
     if not all(isinstance(h, handlers.trace | handlers.substitute) for h in outer):
-        return  # an automatic guide at its set-up: SVI will train the params
+        return  # the set-up of an automatic guide; SVI will train the params
     recorded = next((h.trace for h in outer if isinstance(h, handlers.trace)), {})
-    # The outermost substitution inside MCMC's is NumPyro's and repeats the starting values; others are the user's.
+    # Inside MCMC's handler, the outermost substitution is NumPyro's, with the starting values. Others are the user's.
     substitutions = [h.data or {} for h in inner if isinstance(h, handlers.substitute)]
     given = {name for data in substitutions[1:] for name in data}
     loose = [name for name, site in recorded.items() if site["type"] == "param" and name not in given]

@@ -1,4 +1,4 @@
-"""Compiled programs are kept between processes, in a folder of the user's cache that nobody else may write to."""
+"""Compiled programs, kept between processes in a folder of the user's cache; only the user may write to it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from typing import Any, cast
 
 import jax
 
-#: Names another folder; ``off`` keeps nothing.
+#: Environment variable that names another folder. With ``off``, no program is kept.
 VARIABLE = "GPZOO_COMPILED"
 
-#: Bytes that the folder of one machine and version may hold when a process starts; then half of them stay, the newest.
+#: Largest number of bytes in the folder of one machine and version. If there are more when a process starts, the oldest
+#: entries are removed until half of this number is left.
 _MOST = 2**31
 
 
 @cache
 def keep_compiled() -> None:
-    """Let JAX read and write its compiled programs in a folder, unless the user has named one, or wants none.
+    """Let JAX read and write its compiled programs in a folder, unless the user has set JAX's folder, or wants none.
 
-    Programs are executables: the folder must be the user's own. JAX's key of an entry has its own version and the
-    compiler's flags, and leaves the processor out.
+    Compiled programs are executables, so the folder must belong to the user. JAX's key of an entry contains the version
+    of JAX and the compiler's flags, but not the processor. So the name of the folder depends on the processor.
     """
     named, config = os.environ.get(VARIABLE, ""), cast("Any", jax.config)
     if named == "off" or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
@@ -52,20 +53,20 @@ def keep_compiled() -> None:
         mark = folder / f"{os.getpid()}.running"
         mark.touch()
     except OSError:
-        return  # no home, or no right to write there
+        return  # there is no home folder, or no permission to write there
     atexit.register(mark.unlink, missing_ok=True)
     config.update("jax_compilation_cache_dir", str(folder))
-    # A training compiles dozens of programs, most of them in less than the second that JAX thinks worth keeping.
+    # A training compiles dozens of programs, most of them in less than a second. By default, JAX does not keep these.
     config.update("jax_persistent_cache_min_compile_time_secs", 0)
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # Whoever has compiled something before has made JAX look, and remember that there is no folder.
+    # If JAX has compiled a program before, it has looked for a folder and remembers that there is none.
     from jax.experimental.compilation_cache import compilation_cache
 
     compilation_cache.reset_cache()
 
 
 def processor() -> bytes:
-    """The features of this machine's processor that its compiled programs may use."""
+    """The features of this machine's processor that compiled programs may use."""
     try:
         return next(line for line in Path("/proc/cpuinfo").read_bytes().splitlines() if line.startswith(b"flags"))
     except (OSError, StopIteration):
@@ -73,7 +74,7 @@ def processor() -> bytes:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether the folder is the user's and only the user may write to it, where the system knows of users."""
+    """Whether the folder belongs to the user and only the user may write to it; true on systems without user ids."""
     if not hasattr(os, "getuid"):
         return True
     found = folder.stat()
@@ -81,14 +82,15 @@ def _is_own(folder: Path) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove entries that killed processes may have left half written, and the oldest of too many.
+    """Remove entries that killed processes may have left incomplete, and the oldest entries if there are too many.
 
-    JAX writes an entry in place and never again: a part of one would be read, and warned of, for ever. Its own limit,
-    ``jax_compilation_cache_max_size``, needs ``filelock``, which JAX does not install, holds a lock at every read, and
-    at every write reads a file for every entry: the folder of these tests has ten thousand.
+    JAX writes an entry in place and never rewrites it. So every later process would read an incomplete entry and warn
+    of it. JAX's own limit, ``jax_compilation_cache_max_size``, is not used for three reasons. It needs ``filelock``,
+    which JAX does not install. It holds a lock at every read. And at every write, it reads a file for every entry,
+    although a folder can have ten thousand entries.
     """
     marks, entries = {}, {}
-    # Only removed entries become paths: of thousands they would take longer than a training.
+    # Only removed entries become ``Path`` objects. For thousands of entries, this would take longer than a training.
     with os.scandir(folder) as found:
         for entry in found:
             with suppress(OSError):
@@ -110,9 +112,9 @@ def _sweep(folder: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Whether there is a process of this number, as far as that can be asked."""
+    """Whether a process of this number runs; true if the system cannot tell."""
     if os.name != "posix":
-        return True  # to ask would be to end it
+        return True  # elsewhere, os.kill would end the process
     try:
         os.kill(process, 0)
     except ProcessLookupError:

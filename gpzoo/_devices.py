@@ -1,6 +1,6 @@
-"""Rows that are split over several devices, which a program finds by JAX's mesh, while :func:`fit` traces it under one.
+"""Rows that are split over several devices; a program finds the devices by JAX's mesh, under which ``fit`` traces it.
 
-A device takes its own rows in chunks, where all at once would not fit.
+A device takes its own rows in chunks if all rows at once would not fit into memory.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ ROWS = "gpzoo rows"
 
 
 def number() -> int:
-    """Devices over which the rows of the program that is being traced are split; 1 where one device's own are seen."""
+    """The number of devices over which the rows of the traced program are split.
+
+    It is 1 if rows are not split, and inside code that sees only the rows of one device.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.size if mesh.axis_names == (ROWS,) and mesh.axis_types == (AxisType.Auto,) else 1
 
 
 def split(tree: Any) -> Any:
-    """Arrays of the program that is traced, with one row per datum: every device has its part of the rows."""
+    """Arrays of the traced program, split by rows: every device has its part of the rows."""
     return _constrained(tree, PartitionSpec(ROWS))
 
 
 def everywhere(tree: Any) -> Any:
-    """Arrays of the program that is traced, whole on every device."""
+    """Arrays of the traced program, whole on every device."""
     return _constrained(tree, PartitionSpec())
 
 
@@ -40,32 +43,33 @@ def _constrained(tree: Any, spec: PartitionSpec) -> Any:
 
 
 def on_own_rows(function: Callable, rows: Any, *fixed: Any, axis: int = 0, found: int = 0) -> Any:
-    """``function(rows, *fixed)``, where every device calls it with its own rows.
+    """``function(rows, *fixed)``; every device calls the function with its own rows.
 
-    XLA splits products over rows by itself, but no loop over rows: every device would take all of its turns.
+    XLA itself splits products over rows, but not loops over rows. In a loop, every device would take all turns.
 
     Args:
-        function: closes over no array; its result has one row per datum too, each a function of its own row.
+        function: a function without arrays in its closure. Its result has one row for each row of ``rows``, and depends
+            in each row only on this row.
         rows: arrays ``[N, ...]``.
         *fixed: arguments that are the same for all rows.
-        axis: the axis of the rows, where it is not the first.
-        found: the same in the result of the function.
+        axis: the axis of the rows in ``rows``.
+        found: the axis of the rows in the result of the function.
     """
     first = jax.tree.leaves(rows)[0]
     if number() == 1 or first.shape[axis] % number():
         return function(rows, *fixed)
     of = lambda axis: PartitionSpec(*[None] * axis, ROWS)  # noqa: E731
     specs = of(axis), *(PartitionSpec() for _ in fixed)
-    # Derivatives that are written by hand, such as those of double sums, do not say over which devices they vary.
+    # Derivatives written by hand, such as the derivatives of double sums, do not say over which devices they vary.
     return jax.shard_map(function, in_specs=specs, out_specs=of(found), check_vma=False)(rows, *fixed)
 
 
 def in_chunks(function: Callable, values: int, rows: Any, *fixed: Any) -> Any:
-    """``function(row, *fixed)`` for every row, on its own device, in chunks of the size at which the backend is fast.
+    """``function(row, *fixed)`` for every row, on its own device, in chunks whose size suits the backend.
 
     Args:
-        function: as of :func:`on_own_rows`, but of one row.
-        values: numbers that it holds at once.
+        function: as for :func:`on_own_rows`, but of one row.
+        values: number of values that the function has in memory at once.
         rows: arrays ``[N, ...]``.
         *fixed: arguments that are the same for all rows.
     """
@@ -75,7 +79,7 @@ def in_chunks(function: Callable, values: int, rows: Any, *fixed: Any) -> Any:
 def _in_chunks(function: Callable, values: int, rows: Any, *fixed: Any) -> Any:
     N, dtype = jax.tree.leaves(rows)[0].shape[0], jax.tree.leaves(rows)[0].dtype
     most = min(N, _platform.bytes_at_a_time() // (values * dtype.itemsize))
-    # A chunk that divides N leaves no remainder, which would be compiled as a second loop body. A batch of one makes
-    # XLA's CPU loops several times slower than no batch at all.
+    # If the chunk size divides N, there is no remainder. A remainder would be compiled as a second loop body. A batch
+    # of one makes XLA's CPU loops several times slower than no batch at all.
     size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
     return lax.map(lambda row: function(row, *fixed), rows, batch_size=size if size > 1 else None)

@@ -1,4 +1,4 @@
-"""Digests of arrays, by which files and trainings tell the same numbers from others."""
+"""Digests of arrays, with which files and trainings recognise equal numbers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
         array = np.ascontiguousarray(arrays[name])
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        # Types unknown to NumPy, such as bfloat16, do not export a buffer.
+        # Arrays of types that NumPy does not know, such as bfloat16, do not export a buffer.
         digest.update(array.reshape(-1).view(np.uint8))
     return digest.hexdigest()

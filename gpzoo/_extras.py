@@ -1,4 +1,4 @@
-"""Libraries that are imported where they are used, and may not be installed."""
+"""Optional libraries, which are imported only when they are used and may not be installed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 
 class MissingExtraError(ModuleNotFoundError):
-    """A library that is not installed; the message is one line and says what to install."""
+    """The error for a library that is not installed; the message is one line and says what to install."""
 
 
 @contextmanager
 def needs(extra: str | None, what: str) -> Iterator[None]:
-    """Say of imports that fail inside what to install.
+    """Tell users what to install if an import inside this context fails.
 
     Args:
-        extra: name of the extra that declares the library; ``None`` for one that comes with gpzoo itself.
-        what: takes the library, the subject of the message: ``"Reading Parquet files"``.
+        extra: name of the extra that declares the library; ``None`` if gpzoo itself declares it.
+        what: the feature that needs the library, the subject of the message: ``"Reading Parquet files"``.
 
     Raises:
         MissingExtraError: in place of ``ModuleNotFoundError``.

@@ -1,4 +1,4 @@
-"""Labels of rows and columns of pandas and xarray, by which arguments are put in one order, or refused."""
+"""Labels of rows and columns of pandas and xarray, which put arguments in one order or make gpzoo refuse them."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 import jax
 
-#: Labels that a message names.
+#: Largest number of labels that a message names.
 _NAMED = 5
 
 
 def index_of(x: Any) -> Any:
-    """The labels of the rows of a frame, a Series or a DataArray, as an index of pandas; ``None`` where it has none."""
+    """The row labels of a frame, a Series or a DataArray, as an index of pandas; ``None`` if there are no labels."""
     if hasattr(x, "iloc"):
         return x.index
     return x.indexes.get(x.dims[0]) if hasattr(x, "isel") and getattr(x, "ndim", 0) else None
 
 
 def first_index(args: tuple) -> Any:
-    """The labels of the first argument that has labels, after which the others go; ``None`` where none has."""
+    """The row labels of the first argument that has labels, which set the order; ``None`` if no argument has labels."""
     indexes = (index_of(x) for x in jax.tree.leaves(args, is_leaf=_is_iterator))
     return next((index for index in indexes if index is not None), None)
 
 
 def aligned(names: Sequence[str], args: tuple) -> tuple:
-    """Arguments of one call with their rows in the order of the first one that has labels.
+    """The arguments of one call, with their rows in the order of the first argument that has labels.
 
-    What has no labels goes by position.
+    Arguments without labels go by position.
 
     Raises:
-        ValueError: as :func:`places`.
+        ValueError: as for :func:`places`.
     """
     index, whose = first_index(args), ""
     if index is None:
@@ -51,10 +51,10 @@ def aligned(names: Sequence[str], args: tuple) -> tuple:
 
 
 def refuse_other_order(args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Refuse a keyword argument with the labels of the rows in another order: nobody can tell if it has rows.
+    """Refuse a keyword argument that has the row labels in another order, because it may or may not have rows.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: if there is one; the message names it.
     """
     index = first_index(args)
     for path, x in jax.tree_util.tree_leaves_with_path(dict(kwargs), is_leaf=_is_iterator):
@@ -72,18 +72,18 @@ def in_another_order(own: Any, index: Any) -> bool:
 
 
 def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, what: str, way_out: str) -> list[int]:
-    """Where each of the wanted labels stands among an argument's own.
+    """The positions of the wanted labels among the labels of an argument.
 
     Args:
         own: labels of the argument.
-        wanted: those of what it goes with, in the order that is wanted.
-        name: of the argument.
-        whose: name of what it goes with.
-        what: rows or columns.
-        way_out: what to do instead.
+        wanted: labels in the wanted order, from another argument.
+        name: name of the argument.
+        whose: name of the other argument.
+        what: ``"rows"`` or ``"columns"``.
+        way_out: the advice at the end of the message.
 
     Raises:
-        ValueError: for a label that only one of them has, and for labels in another order that are not unique.
+        ValueError: for a label that only one argument has, and for labels in another order that are not unique.
     """
     at, others = {label: i for i, label in enumerate(own)}, set(wanted)
     more = [label for label in at if label not in others]
@@ -100,7 +100,7 @@ def places(own: Sequence[Any], wanted: Sequence[Any], name: str, whose: str, wha
 
 
 def _is_iterator(x: Any) -> bool:
-    """Whether JAX would warn of a leaf, which the gate refuses by the argument's name."""
+    """Whether a leaf is an iterator. JAX would warn of it, but :mod:`gpzoo._checks` refuses it by name."""
     return isinstance(x, Iterator)
 
 

@@ -1,7 +1,7 @@
-"""LAPACK under JAX on a CPU: one thread of its own, and no call that waits for XLA's threads.
+"""LAPACK under JAX on a CPU: BLAS uses one thread, and no call waits for XLA's threads.
 
-JAX borrows SciPy's LAPACK. Both of these hold for the process, so that NumPyro's MCMC, ``svi.run`` and ``Predictive``
-run like ``fit``; neither changes a number.
+JAX borrows SciPy's LAPACK. The two settings hold for the whole process, so they also apply to NumPyro's MCMC,
+``svi.run`` and ``Predictive``. They do not change any result.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import scipy
-import scipy.linalg.cython_blas  # JAX borrows it: it must be loaded before its threads can be limited
+import scipy.linalg.cython_blas  # JAX borrows it. It must be loaded before its threads can be limited.
 from jax import Array, lax
 from jax.interpreters import mlir
 
-#: Versions of jaxlib that split a batch of matrices over XLA's threads: the first, and the first after them.
+#: Versions of jaxlib that split a batch of matrices over XLA's threads: the first of them, and the first after them.
 SPLITTING = (0, 10), (0, 12)
 
-#: Floating-point operations from which they do. Below, a call is one piece of work on the thread that makes it.
+#: Number of floating-point operations from which they split a batch. Below it, the calling thread does all the work.
 SPLIT_FROM = 200_000
 
-#: Calls that stand side by side in a program, on which XLA's threads work at once, and in a turn of a loop over more.
-#: The compiler takes a tenth of a second for each.
+#: Largest number of calls beside each other in a program, on which XLA's threads work at the same time; and number of
+#: calls in one turn of a loop, if there are more. The compiler takes a tenth of a second for each call.
 SIDE_BY_SIDE, IN_A_TURN = 16, 4
 
 
 def prepare() -> None:
-    """Give SciPy's BLAS one thread, unless the user has named a number, and keep calls of LAPACK from waiting."""
+    """Give SciPy's BLAS one thread, unless the user has set a number, and keep calls of LAPACK from waiting."""
     if "OPENBLAS_NUM_THREADS" not in os.environ:
         _one_thread()
     if SPLITTING[0] <= jaxlib.version.__version_info__[:2] < SPLITTING[1]:
@@ -40,15 +40,16 @@ def prepare() -> None:
 
 
 def _one_thread() -> None:
-    """Threads of BLAS fight XLA's: of 50 rows a value and gradient take 30 ms with them, and 0.3 ms without.
+    """Give SciPy's BLAS one thread, because its threads compete with XLA's threads.
 
-    NumPy's wheels bring a BLAS of their own, which keeps its threads. Where both have one, as in conda, it is that one.
+    For 50 rows, a value and its gradient take 30 ms with several threads, and 0.3 ms with one. NumPy's wheels contain
+    another BLAS, which keeps its threads. If NumPy and SciPy share one BLAS, as in conda, that BLAS gets one thread.
     """
     from threadpoolctl import ThreadpoolController
 
     found = ThreadpoolController().select(user_api="blas").lib_controllers
     home = Path(scipy.__file__).parent
-    folders = home, home.with_name("scipy.libs")  # the second of wheels for Linux and Windows
+    folders = home, home.with_name("scipy.libs")  # wheels for Linux and Windows have the second folder
     own = [library for library in found if any(folder in Path(library.filepath).parents for folder in folders)]
     for library in own or found:
         library.set_num_threads(1)
@@ -57,9 +58,9 @@ def _one_thread() -> None:
 def _never_wait() -> None:
     """Lower every batch of matrices on a CPU to calls that the kernels of jaxlib do not split.
 
-    A kernel that splits its batch hands the parts to XLA's threads and waits for them, itself on one of these threads.
-    As many kernels as there are threads then wait for ever, and two cores have two threads. Programs lowered for other
-    devices stay as they are.
+    A kernel that splits its batch runs on one of XLA's threads, gives the parts to XLA's threads, and waits for them.
+    If there are as many such kernels as threads, they wait for ever, and two cores have only two threads. Programs for
+    other devices do not change.
     """
     for primitive, entry in list(mlir._platform_specific_lowerings["cpu"].items()):
         if getattr(entry.rule, "func", entry.rule).__module__ == "jax._src.lax.linalg":
@@ -71,7 +72,7 @@ def _lower(primitive: Any, rule: Any, ctx: Any, *operands: Any, **params: Any) -
     shapes = [aval.shape for aval in ctx.avals_in]
     axes = max(map(len, shapes)) - 2
     batch = shapes[0][:axes]
-    size = math.prod(batch) if all(isinstance(n, int) for n in batch) else 1  # a size left open stays one call
+    size = math.prod(batch) if all(isinstance(n, int) for n in batch) else 1  # with an unknown size, one call
     at_once = max(1, (SPLIT_FROM - 1) // max(_operations(primitive, shapes), 1))
     if size <= at_once:
         return rule(ctx, *operands, **params)
@@ -90,7 +91,7 @@ def _lower(primitive: Any, rule: Any, ctx: Any, *operands: Any, **params: Any) -
 
 
 def _operations(primitive: Any, shapes: list[tuple[int, ...]]) -> int:
-    """At least as many operations as jaxlib counts for one matrix."""
+    """A number of operations for one matrix, at least the number that jaxlib counts."""
     rows = max(side for shape in shapes for side in shape[-2:])
     if primitive is lax.linalg.cholesky_p:
         return rows**3

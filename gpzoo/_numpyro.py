@@ -1,7 +1,7 @@
-"""Names of NumPyro that we lean on without a promise of its authors, gathered so that a change shows here.
+"""Names of NumPyro that gpzoo uses although they are not public, all in one file, so that a change shows here.
 
-NumPyro's stack of handlers is read, and never changed, in two places: a program asks whether MCMC runs it, and one
-without GP sites whether a handler around it has a value for one.
+Two functions read NumPyro's stack of handlers; no function changes it. :func:`handlers_around_mcmc` finds out whether
+MCMC runs a program. :func:`given_outside` finds out whether a handler around a program has a value for a site.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 
-#: Before the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
+#: Prefix of the names of the first steps of a chain that :func:`numpyro.contrib.control_flow.scan` runs.
 PREVIOUS = "_PREV_"
 
-#: Before the name of the axis of its other steps.
+#: Prefix of the name of the axis of the other steps of such a chain.
 TIME = "_time"
 
 
 class Handler(Messenger):
-    """A handler that is entered by itself, ``with Handler() as handler``, and wraps no program."""
+    """A handler for ``with Handler() as handler``, which does not wrap a program."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -60,11 +60,11 @@ class Handler(Messenger):
 
 
 class OwnSites(Handler):
-    """Sites that a handler adds while it answers one: handlers outside it see them as they were written.
+    """Sites that a handler adds while it answers another site; handlers outside it see the added sites unchanged.
 
-    What is between, such as a plate or a ``scope`` of the program, changes names, scales and values on the way out, and
-    values on the way back; this undoes it. The handler enters it around the code with its sites, and calls
-    :meth:`restored` and :meth:`answered` when messages pass.
+    Other handlers may be between, such as a plate or a ``scope`` of the program. They change names, scales and values
+    on the way out, and values on the way back. This class undoes these changes. The handler enters it around the code
+    with the added sites, and calls :meth:`restored` and :meth:`answered` when messages pass.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class OwnSites(Handler):
         self._copied: dict[str, tuple[Any, ...]] = {}
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Keep a message as it was written, before any other handler has changed it."""
+        """Keep the original form of a message, before any other handler changes it."""
         written = dict(msg)
         for part in _CHANGED_IN_PLACE:
             if part in msg:
@@ -81,7 +81,7 @@ class OwnSites(Handler):
         self._on_the_way.append(_OnTheWay(msg, written))
 
     def restored(self, msg: dict[str, Any]) -> bool:
-        """Whether a message is of a site that was added, which is then as it was written."""
+        """Whether a message belongs to an added site; if so, the message is restored to its original form."""
         if not self._on_the_way or self._on_the_way[-1].message is not msg:
             return False
         msg.clear()
@@ -89,19 +89,19 @@ class OwnSites(Handler):
         return True
 
     def answered(self, msg: dict[str, Any]) -> None:
-        """Keep the value that the handlers outside have given, before those between change it."""
+        """Keep the value from the handlers outside, before the handlers between change it."""
         if self._on_the_way and self._on_the_way[-1].message is msg:
             self._on_the_way[-1].answer = (msg["value"],)
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
-        """Give the value back.
+        """Put the kept value into the message.
 
         Raises:
             ValueError: if a handler between has hidden the site.
         """
         back = self._on_the_way.pop()
         name = back.written.get("name")
-        # Handlers such as ``do`` send a copy on its way, and keep the message itself.
+        # Handlers such as ``do`` send a copy of the message on, and keep the message itself.
         answer = back.answer or self._copied.pop(str(name), ())
         if name and any(each.written.get("name") == name for each in self._on_the_way):
             self._copied[name] = answer
@@ -119,7 +119,7 @@ _CHANGED_IN_PLACE = "kwargs", "infer", "cond_indep_stack"
 
 @dataclass
 class _OnTheWay:
-    """A message on its way through the handlers, as it was written, and the value that it has got, if any."""
+    """A message on its way through the handlers, its original form, and the value that it got, if there is one."""
 
     message: dict[str, Any]
     written: dict[str, Any]
@@ -133,7 +133,7 @@ def given_outside(handler: Messenger, name: str) -> bool:
 
 
 def handlers_around_mcmc() -> tuple[list[Messenger], list[Messenger]] | None:
-    """The handlers outside and inside those by which MCMC runs a program; ``None`` where it does not run one."""
+    """The handlers outside and inside the handler with which MCMC runs a program; ``None`` if MCMC does not run it."""
     for depth, handler in enumerate(_PYRO_STACK):
         if isinstance(handler, _unconstrain_params):
             return _PYRO_STACK[:depth], _PYRO_STACK[depth + 1 :]
@@ -146,12 +146,12 @@ def in_chain(site: Mapping[str, Any]) -> bool:
 
 
 def mask_of(fn: Any) -> Any:
-    """The mask of a ``MaskedDistribution``: an array, or a bool for all data at once."""
+    """The mask of a ``MaskedDistribution``: an array, or one bool for all rows."""
     return fn._mask
 
 
 def enumerated_axes(shape: tuple[int, ...]) -> dict[int, str]:
-    """The names of a batch shape's axes, from the right, where ``numpyro.contrib.funsor.enum`` runs the program."""
+    """The names of a batch shape's axes, from the right, while ``numpyro.contrib.funsor.enum`` runs the program."""
     from numpyro.contrib.funsor.enum_messenger import NamedMessenger
 
     return dict(NamedMessenger._get_dim_to_name(shape))
@@ -160,7 +160,7 @@ def enumerated_axes(shape: tuple[int, ...]) -> dict[int, str]:
 def markov_factors(
     time: Any, factors: list[Any], previous: frozenset[str], kept: frozenset[str], summed: frozenset, plates: frozenset
 ) -> list[Any]:
-    """The factors, summed over its states, of a chain that ``numpyro.contrib.control_flow.scan`` ran.
+    """The factors of a chain that ``numpyro.contrib.control_flow.scan`` ran, summed over the states of the chain.
 
     Args:
         time: funsor's variable of the steps.

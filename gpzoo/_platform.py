@@ -1,6 +1,6 @@
-"""Choices that depend on the backend, each with the reason that measurements gave for it.
+"""Choices that depend on the backend, each with its reason from measurements.
 
-Times are those of two cores unless a line says otherwise. On a GPU nothing here was compared: the plain way is taken.
+Times are for two cores unless a line says otherwise. Nothing was compared on a GPU; gpzoo takes the plain way there.
 """
 
 from __future__ import annotations
@@ -24,41 +24,46 @@ def _on_cpu() -> bool:
 
 
 def inputs_at_a_time(num_inputs: int) -> int:
-    """Inputs whose marginals are computed at a time.
+    """Number of inputs whose marginals are computed at the same time.
 
-    On CPU the projections of a thousand stay in the caches: less memory than all at once, and no slower.
+    On a CPU, the projections of a thousand inputs fit into the caches. This takes less memory than all inputs at once,
+    and is not slower.
     """
     return min(num_inputs, 1000) if _on_cpu() else num_inputs
 
 
 def narrows(num_inputs: int, num_inducing: int) -> bool:
-    """Whether marginals at known ``q(u)`` are cheaper once the root of what it takes off the prior is known."""
+    """Whether the root of the difference between the prior's covariance and ``S`` makes marginals cheaper.
+
+    The question is for a known ``q(u)`` with the covariance ``S``.
+    """
     return _on_cpu() and num_inducing >= 128 and num_inputs >= 10 * num_inducing
 
 
 def bytes_at_a_time() -> int:
-    """Bytes of covariances between views that a sum over views holds at once.
+    """Bytes of covariances between views that a sum over views has in memory at once.
 
-    On a CPU one large input at a time is as fast as several, and small ones go together. An accelerator needs many at
-    once to be busy: 50 digits of 576 patches, which are 17 million covariances; 2**28 would hold a minibatch of 200.
+    On a CPU, one large input at a time is as fast as several, and small inputs go together. An accelerator is busy only
+    with many inputs at once, such as 50 digits of 576 patches each. These are 17 million covariances. With 2**28 bytes,
+    a minibatch of 200 digits would fit.
     """
     return 2**18 if _on_cpu() else 2**26
 
 
 def batches_products() -> bool:
-    """Whether many products of the same shape are one batched product; XLA on CPU is slow at these."""
+    """Whether many products of the same shape are one batched product; XLA is slow at batched products on a CPU."""
     return not _on_cpu()
 
 
 def trains_members_together() -> bool:
-    """Whether several trainings take a step at once; on CPU, where one step fills the cores, they take turns."""
+    """Whether several trainings take a step at the same time; on a CPU, one step uses all cores, so they take turns."""
     return not _on_cpu()
 
 
 def steps_on_host(program: Any) -> bool:
-    """Whether a traced loop of steps must be stepped from the host.
+    """Whether the host must run the steps of a traced loop one by one.
 
-    In a loop XLA on CPU takes many times as long for convolutions as outside one.
+    On a CPU, XLA takes many times as long for convolutions inside a loop as outside.
     """
     return _on_cpu() and _convolves(program)
 
@@ -76,10 +81,10 @@ def _convolves(program: Any) -> bool:
 
 @contextmanager
 def compiled_for_one_run() -> Iterator[None]:
-    """Most of XLA's optimisations are left out, for programs that take longer to compile than to run.
+    """A context without most of XLA's optimisations, for programs that take longer to compile than to run.
 
-    The report of a deep GP of three layers takes 28 s of a processor in place of 45 s, that of a deep kernel 15 in
-    place of 30. Programs that are compiled here stay slower.
+    The report of a deep GP of three layers then takes 28 s of processor time instead of 45 s. The report of a deep
+    kernel takes 15 s instead of 30 s. Programs that are compiled in this context stay slower.
     """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
@@ -89,14 +94,17 @@ def compiled_for_one_run() -> Iterator[None]:
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-#: Options of one program that takes longer to compile than to run, on a CPU. It compiles in 0.6 of the time and runs
-#: up to three times as long (jaxlib 0.10).
+#: Options for one program that takes longer to compile than to run, on a CPU. With them, it compiles in 0.6 of the time
+#: and runs up to three times as long (jaxlib 0.10).
 _ONE_RUN = {"xla_cpu_use_fusion_emitters": False}
 
 
 @cache
 def options_for_one_run() -> dict[str, Any]:
-    """Options of ``jax.jit`` as :func:`compiled_for_one_run`, for one program; none where the compiler has others."""
+    """Options of ``jax.jit`` with the purpose of :func:`compiled_for_one_run`, for one program.
+
+    They are empty if the compiler does not have these options.
+    """
     if not _on_cpu():
         return {}
     try:
@@ -108,10 +116,10 @@ def options_for_one_run() -> dict[str, Any]:
 
 @contextmanager
 def collected_later() -> Iterator[None]:
-    """Python's garbage is collected afterwards.
+    """A context in which Python collects no garbage; the collection follows afterwards.
 
-    A traced program is a hundred thousand objects, of which hardly one is garbage, and each collection goes through
-    all of JAX's: without any a training begins 0.1 s sooner.
+    A traced program is a hundred thousand objects, and almost none of them is garbage. But each collection goes through
+    all objects of JAX. Without collections, a training begins 0.1 s sooner.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -123,7 +131,7 @@ def collected_later() -> Iterator[None]:
 
 
 def release_freed() -> None:
-    """Give memory that a compiler has freed back to the system: glibc keeps it, up to 150 MB for a program."""
+    """Return memory that the compiler has freed to the system; otherwise, glibc keeps up to 150 MB per program."""
     with suppress(OSError, AttributeError, TypeError):  # Windows, and other C libraries
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -147,10 +155,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def refuse_fork(name: str) -> None:
-    """Refuse a call that would wait for ever: JAX's threads stay in the parent, and a fork has none.
+    """Refuse a call in a forked process, because it would wait for ever: a fork has none of JAX's threads.
 
     Args:
-        name: of the function that was called.
+        name: name of the called function.
 
     Raises:
         RuntimeError: in a process that was forked after JAX had run.
@@ -164,5 +172,5 @@ def refuse_fork(name: str) -> None:
 
 
 def is_traced() -> bool:
-    """Whether JAX is tracing a function, under ``jax.jit``: its arrays have no numbers yet."""
+    """Whether JAX is tracing a function, as under ``jax.jit``. Arrays then have no numbers yet."""
     return isinstance(jax.device_put(0.0), Tracer)

@@ -1,4 +1,4 @@
-"""Classes that are pytrees: annotated fields are leaves, and static ones are part of the type."""
+"""Classes that are pytrees: annotated fields are leaves, and static fields are part of the structure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 
 
 def static(**options: Any) -> Any:
-    """Marks a field of :class:`Fields` as static: compiled in, and compared by value.
+    """Mark a field of a class as static: it belongs to the compiled program, and JAX compares it by value.
+
+    This works in subclasses of ``View``, ``InducingVariable``, ``Kernel`` and other classes that are pytrees.
 
     Example:
         >>> import jax
@@ -37,18 +39,19 @@ class Fields:
             period: Array
             active_dims: tuple[int, ...] | None = static(default=None)
 
-    A class without an ``__init__`` of its own, or of its bases, takes its fields in order, like a dataclass. Static
-    fields hold hashable values or NumPy arrays. Objects without other fields are values: equal if these are.
+    If neither a class nor its bases have an ``__init__``, the class takes its fields in order, like a dataclass. Static
+    fields are hashable values or NumPy arrays. Two objects of a class with only static fields are equal if their fields
+    are equal.
     """
 
-    #: Names of the fields, those of the bases first.
+    #: Names of the fields; the fields of the bases come first.
     data_fields: ClassVar[tuple[str, ...]] = ()
     static_fields: ClassVar[tuple[str, ...]] = ()
 
     _has_own_init: ClassVar[bool] = False
 
     if TYPE_CHECKING:
-        # `dataclass_transform` would tell checkers that each subclass takes its fields, those with an own one too.
+        # `dataclass_transform` would tell type checkers that all subclasses take their fields, even with an __init__.
         def __init__(self, *values: Any, **named: Any) -> None: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -72,7 +75,7 @@ class Fields:
 
     @classmethod
     def _unflatten(cls, static: tuple, data: Iterable[Any]) -> Self:
-        # __init__ is bypassed: JAX rebuilds pytrees around placeholders that no check would let pass.
+        # This does not call __init__, because JAX rebuilds pytrees around placeholders that the checks would refuse.
         self = object.__new__(cls)
         for name, value in zip(cls.static_fields, static, strict=True):
             object.__setattr__(self, name, value.array if isinstance(value, _ByContent) else value)
@@ -98,10 +101,11 @@ class Fields:
 
 
 class KnowsRanks:
-    """A distribution whose arrays have as many axes as when it was made, which :func:`jax.vmap` of it changes.
+    """A distribution that knows the numbers of axes that its arrays had when it was made.
 
-    NumPyro keeps the shapes of a distribution apart from its arrays. What a mapped function returns is flattened
-    inside, where its arrays have no axis of the map yet: their ranks are part of the structure.
+    :func:`jax.vmap` adds axes to the arrays of a distribution, but NumPyro stores the shapes of the distribution
+    separately and does not change them. JAX flattens the result of a mapped function before it adds the axis of the
+    map. So the numbers of axes (ranks) are part of the structure, and a mapped distribution can be recognised.
     """
 
     _ranks: tuple[int, ...] | None = None
@@ -119,13 +123,13 @@ class KnowsRanks:
         return self
 
     def refuse_mapped(self, site: str | None = None) -> None:
-        """Refuse a distribution that ``jax.vmap`` made: its shapes are those of one, its arrays those of several.
+        """Refuse a distribution made by ``jax.vmap``: it has the shapes of one distribution and arrays of several.
 
         Args:
-            site: its name, where it is known.
+            site: name of the site, if it is known.
 
         Raises:
-            ValueError: naming the site.
+            ValueError: for such a distribution; the message names the site.
         """
         if self._ranks is None or self._ranks == _ranks_of(cast(Any, super()).tree_flatten()[0]):
             return
@@ -142,7 +146,7 @@ def _ranks_of(data: Any) -> tuple[int, ...]:
 
 
 class _ByContent:
-    """A NumPy array that is equal to others of the same content."""
+    """A NumPy array that is equal to other arrays with the same content."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array

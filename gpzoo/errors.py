@@ -1,4 +1,4 @@
-"""Errors of computations that cannot go on, with the results until then, and warnings."""
+"""Errors of computations that cannot go on (with their results so far), and warnings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 class GPZooError(Exception):
-    """The base class of errors in computations that could not go on, although their arguments were accepted.
+    """The base class of errors in computations that could not go on, although gpzoo accepted their arguments.
 
     Its subclasses are :class:`FactorisationError`, :class:`~gpzoo.NonFiniteError` and :class:`~gpzoo.CheckpointError`.
-    Arguments that gpzoo refuses raise ``ValueError`` or ``TypeError`` instead, before anything is computed.
+    If gpzoo refuses an argument, it raises ``ValueError`` or ``TypeError`` instead, before it computes anything.
 
     Example:
         >>> from gpzoo import GPZooError, NonFiniteError
@@ -22,16 +22,16 @@ class GPZooError(Exception):
         The bound is nan. {'f_variance': 1.0}
 
     Args:
-        message: the failure, where it happened, and what to do.
-        result: the result until the failure.
+        message: a description of the failure and its place; it says what to do instead.
+        result: the result up to the failure.
 
     Attributes:
         result: after a failed training, the :class:`~gpzoo.inference.Trained` with the last parameters at which the
-            bound was finite; ``None`` if nothing had been computed.
-        finished: if several trainings follow each other (:func:`~gpzoo.inference.compare`,
-            :func:`~gpzoo.models.fit_deep_kernel`), the results of the finished trainings, by name; ``None`` otherwise.
+            bound was finite; ``None`` if there was no result yet.
+        finished: the results of the trainings that had finished, by name, if several trainings follow each other
+            (:func:`~gpzoo.inference.compare`, :func:`~gpzoo.models.fit_deep_kernel`); ``None`` otherwise.
 
-    Errors of other kinds that end a training, such as errors of a callback, have both attributes too.
+    If an error of another kind ends a training, such as an error of a callback, it has these two attributes too.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -40,7 +40,7 @@ class GPZooError(Exception):
 
 
 class PrecisionWarning(UserWarning):
-    """A warning about numbers that float32 does not hold as precisely as the computation needs.
+    """The warning that the precision of float32 is not enough for some numbers of a computation.
 
     Example:
         >>> import jax, numpy as np, warnings
@@ -58,7 +58,7 @@ class PrecisionWarning(UserWarning):
 
 
 class FactorisationError(GPZooError, ValueError):
-    """The error for a covariance matrix that is not numerically positive definite; the message says what to do.
+    """The error for a covariance matrix that is not numerically positive definite; the message says what to do instead.
 
     Example:
         >>> import jax, numpy as np
@@ -73,7 +73,7 @@ class FactorisationError(GPZooError, ValueError):
 
 
 class NonFiniteError(GPZooError, FloatingPointError):
-    """The error for a bound or gradient that is not finite; ``result`` holds the last state with a finite bound.
+    """The error for a bound or gradient that is not finite; ``result`` has the last state with a finite bound.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -108,7 +108,7 @@ class CheckpointError(GPZooError, RuntimeError):
 
 
 class DatasetError(RuntimeError):
-    """The error for a data set that is not available; the message is one line of printable text and says what to do.
+    """The error for a data set that is not available; the message is one printable line with the reason.
 
     Example:
         >>> from gpzoo.tables import ParquetTable
@@ -123,19 +123,19 @@ class DatasetError(RuntimeError):
 
 
 def plain(text: str) -> str:
-    """Text in one line, with unprintable characters escaped: names and messages may come from a hostile file."""
+    """Text in one line, with unprintable characters escaped, because names may come from a hostile file."""
     joined = " ".join(text.splitlines())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in joined)
 
 
 def keep_in(error: BaseException, name: str, computed: Callable[[], Any], where: str) -> None:
-    """Attach results to an error as an attribute, with a note that says so.
+    """Attach results to an error as an attribute, with a note that names this attribute.
 
     Args:
-        error: an error of any kind; an attribute that it already has under this name stays.
+        error: an error of any kind. If it already has an attribute of this name, the attribute does not change.
         name: name of the attribute, ``"result"`` or ``"finished"``.
         computed: function that makes the attribute's value.
-        where: how far the computation had come; the note begins with it.
+        where: text about the progress of the computation. The note begins with this text.
     """
     said = f"What it computed is in this error's .{name}."
     if getattr(error, name, None) is not None:
@@ -152,7 +152,7 @@ def keep_in(error: BaseException, name: str, computed: Callable[[], Any], where:
 
 @contextmanager
 def keeping_finished(finished: Mapping[str, Any], where: str) -> Iterator[None]:
-    """Give any error in this context the parts of a computation that were finished before it, as ``.finished``."""
+    """Attach the finished parts of a computation to any error in this context, as ``.finished``."""
     try:
         yield
     except BaseException as error:

@@ -35,9 +35,10 @@ def convolutional_gp(
 ) -> None:
     """The convolutional GP for images, with one function per class: ``f(x) = (1 / P) sum_p w_p g(x[p])``.
 
-    ``g ~ GP(0, RBF)`` acts on the ``P`` patches. These are eq. 13 and 17 divided by ``P``, as in the authors' code:
-    ``f`` is a mean of responses, not a sum. With ``weighted=False``, all weights are one, and the model
-    is translation invariant (section 4.1). Every channel has its own patches, as in the baseline of section 4.4.
+    See van der Wilk, Rasmussen and Hensman 2017, *Convolutional Gaussian processes*. ``g ~ GP(0, RBF)`` acts on the
+    ``P`` patches. The formula is eq. 13 and 17 of the paper, divided by ``P`` as in the authors' code: ``f`` is the
+    mean of the patch responses ``w_p g(x[p])``, not their sum. With ``weighted=False``, all weights are one, and the
+    model is translation invariant (section 4.1). Every channel has its own patches, as in the baseline of section 4.4.
     Inducing variables are patches (eq. 15, 16 and 19): ``InducingGuide(convolutional_gp, unique_patches(750))``.
 
     Example:
@@ -62,8 +63,8 @@ def convolutional_gp(
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
-            absolute jitter on covariance diagonals that replaces the relative default.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the probit Bernoulli or robust-max,
+            and ``jitter``, an absolute jitter on covariance diagonals that replaces the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape) if weighted else None
@@ -143,9 +144,10 @@ def convolutional_plus_rbf_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """A weighted convolution plus an RBF of the whole image: ``f(x) = f_conv(x) + f_rbf(x)`` (section 4.3, eq. 20-21).
+    """A weighted convolution plus an RBF of the whole image: ``f(x) = f_conv(x) + f_rbf(x)``.
 
-    The convolution is the same as in :func:`convolutional_gp`, divided by the number of patches.
+    See van der Wilk, Rasmussen and Hensman 2017, *Convolutional Gaussian processes*, section 4.3, eq. 20-21.
+    ``f_conv`` is the weighted convolution of :func:`convolutional_gp`, also divided by the number of patches.
 
     Inducing variables are patches for the convolution and images for the RBF:
     ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two sets are correlated
@@ -175,8 +177,8 @@ def convolutional_plus_rbf_gp(
         rbf_lengthscale: initial lengthscale of the RBF of the image.
         white: variance of the white noise, fixed; 0 for none. It is a part of the RBF, as in the authors' code.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
-            absolute jitter on covariance diagonals that replaces the relative default.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the probit Bernoulli or robust-max,
+            and ``jitter``, an absolute jitter on covariance diagonals that replaces the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     conv = Convolutional(base, X.shape[1:], patch_shape, _weights(X, patch_shape), mean=True)
@@ -198,10 +200,11 @@ def colour_patch_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """The convolutional GP on colour patches: each patch contains all channels (section 4.4).
+    """The convolutional GP on colour patches: each patch contains all channels.
 
-    ``f(x) = (1 / P) sum_p w_p g(x[p])``. With ``additive=True``, the covariance of ``g`` is a sum over channels (eq.
-    24-25), and each channel has its own variance and lengthscale. Inducing variables are colour patches:
+    ``f(x) = (1 / P) sum_p w_p g(x[p])`` (van der Wilk, Rasmussen and Hensman 2017, *Convolutional Gaussian processes*,
+    section 4.4). With ``additive=True``, the covariance of ``g`` is a sum over channels (eq. 24-25), and each channel
+    has its own variance and lengthscale. Inducing variables are colour patches:
     ``InducingGuide(colour_patch_gp, unique_patches(1000))``.
 
     Example:
@@ -226,8 +229,8 @@ def colour_patch_gp(
         lengthscale: initial lengthscale of ``g`` or of each part, in units of pixel values.
         white: variance of the white noise, fixed; 0 for none.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
-            absolute jitter on covariance diagonals that replaces the relative default.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the probit Bernoulli or robust-max,
+            and ``jitter``, an absolute jitter on covariance diagonals that replaces the relative default.
     """
     base: Kernel
     if additive:
@@ -255,10 +258,11 @@ def multi_channel_gp(
     num_data: int | None = None,
     **options: Unpack[Options],
 ) -> None:
-    """The multi-channel convolutional GP, with one patch response per channel (section 4.4, eq. 22).
+    """The multi-channel convolutional GP, with one patch response per channel.
 
-    ``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])``. The responses share their kernel and their inducing patches (eq.
-    23). The paper's mean-field approximation is
+    ``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])`` (van der Wilk, Rasmussen and Hensman 2017, *Convolutional Gaussian
+    processes*, section 4.4, eq. 22). The responses ``g_c`` share their kernel and their inducing patches (eq. 23). The
+    paper's mean-field approximation is
     ``InducingGuide(multi_channel_gp, blocks(unique_patches(1000)), covariance="block_diagonal")``. With
     ``covariance="full"``, all channels are correlated in ``q(u)``.
 
@@ -284,8 +288,8 @@ def multi_channel_gp(
         lengthscale: initial lengthscale of the responses, in units of pixel values.
         white: variance of the white noise on every patch response, fixed; 0 for none.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
-        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the paper's, and ``jitter``, an
-            absolute jitter on covariance diagonals that replaces the relative default.
+        **options: ``likelihood``, a distribution of ``y`` given ``f`` that replaces the probit Bernoulli or robust-max,
+            and ``jitter``, an absolute jitter on covariance diagonals that replaces the relative default.
     """
     base = RBF(positive("variance", variance, X), positive("lengthscale", lengthscale, X))
     weights = _weights(X, patch_shape).reshape(X.shape[3], -1)

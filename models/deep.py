@@ -34,8 +34,9 @@ def deep_gp(
 ) -> None:
     """A deep GP: ``h_l = GP_l(h_(l-1)) + h_(l-1) W_l``, ``h_0 = x``, and ``f = GP(h_L)`` under a likelihood.
 
-    See eq. 1 and 11. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last layer is ``f``. For the
-    paper's posterior (eq. 12), use ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
+    See Salimbeni and Deisenroth 2017, *Doubly stochastic variational inference for deep Gaussian processes*, eq. 1 and
+    11. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last layer is ``f``. For the posterior of the
+    paper (eq. 12), use ``InducingGuide(deep_gp, kmeans(100), initial_scale=inner_scales(layers))``.
 
     Example:
         >>> import jax, numpy as np
@@ -56,9 +57,9 @@ def deep_gp(
         layers: the inner layers, from the input upwards. A matrix ``W``, ``[width below, width]``, is a layer with the
             mean ``h W`` (see :func:`linear_layers`). A number is a layer of this width with mean zero. Such a layer
             starts at zero everywhere, so initialisers find no distinct inputs for the layer above: give that layer
-            ``InducingPoints``, unless inputs are propagated. Without inner layers, this is a single GP.
-        propagate_inputs: whether every layer except the first also sees ``x`` (Duvenaud et al. 2014), as an alternative
-            to linear means. The widths below these layers are then larger by ``d``.
+            ``InducingPoints``, unless ``propagate_inputs`` is true. Without inner layers, this is a single GP.
+        propagate_inputs: whether every layer except the first also takes ``x`` as an input (Duvenaud et al. 2014), as
+            an alternative to linear means. For these layers, the width below is then larger by ``d``.
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
             :class:`~gpzoo.likelihoods.RobustMax`, or a function that declares its own parameters.
         num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
@@ -93,10 +94,11 @@ def deep_gp(
 
 
 def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
-    """The paper's linear mean functions for inner layers of given widths ("Further Model Details").
+    """Linear mean functions for inner layers of given widths, as in Salimbeni and Deisenroth 2017.
 
-    A layer that is as wide as the layer below has the identity. A narrower layer projects its inputs onto their
-    principal directions (right singular vectors, not centred). A wider layer pads its inputs with zeros.
+    The paper describes them under "Further Model Details". A layer that is as wide as the layer below has the identity.
+    A narrower layer projects its inputs onto their principal directions (right singular vectors, not centred). A wider
+    layer pads its inputs with zeros.
 
     Example:
         >>> import numpy as np
@@ -137,7 +139,8 @@ def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
 def inner_scales(layers: Sequence[Any], scale: float = 1e-5) -> dict[str, float]:
     """Initial standard deviations of ``q(u)``, for ``InducingGuide(initial_scale=...)``: near zero in inner layers.
 
-    Inner layers then start at their means (supplement of the paper). The first steps train the last layer.
+    Inner layers then start near their mean functions, as in Salimbeni and Deisenroth 2017 (supplement). The first steps
+    of a training therefore change mainly the last layer.
 
     Example:
         >>> import numpy as np

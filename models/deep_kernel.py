@@ -35,10 +35,11 @@ def deep_kernel_gp(
 ) -> None:
     """Deep kernel learning, ``p(y | A g(h(x)))``: mixed GPs ``g_k`` on subsets of the features ``h`` of a network.
 
-    See section 3, eq. 1. With ``InducingGuide(program, InducingGrid(64))``, every GP is interpolated from a grid (eq.
-    2). With ``InducingGuide(program, kmeans(100))``, the kernel is exact. Features are shifted, scaled and squashed to
-    (-1, 1) with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained. They start at
-    the values of :func:`feature_range`, or at 0 and 1.
+    See Wilson, Hu, Salakhutdinov and Xing 2016, *Stochastic variational deep kernel learning*, section 3, eq. 1. With
+    ``InducingGuide(program, InducingGrid(64))``, every GP is interpolated from a grid (eq. 2). With
+    ``InducingGuide(program, kmeans(100))``, the kernel is exact. Features are shifted, scaled and squashed to (-1, 1)
+    with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained. They start at the
+    values of :func:`feature_range`, or at 0 and 1.
 
     Example:
         >>> import jax, numpy as np
@@ -97,7 +98,9 @@ def network_classifier(
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
-    """A network as classifier, without GPs. Its features are the logits of a softmax (section 5, "Model Training").
+    """A network as classifier, without GPs. Its features are the logits of a softmax.
+
+    It is the first phase of the training in Wilson, Hu, Salakhutdinov and Xing 2016, section 5, "Model Training".
 
     Example:
         >>> import numpy as np

@@ -50,8 +50,10 @@ def invariant_gp(
 ) -> None:
     """Invariant GP regression: ``f(x) = mean of g(x_a) over p(x_a | x)``, with learned views ``x_a`` of the input.
 
-    ``g ~ GP(0, RBF)`` and ``y ~ N(f(x), noise_variance)`` (eq. 8, 9, 15). With one-hot ``y``, one output per class and
-    ``shared_noise``, this is the paper's classifier for several classes. Inducing variables are views:
+    A view ``x_a`` is a transformed copy of the input, such as a rotated image. ``g ~ GP(0, RBF)`` and
+    ``y ~ N(f(x), noise_variance)``. See van der Wilk, Bauer, John and Hensman 2018, *Learning invariances using the
+    marginal likelihood*, eq. 8, 9 and 15. With one-hot ``y``, one output per class and ``shared_noise``, this is the
+    paper's classifier for several classes. Inducing variables are views:
     ``InducingGuide(partial(invariant_gp, view=rotation()), unique_patches(750))``. Without a view, they are inputs:
     ``random_subset(750)``.
 
@@ -97,11 +99,13 @@ def invariant_classifier(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """Invariant GP classification: the ``f`` of :func:`invariant_gp` with a logistic likelihood (section 4.5).
+    """Invariant GP classification: the ``f`` of :func:`invariant_gp` with a logistic likelihood.
 
-    The likelihood has the Pólya-Gamma bound. The paper has two classes. More classes use stick breaking, as the paper
-    conjectures. If views are sampled, ``q(omega)`` comes from :func:`recognition`. If moments are exact, it is the
-    optimal ``q(omega)``.
+    See van der Wilk, Bauer, John and Hensman 2018, *Learning invariances using the marginal likelihood*, section 4.5.
+    The likelihood has the Pólya-Gamma bound: each label has an auxiliary variable ``omega``, with the approximate
+    posterior ``q(omega) = PG(1, c)``, a Pólya-Gamma distribution. If views are sampled, the network
+    :func:`recognition` computes ``c``. If the moments of ``f`` are exact, ``c`` has its optimal value. The paper has
+    two classes. With more classes, this program uses stick breaking, as the paper conjectures.
 
     Example:
         >>> import jax, numpy as np
@@ -123,7 +127,7 @@ def invariant_classifier(
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
         likelihood: distribution of ``y`` given ``f`` that replaces the logistic likelihood (``[N, K]`` for more than
-            two classes). If views are sampled, it must take estimated moments.
+            two classes). If views are sampled, it must accept estimated moments (:class:`~gpzoo.EstimatedMarginals`).
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
 
@@ -157,9 +161,11 @@ def invariant_convolutional_gp(
 ) -> None:
     """An invariant convolution: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
 
-    The convolution shares information between positions, and the view shares it between transformations. Inducing
-    variables are patches: ``unique_patches(100)``. A sampled view needs ``num_views ** 2`` convolutional variances per
-    input: take few views and small minibatches.
+    ``x_a`` is a transformed copy (a view) of the image ``x``, ``T_p`` takes its patch ``p``, and the sum is divided by
+    the number of patches. The program combines :func:`convolutional_gp` and :func:`invariant_gp`. The convolution
+    shares information between positions, and the view shares it between transformations. Inducing variables are
+    patches: ``unique_patches(100)``. With a sampled view, each input needs the convolutional kernel between
+    ``num_views ** 2`` pairs of views: take few views and small minibatches.
 
     Example:
         >>> import jax, numpy as np
@@ -210,11 +216,12 @@ def invariant_deep_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """A deep GP on invariant features: ``h`` is the paper's GP with ``width`` outputs, and ``f = GP(h)``.
+    """A deep GP on invariant features: ``h`` is the GP of :func:`invariant_gp` with ``width`` outputs, ``f = GP(h)``.
 
     The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises an error,
-    because estimated moments do not give draws. Features start at zero: give the upper layer ``InducingPoints``, as in
-    ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+    because its moments of ``h`` are estimates, from which no draws can be made. Training starts with ``h = 0`` at all
+    inputs, so an initialiser such as k-means cannot find inducing points for ``f``. Give ``f`` your own
+    ``InducingPoints``, as in ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
     Example:
         >>> import jax, numpy as np
@@ -270,9 +277,9 @@ def averaged(network: Network, view: ViewOf) -> Network:
         ((5, 8), ['angle'])
 
     Args:
-        network: network of the inputs, see :func:`~gpzoo.models.network_of`. It sees all views of a batch together, as
-            rows. Outside training, each input has 64 views by default. ``affine(num_views=4, num_fixed=8)`` therefore
-            takes an eighth of the memory.
+        network: network of the inputs, see :func:`~gpzoo.models.network_of`. It receives all views of a batch together,
+            as rows. Outside training, each input has 64 views by default. With ``affine(num_views=4, num_fixed=8)``, it
+            has 8 views, which take an eighth of the memory.
         view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
 
     Raises:

@@ -41,10 +41,9 @@ def gplvm(
 ) -> None:
     """The Bayesian GPLVM: ``y_n ~ N(f(x_n), noise_variance)`` with latent inputs ``x_n ~ N(0, I)``.
 
-    There is one function for each column of ``y``. As in the paper, all functions have one kernel and one noise
-    variance (Titsias and Lawrence 2010, *Bayesian GPLVM*). Moments of ``f`` are exact given a draw of ``x``, so that
-    training can use minibatches (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational
-    inference*).
+    There is one function for each column of ``y``. As in Titsias and Lawrence 2010, *Bayesian GPLVM*, all functions
+    have one kernel and one noise variance. Moments of ``f`` are exact given a draw of ``x``, so that training can use
+    minibatches (Lalchand, Ravuri and Lawrence 2022, *Generalised GPLVM with stochastic variational inference*).
 
     Example:
         >>> import jax, numpy as np

@@ -1,4 +1,4 @@
-"""Networks of the deep-kernel experiments, as flax modules (SV-DKL, section 5). This module needs flax."""
+"""Networks of the deep-kernel experiments, as flax modules (Wilson et al. 2016, section 5). This module needs flax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ with needs("flax", "A network of the deep-kernel experiments"):
 
 
 class FullyConnected(nnx.Module):
-    """A fully connected network, ``d-1000-1000-500-50-c``, with rectified linear units (section 5.1).
+    """A fully connected network, ``d-1000-1000-500-50-c``, with rectified linear units.
+
+    See Wilson et al. 2016, section 5.1.
 
     Args:
         num_inputs: ``d``; inputs of other shapes are flattened.
@@ -40,7 +42,9 @@ class FullyConnected(nnx.Module):
 
 
 class LeNet(nnx.Module):
-    """Two convolutions of 5x5 with max pooling and a hidden layer of 500, as in Caffe's MNIST example (section 5.3).
+    """Two convolutions of 5x5 with max pooling and a hidden layer of 500, as in Caffe's MNIST example.
+
+    See Wilson et al. 2016, section 5.3.
 
     Args:
         num_features: ``c``.
@@ -71,14 +75,14 @@ class LeNet(nnx.Module):
 
 
 class QuickCNN(nnx.Module):
-    """Three convolutions of 5x5 with pooling, as in Caffe's CIFAR-10 "quick" example (section 5.3).
+    """Three convolutions of 5x5 with pooling, as in Caffe's CIFAR-10 "quick" example.
 
-    Units of the hidden layer are rectified here, but linear in Caffe's example.
+    See Wilson et al. 2016, section 5.3. Units of the hidden layer are rectified here, but linear in Caffe's example.
 
     Args:
-        num_features: ``c``.
-        image_shape: ``(H, W, C)``.
-        hidden: units of the layers before the features.
+        num_features: number ``c`` of features.
+        image_shape: shape ``(H, W, C)`` of an image.
+        hidden: number of units of each layer between the convolutions and the features.
         rngs: keys of the initial weights.
     """
 
@@ -107,8 +111,8 @@ class QuickCNN(nnx.Module):
 class AlexNet(nnx.Module):
     """Five convolutions with max pooling and two wide hidden layers, after Krizhevsky et al. (2012), for small images.
 
-    The paper does not say which variant it uses for ImageNet (section 5.3). Here the first convolution is 5x5 with
-    stride 2, not 11x11 with stride 4. Hidden layers have 1,024 units, and there is no dropout.
+    Wilson et al. 2016 do not say which variant they use for ImageNet (section 5.3). Here the first convolution is 5x5
+    with stride 2, not 11x11 with stride 4. Hidden layers have 1,024 units, and there is no dropout.
 
     Args:
         num_features: ``c``.
@@ -155,7 +159,9 @@ def _max_pool(x: Array, width: int = 3, padding: str = "SAME") -> Array:
 
 
 class ResNet20(nnx.Module):
-    """The residual network of 20 layers for CIFAR-10 (He et al. 2016), with batch normalisation (section 5.3).
+    """The residual network of 20 layers for CIFAR-10 (He et al. 2016), with batch normalisation.
+
+    Wilson et al. 2016 use it in section 5.3.
 
     Args:
         num_features: ``c``.

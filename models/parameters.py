@@ -35,12 +35,12 @@ def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, on
         name: name of the parameter.
         value: initial value.
         like: an array, for its precision.
-        one_for_all: whether a handler may give one number for several values.
+        one_for_all: whether a handler may give one number in place of several values.
 
     Raises:
-        ValueError: if a handler gives the parameter another number of values. For example, ``lift`` may give it the
-            prior of one number for several values, which ``one_for_all`` allows. One number may stand for an array of
-            shape ``[1]``.
+        ValueError: if a handler gives the parameter more or fewer values than ``value`` has. An example is ``lift``
+            with a prior of one number, if ``value`` has several. With ``one_for_all=True``, this example is allowed.
+            If ``value`` has the shape ``[1]``, one number is always allowed.
     """
     start = jnp.asarray(value, precision(like))
     found = numpyro.param(name, start, constraint=constraints.softplus_positive)
@@ -104,9 +104,10 @@ def gaussian(
         f: ``[N]`` or ``[N, D]``, array or marginals.
         noise_variance: initial noise variances, in squared units of ``y``: one number, or one for each column.
         missing: as for :class:`~gpzoo.likelihoods.Gaussian`.
-        shared_noise: whether the parameter has the shape of the given ``noise_variance``, so that all columns share one
-            number. Columns also share one number if a handler gives the parameter one, such as ``lift`` with the prior
-            of one number.
+        shared_noise: whether all columns share one noise variance, if the given ``noise_variance`` is one number. By
+            default, each column has its own noise variance, which starts at this number. All columns also share one
+            noise variance if a handler replaces the parameter by one number, such as ``lift`` with a prior of one
+            number.
     """
     if np.ndim(noise_variance) == 0 and not shared_noise:
         noise_variance = jnp.full(f.shape[1:], jnp.asarray(noise_variance))

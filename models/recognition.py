@@ -11,9 +11,11 @@ from gpzoo.models.parameters import precision
 
 
 def recognition(name: str, X: Array, y: Array, num_classes: int = 2, *, hidden: int = 64) -> Array:
-    """A recognition network for ``c`` of ``q(omega_n) = PG(1, c_n)`` (learning invariances, section 4.5).
+    """A recognition network: from the input and the label of a row, it computes ``c_n`` of ``q(omega_n) = PG(1, c_n)``.
 
-    The network takes ``(x_n, y_n)``.
+    See van der Wilk, Bauer, John and Hensman 2018, *Learning invariances using the marginal likelihood*, section 4.5.
+    ``omega_n`` is the auxiliary variable of row ``n`` in the bound of :class:`~gpzoo.likelihoods.PolyaGamma`, and
+    ``q(omega_n)`` is its approximate posterior.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Training of deep kernels: first only the network, then GPs on its features, then both (SV-DKL, section 5)."""
+"""Training of deep kernels: first the network alone, then GPs on its features, then both (Wilson et al. 2016)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DeepKernelFit(NamedTuple):
 
     Attributes:
         network: the network, trained without GPs. It has no losses if its parameters were given.
-        features: GPs trained on the features of this network (the baseline DNN+GP).
+        features: GPs trained on the features of this network (the baseline DNN+GP of Wilson et al. 2016).
         joint: network and GPs trained together: ``joint.predict(key, X)``. The program of ``joint`` and of ``features``
             is :func:`deep_kernel_gp` with its arguments.
     """
@@ -72,11 +72,12 @@ def fit_deep_kernel(
     progress: bool | str = True,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> DeepKernelFit:
-    """Train a network, then GPs on its features, then both together (section 5, "Model Training").
+    """Train a network, then GPs on its features, then both together.
 
-    The optimiser is Adam. Each learning rate decays along a cosine to a hundredth of its start, and the network has
-    weight decay. Every GP starts as the first feature that it sees, so that the second phase starts with the
-    predictions of the network. (On a grid of more than 256 points, GPs start at zero.)
+    See Wilson, Hu, Salakhutdinov and Xing 2016, *Stochastic variational deep kernel learning*, section 5, "Model
+    Training". The optimiser is Adam. Each learning rate decays along a cosine to a hundredth of its start, and the
+    network has weight decay. Every GP starts as a function that returns the first of its features. The second phase
+    therefore starts with the predictions of the network. (On a grid of more than 256 points, GPs start at zero.)
 
     Example:
         >>> import jax, numpy as np
@@ -94,8 +95,8 @@ def fit_deep_kernel(
         X: inputs ``[N, ...]``.
         y: class labels ``[N]``.
         network: network of the inputs, with one feature per class, see :func:`~gpzoo.models.network_of`.
-        inducing: inducing variables, or their initialiser, which sees the features of 5,000 rows; ``None`` for a grid
-            of 64 points for every GP.
+        inducing: inducing variables, or their initialiser, which receives the features of 5,000 rows; ``None`` for a
+            grid of 64 points for every GP.
         num_steps: number of steps for the network alone, for GPs on its features, and for both together.
         learning_rates: learning rates of the network alone, of the GPs, and of the network when both are trained
             together.

@@ -31,7 +31,10 @@ class Counts(TypedDict, total=False):
 def rotation(
     angle: float = 45.0, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
 ) -> Callable[[Array], Affine]:
-    """Rotations by up to ``angle`` degrees in both directions. The angle is trained (section 5.1).
+    """Rotations by up to ``angle`` degrees in both directions. The angle is trained.
+
+    See van der Wilk, Bauer, John and Hensman 2018, section 5.1. Pass the result as ``view`` to a program such as
+    :func:`invariant_gp`.
 
     Example:
         >>> import numpy as np
@@ -65,9 +68,12 @@ AFFINE_WIDTHS = (10.0, 0.1, 0.1, 0.1, 0.05, 0.05)
 def affine(
     widths: ArrayLike = AFFINE_WIDTHS, *, learn: bool = True, prefix: str = "", **counts: Unpack[Counts]
 ) -> Callable[[Array], Affine]:
-    """Affine maps between two bounds, with trained distances ``affine_below`` and ``affine_above`` to the identity.
+    """Random affine maps. Each of their six numbers is uniform between a lower and an upper bound, which are trained.
 
-    The bounds are recorded as the deterministic sites ``affine_low`` and ``affine_high`` (section 5).
+    See van der Wilk, Bauer, John and Hensman 2018, section 5. The trained parameters ``affine_below`` and
+    ``affine_above`` are the distances of the two bounds from the identity map. The bounds themselves are recorded as
+    the deterministic sites ``affine_low`` and ``affine_high``. Pass the result as ``view`` to a program such as
+    :func:`invariant_gp`.
 
     Example:
         >>> import numpy as np
@@ -101,7 +107,10 @@ def deformation(
     prefix: str = "",
     **counts: Unpack[Counts],
 ) -> Callable[[Array], Deformation]:
-    """Smooth local deformations after small affine maps, with trained ``amplitude``, ``smoothness`` and bounds.
+    """Smooth local deformations of images, after small affine maps.
+
+    With ``learn``, training changes the amplitude and the smoothness of the deformations, and the bounds of the affine
+    maps. See :class:`~gpzoo.Deformation`. Pass the result as ``view`` to a program such as :func:`invariant_gp`.
 
     Example:
         >>> import numpy as np
@@ -115,7 +124,7 @@ def deformation(
     Args:
         amplitude: standard deviation of the displacements, in pixels.
         smoothness: width of the filter that smooths the displacements, in pixels.
-        widths: as for :func:`affine`.
+        widths: see :func:`affine`.
         learn: whether all these parameters are trained.
         prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.

@@ -359,8 +359,8 @@ def uci_few_steps(run: Run) -> Outcome:
         chosen[name] = settings[finite.index(max(finite))]
     selection = {
         "what": "learning rate and decay of Adam's mean of squares, of each model",
-        "rule": "by code, the highest bound after as many iterations, among candidates of trials by hand",
-        "data": "training rows of the first split; in the trials its test rows too",
+        "rule": "by code, the highest bound after the same number of iterations, among candidates from trials by hand",
+        "data": "training rows of the first split; the trials by hand also saw its test rows",
         "candidates": [each | {name: bounds[name][i] for name in bounds} for i, each in enumerate(candidates)],
     }
     return _compared(run, chosen, selection)
@@ -499,13 +499,19 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
     """
     uci, longer = (found.records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
     if model in ("sgp", "sgp-500") and uci is not None:
-        what, lead = "SGP less SGPR at its optimum", _number(uci, "sgp", "sgpr")
+        what, lead = "SGP minus SGPR (its optimum)", _number(uci, "sgp", "sgpr")
     elif model == "dgp2" and uci is not None and longer is not None:
         each = (result["settings"]["by_fold"]["dgp2"][_LL] for result in (uci, longer))
-        what, lead = "DGP 2 less DGP 2 after 10,000 steps", mean_of([a - b for a, b in zip(*each, strict=False)])
+        what, lead = "DGP 2 minus DGP 2 with 10,000 steps", mean_of([a - b for a, b in zip(*each, strict=False)])
     else:
         return None
     return None if lead is None or _sign([lead]) >= 0 else Value(f"{what} on {name}", lead, "lead")
+
+
+def _with_doubts(shown: Sequence[Value], doubts: Sequence[Value]) -> list[Value]:
+    """Values of a statement, then doubts. Words before the first doubt separate it from the values."""
+    words = f"{'and, ' if shown else ''}to show where a model had not converged: "
+    return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(doubts))]
 
 
 def converged(found: Found, models: Sequence[str], than: str, allow: str = "", margin: float = 0.0) -> Judged:
@@ -521,7 +527,8 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "", m
     holds = holding([each.ours for each in leads], **by)
     against = [each for each in [*leads, *unsure] if holding([each.ours], **by) is not True]
     shown = [*leads, *unsure] if len(leads) + len(unsure) <= 4 else against
-    return Judged(None if holds and doubts else holds, [*shown, *doubts.values()], len(leads) + len(unsure))
+    values = _with_doubts(shown, list(doubts.values()))
+    return Judged(None if holds and doubts else holds, values, len(leads) + len(unsure))
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
@@ -529,12 +536,12 @@ def deepest_is_best(found: Found, least: int) -> Judged:
     best, close, values = set(), set(), []
     for name, run in found.items():
         leads = [run.lead(_LL, "dgp5", other) for other in list(MODELS)[:-1]]
-        values.append(Value(f"DGP5 on {name}", min(leads, key=lambda each: each.value), "lead"))
+        values.append(Value(f"DGP 5 on {name}", min(leads, key=lambda each: each.value), "lead"))
         best |= {name} if all(each.value > 0 for each in leads) else set()
         close |= {name} if all(each.value + (each.error or 0.0) >= 0 for each in leads) else set()
     doubts = [_not_converged(found, name, "sgp") for name in sorted(best)]
     holds = True if doubts.count(None) >= least else None if len(close | best) >= least else False
-    return Judged(holds, [*values, *filter(None, doubts)], len(values))
+    return Judged(holds, _with_doubts(values, list(filter(None, doubts))), len(values))
 
 
 def facts(records: Records) -> dict[str, Any]:

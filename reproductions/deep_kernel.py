@@ -69,8 +69,8 @@ SCHEDULE = "Adam, cosine to a hundredth"
 SELECTION = {
     "what": "weight decay, by the network alone, and then the rate of the last phase, by SV-DKL",
     "rule": "by code, the lowest nlpp",
-    "data": "a random tenth of the training rows of each split, put aside; epochs and candidates are of trials by "
-    "hand, some on a random split of connect4 and of diabetes that shares rows with those reported",
+    "data": "a random tenth of the training rows of each split, put aside; epochs and candidates come from trials by "
+    "hand, some on a random split of connect4 and of diabetes that shares rows with the reported splits",
 }
 
 
@@ -651,7 +651,7 @@ def flat(found: Found, points: int, most: float) -> Judged:
     (_, run), *_ = found.items()
     grid = [each for each in run.result["settings"]["by_grid"] if each["points"] <= points]
     ratio = grid[-1]["svdkl_seconds"] / grid[0]["svdkl_seconds"]
-    said = f"{grid[-1]['points']} points as a multiple of {grid[0]['points']}"
+    said = f"time with {grid[-1]['points']} points, divided by the time with {grid[0]['points']} points:"
     return Judged(ratio <= most, [Value(said, Ours(ratio))])
 
 
@@ -728,8 +728,13 @@ def remarks(records: Records, each: Answered) -> list[str]:
     if not (of_number or shared in (claim.arguments.get("than"), *claim.arguments.get("models", ()))):
         return []
     every = [records.found[key]["settings"]["steps_network_features_joint"] for key in each.runs]
-    counts = [f"{of_gps:,} of {of_gps + together:,}" for _, of_gps, together in every]
-    return [f"DNN+GP had {', '.join(dict.fromkeys(counts))} of SV-DKL's GP steps"] if counts else []
+    counts = [f"{of_gps:,} against {of_gps + together:,}" for _, of_gps, together in every]
+    said = [f"GP steps of DNN+GP against SV-DKL: {', '.join(dict.fromkeys(counts))}"] if counts else []
+    if said and claim.answer is not None and claim.printed is not None:
+        run = Recorded(tuple(each.runs), tuple(records.found[key] for key in each.runs))
+        if (longer := run.ours(claim.answer.metric.replace(shared, f"{shared}-long"))) is not None:
+            said.append(f"with the steps of SV-DKL {longer.value:.{claim.printed.decimals}f}")
+    return said
 
 
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:

@@ -313,7 +313,7 @@ def angle(found: Found, least: float | None = None, below: float | None = None) 
     moved = max(map(_moved, found.values()))
     margins = [each.ours.value - least if least is not None else (below or 0.0) - each.ours.value for each in values]
     holds = None if min(map(abs, margins)) <= moved else min(margins) > 0
-    drift = Value("moved in the last quarter of the steps by", Ours(moved), "learned_angle_degrees")
+    drift = Value("largest change of an angle in the last quarter of the steps:", Ours(moved), "learned_angle_degrees")
     return Judged(holds, [*values, drift])
 
 

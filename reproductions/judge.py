@@ -289,13 +289,15 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
         if (ours := run.ours(metric)) is not None
     ]
     largest = max(values, key=lambda each: each.ours.value)
-    named = largest._replace(name=f"largest: {largest.name}".strip(": "))
+    named = largest._replace(name=f"the largest number, of {largest.name}, is" if largest.name else "")
     return Judged(largest.ours.value <= limit, [named], len(values) if len(values) > 1 else 0)
 
 
 def _model(metric: str) -> str:
-    """The model of a metric such as ``dgp2_rmse``. For a metric without a model, the whole name."""
-    return metric.removesuffix(f"_{kind(metric)}").upper() if kind(metric) not in (None, metric) else metric
+    """The model of a metric, ``DGP 2`` for ``dgp2_rmse``. For a metric without a model, the whole name."""
+    if kind(metric) in (None, metric):
+        return metric
+    return metric.removesuffix(f"_{kind(metric)}").upper().replace("DGP", "DGP ").replace("-", " ")
 
 
 def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:
@@ -501,7 +503,7 @@ PAPERS = "the paper's settings"
 
 def settings_of(result: Mapping[str, Any]) -> str:
     """The origin of the settings of a run: our settings or the paper's settings."""
-    return PAPERS if result["preset"] == "paper" else "settings of ours"
+    return PAPERS if result["preset"] == "paper" else "our settings"
 
 
 def rows_of(result: Mapping[str, Any]) -> str:

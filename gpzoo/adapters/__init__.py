@@ -1,1 +1,1 @@
-"""Adapters: trained models as models of other libraries; each module needs the extra of its name."""
+"""Adapters: trained models as models of other libraries. Each module needs the extra of the same name."""

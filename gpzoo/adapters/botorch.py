@@ -32,20 +32,20 @@ with needs("botorch", "A model for BoTorch"):
 
 __all__ = ["FunctionsModel"]
 
-#: Number of values of functions whose features are in memory together.
+#: Number of function values whose features are in memory at the same time.
 _AT_ONCE = 2**15
 
 
 class FunctionsModel(EnsembleModel):
-    """A trained model for BoTorch, whose posterior is functions drawn from that of the trained model.
+    """A trained model for BoTorch: an ensemble of functions drawn from the posterior of the trained model.
 
-    A member of the ensemble is one function, the same for all points. Monte Carlo acquisition functions, also those of
-    several points, are means over functions, and can be differentiated. They take each function equally often (as far
-    as the number of their samples allows), in the same order for all candidates. Analytic acquisition functions use the
-    mean and the variance of the functions.
+    A member of the ensemble is one function, the same for all points. Monte Carlo acquisition functions, of one or
+    several points, are means over functions and have gradients. They use each function equally often (as far as the
+    number of samples allows), in the same order for all candidates. Analytic acquisition functions use the mean and the
+    variance of the functions.
 
-    Functions have no noise. Points are padded to 8, 32, 128, ..., so that few shapes are compiled. Models with the same
-    guide and outputs share compiled programs, also after another training.
+    Functions have no noise. The number of points is padded to 8, 16, 32, ..., so that few shapes are compiled. Models
+    with the same guide and outputs share compiled programs, even after another training.
 
     Example:
         >>> import jax, numpy as np, torch
@@ -64,24 +64,24 @@ class FunctionsModel(EnsembleModel):
 
     Args:
         rng_key: key of the functions: member ``s`` is ``trained.functions(rng_key, ..., num_features=...)["f"][s]``.
-        trained: what :func:`~gpzoo.inference.fit` returns.
-        X: inputs ``[N, d]`` of the program, such as the training inputs; the first row gives shape and dtype.
-        outputs: a GP site, ``[N]`` or ``[N, m]``; or a function of JAX from the values of all sites by name to an array
-            of this shape, row by row. For example, ``lambda f: 3.0 + 2.0 * f["f"]`` goes back to the scale of the data.
-            ``None`` for the only GP site.
-        num_draws: number of functions ``S``. Acquisition functions take 512 samples unless told otherwise. With fewer
-            functions, some are taken again, which is faster and gives a coarser estimate.
+        trained: the result of :func:`~gpzoo.inference.fit`.
+        X: inputs ``[N, d]`` of the program, such as the training inputs. The first row gives shape and dtype.
+        outputs: name of a GP site, ``[N]`` or ``[N, m]`` with ``m`` outputs; or a JAX function that takes the values of
+            all sites by name and returns an array of this shape, row by row. For example,
+            ``lambda f: 3.0 + 2.0 * f["f"]`` goes back to the scale of the data. ``None`` takes the only GP site.
+        num_draws: number of functions ``S``. By default, acquisition functions take 512 samples. With fewer functions
+            than samples, functions are used several times. This is faster and gives a coarser estimate.
         num_features: see :meth:`~gpzoo.inference.Trained.functions`. The covariance over functions is exact for any
-            number of features, so many functions with few features are better than few functions with many.
+            number of features. So many functions with few features are better than few functions with many features.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
-        TypeError: for a ``trained`` that is not a :class:`~gpzoo.inference.Trained`, and as
+        TypeError: for a ``trained`` that is not a :class:`~gpzoo.inference.Trained`, and as for
             :meth:`~gpzoo.inference.Trained.functions`.
-        ValueError: for an unknown site, several sites of which ``outputs`` names none, values of other shapes, and as
-            :meth:`~gpzoo.inference.Trained.functions`; when called, for points of another ``d`` (``TypeError`` for
-            integers).
-        FactorisationError: naming a site whose covariance does not factorise.
+        ValueError: for an unknown site, for several sites if ``outputs`` is ``None``, for values that are not ``[N]``
+            or ``[N, m]``, and as for :meth:`~gpzoo.inference.Trained.functions`; in a call, for points that do not have
+            ``d`` columns (``TypeError`` for integers).
+        FactorisationError: if the covariance of a site has no Cholesky factor; the message names the site.
         UnsupportedError: BoTorch's error, for a posterior with observation noise.
     """
 
@@ -127,7 +127,7 @@ class FunctionsModel(EnsembleModel):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """Empty: one model."""
+        """Empty, because this is one model."""
         return torch.Size()
 
     def forward(self, X: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ class FunctionsModel(EnsembleModel):
         observation_noise: bool | torch.Tensor = False,
         posterior_transform: Any = None,
     ) -> FunctionsPosterior:
-        """See :meth:`botorch.models.model.Model.posterior`; transforms are applied to each function."""
+        """See :meth:`botorch.models.model.Model.posterior`; a transform applies to each function."""
         if observation_noise is not False:
             raise UnsupportedError("FunctionsModel has functions without noise: leave out observation_noise.")
         values = super().posterior(X, output_indices).values
@@ -155,7 +155,7 @@ class FunctionsModel(EnsembleModel):
         return FunctionsPosterior(values)
 
     def subset_output(self, idcs: list[int]) -> FunctionsModel:
-        """The model of some outputs: see :meth:`botorch.models.model.Model.subset_output`."""
+        """The model of some outputs; see :meth:`botorch.models.model.Model.subset_output`."""
         subset = copy(self)
         subset._chosen = [self._chosen[i] for i in idcs]
         return subset
@@ -182,7 +182,7 @@ class _EachFunction(MCSampler):
         return members[each].reshape(posterior._extended_shape(self.sample_shape))
 
     def _update_base_samples(self, posterior: FunctionsPosterior, base_sampler: MCSampler) -> None:
-        """Nothing: there are no base samples."""
+        """Do nothing, because there are no base samples."""
 
 
 @GetSampler.register(FunctionsPosterior)
@@ -225,7 +225,7 @@ class _Of(NamedTuple):
 
 @partial(jax.jit, static_argnums=0)
 def _misfits(of: _Of, params: dict, draws: Draw, X: Array, arrays: dict) -> dict[str, Array]:
-    """The parts that do not depend on the points, for all functions by site."""
+    """The parts of all functions, by site, that do not depend on the points."""
 
     def of_draw(draw: Draw) -> dict[str, Array]:
         misfits: dict[str, Array] = {}

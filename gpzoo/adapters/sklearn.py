@@ -1,4 +1,4 @@
-"""GPs as estimators of scikit-learn, for its pipelines, searches and scores."""
+"""GPs as scikit-learn estimators, for pipelines, searches and scores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["GPZooClassifier", "GPZooRegressor"]
 
 
 def _rbf(name: str, X: Array) -> Kernel:
-    """RBF kernel whose initial lengthscales let rows of many standardised columns be correlated."""
+    """RBF kernel with initial lengthscales long enough that rows of many standardised columns are correlated."""
     return rbf(name, X, lengthscale=X.shape[-1] ** 0.5)
 
 
@@ -56,9 +56,9 @@ def _regression(
     shared_noise: bool = True,
     num_data: int | None = None,
 ) -> None:
-    """``gp_regression`` with a prior that keeps noises away from zero if targets are constant, or exact.
+    """``gp_regression`` with a prior that keeps the noise away from zero if targets are constant or have no noise.
 
-    Pickles of earlier versions need one noise as the default.
+    For pickles of earlier versions, the default is one noise for all outputs.
     """
     prior = LogNormal(-4.0, 2.0)
     if num_outputs is not None and not shared_noise:
@@ -72,7 +72,7 @@ def _key(random_state: Any) -> Array:
 
 
 def _refuse_made_kernel(kernel: Any) -> None:
-    """Refuse a kernel, or a class of kernels, in place of a function that makes one, as programs call it."""
+    """Refuse a kernel or a kernel class, because programs call a function that makes a kernel."""
     of_class = isinstance(kernel, type) and issubclass(kernel, Kernel)
     if isinstance(kernel, Kernel) or of_class or not callable(kernel or rbf):
         name = getattr(kernel, "__name__", type(kernel).__name__)
@@ -83,7 +83,7 @@ def _refuse_made_kernel(kernel: Any) -> None:
 
 
 def _refuse_other_sites(program: Callable, X: np.ndarray, y: np.ndarray) -> None:
-    """Refuse a program without a data site that predictions can find."""
+    """Refuse a program without the data site ``"y"``, which predictions need."""
     with RUNNING, jax.numpy_rank_promotion("allow"):
         sites = list(data_of(look(program, (X, y), {}).trace))
     if "y" not in sites:
@@ -92,7 +92,7 @@ def _refuse_other_sites(program: Callable, X: np.ndarray, y: np.ndarray) -> None
 
 
 class _Estimator(BaseEstimator):
-    """Common base: standardised columns, a program that is trained, and pickles with the model's own file."""
+    """The common base class: it standardises columns, trains a program, and pickles the model's own file."""
 
     def __init__(
         self,
@@ -114,16 +114,17 @@ class _Estimator(BaseEstimator):
         self.random_state = random_state
 
     def _next(self) -> Self:
-        """A copy on which :meth:`fit` works; at its end, its attributes become those of this estimator at once."""
+        """A copy for :meth:`fit` to work on. At the end of ``fit``, this estimator gets all attributes of the copy."""
         copied = object.__new__(type(self))
         copied.__dict__ = dict(vars(self))
         return copied
 
     def _train(self, X: np.ndarray, y: np.ndarray, program: Callable, search: bool = False, **options: Any) -> None:
-        """Train the user's program or else this one, with the options that it takes; or search its collapsed bound.
+        """Train the user's program, or else ``program``, with the options that it takes.
 
-        L-BFGS is for bounds of hyperparameters alone. With 9,000 rows of two classes, where it must find q(u) too, it
-        had learnt little after 100 steps.
+        With ``search``, L-BFGS maximises the collapsed bound; otherwise Adam maximises the ELBO. L-BFGS is for bounds
+        of hyperparameters only. On 9,000 rows of two classes, it must find q(u) too, and had learnt little after 100
+        steps.
         """
         program = self.program or program
         kernel = _rbf if self.kernel is None and self.program is None else self.kernel
@@ -152,7 +153,7 @@ class _Estimator(BaseEstimator):
             trained = error.result
             if trained is None or not len(trained.losses):
                 raise
-            # The rest of its message about ways out is for users who call gpzoo's fit.
+            # The rest of the message names ways out that are for users who call gpzoo's fit.
             first, kept = str(error).split(". ")[0], len(trained.losses)
             warnings.warn(f"{first}. The estimator keeps the parameters after step {kept}.", ConvergenceWarning, 3)
         self._scaler, self.trained_ = scaler, trained
@@ -167,7 +168,7 @@ class _Estimator(BaseEstimator):
             return self.trained_.predict(jax.random.key(0), X, **options)[site]
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, with the model's file in bytes and its program in place of the trained model."""
+        """The attributes; the program and the bytes of the model's file replace the trained model."""
         state: Any = super().__getstate__()
         state = dict(state)
         if "trained_" in state:
@@ -191,14 +192,14 @@ class _Estimator(BaseEstimator):
 class GPZooRegressor(RegressorMixin, _Estimator):
     """Sparse GP regression for pipelines, searches and scores of scikit-learn.
 
-    By default, it has an RBF kernel with a lengthscale for each column, and Gaussian noise whose variance has a weak
-    prior. L-BFGS finds inducing points and hyperparameters on all rows, by :class:`CollapsedELBO
-    <gpzoo.inference.CollapsedELBO>`. It is exact if there are no more rows than ``num_inducing``. With ``batch_size``
-    or your own ``program``, Adam trains it, by :class:`GaussianProcessELBO <gpzoo.inference.GaussianProcessELBO>`.
+    By default, the estimator has an RBF kernel with a lengthscale for each column, and Gaussian noise whose variance
+    has a weak prior. L-BFGS finds inducing points and hyperparameters on all rows. It maximises :class:`CollapsedELBO
+    <gpzoo.inference.CollapsedELBO>`, which is exact if there are no more rows than ``num_inducing``. With
+    ``batch_size`` or your own ``program``, Adam maximises :class:`GaussianProcessELBO
+    <gpzoo.inference.GaussianProcessELBO>`.
 
-    Everything is computed in float64, whatever JAX is set to. ``estimator.trained_`` is the trained model in
-    standardised units, for everything else that a trained model can do; call ``numpyro.enable_x64()`` before you use
-    it.
+    The estimator computes in float64 under all settings of JAX. ``estimator.trained_`` is the trained model in
+    standardised units, with all other methods of trained models. Call ``numpyro.enable_x64()`` before you use it.
 
     Example:
         >>> import numpy as np
@@ -210,21 +211,21 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         (array([1.]), (1,), (50, 3))
 
     Args:
-        kernel: makes the kernel from a site name and the inputs, such as :func:`~gpzoo.models.rbf`; an argument of the
-            program. ``None`` for the program's own kernel; without a program, for ``rbf`` with lengthscales that start
-            at the square root of the number of columns.
-        program: your own NumPyro program, ``program(X, y)`` with the data site ``"y"``, at module level if the
-            estimator will be pickled. It gets ``kernel`` and, if it has such arguments, ``num_outputs`` (for targets
-            ``[N, D]``) and, for minibatches, ``num_data``.
-        num_inducing: most inducing points; there are no more than distinct rows.
-        num_steps: steps of the training; ``None`` for 100 of L-BFGS, or 500 of Adam.
-        batch_size: rows of a minibatch; ``None`` for all rows in every step.
-        standardise: whether columns of the inputs, and targets, are shifted and scaled to mean 0 and deviation 1 before
-            the program sees them. Predictions are in the units of ``y`` in any case.
-        random_state: seed, or a source of seeds, of the inducing points, of minibatches and of draws in training.
+        kernel: function that makes the kernel from a site name and the inputs, such as :func:`~gpzoo.models.rbf`. It is
+            an argument of the program. With your own program, ``None`` means the kernel of this program. Otherwise,
+            ``None`` means ``rbf`` with lengthscales that start at the square root of the number of columns.
+        program: your own NumPyro program, ``program(X, y)`` with the data site ``"y"``. Define it at module level if
+            you want to pickle the estimator. The program gets ``kernel``. If it has the arguments ``num_outputs`` (for
+            targets ``[N, D]``) and ``num_data`` (for minibatches), it gets these too.
+        num_inducing: largest number of inducing points. There are at most as many as distinct rows.
+        num_steps: number of training steps; ``None`` takes 100 steps of L-BFGS, or 500 steps of Adam.
+        batch_size: number of rows of a minibatch; ``None`` takes all rows in every step.
+        standardise: whether the columns of the inputs, and the targets, are shifted and scaled to mean 0 and standard
+            deviation 1 before the program sees them. Predictions are always in the units of ``y``.
+        random_state: seed, or a source of seeds, for the inducing points, minibatches and draws in training.
 
     Attributes:
-        trained_: the :class:`~gpzoo.inference.Trained`. A pickle holds the file that it saves, and its program by name.
+        trained_: the :class:`~gpzoo.inference.Trained`. A pickle contains its saved file, and its program by name.
         n_features_in_: number of columns of the inputs.
         feature_names_in_: names of the columns, if they have any.
     """
@@ -233,16 +234,17 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     _scale: Any
 
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
-        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``: functions with one kernel and one noise each.
+        """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``.
 
-        If a later step fails, the estimator keeps the parameters before it, with scikit-learn's ``ConvergenceWarning``.
-        If this raises, or is interrupted, the estimator stays as it was before.
+        With targets ``[N, D]``, all functions have one kernel, and each output has its own noise. If a step after the
+        first fails, the estimator keeps the parameters from before this step and emits scikit-learn's
+        ``ConvergenceWarning``. If ``fit`` raises an error or is interrupted, the estimator does not change.
 
         Raises:
-            TypeError: for sparse inputs, and a kernel in place of a function that makes one.
-            ValueError: for inputs or targets that are not finite, fewer than two rows, rows that disagree, a program
-                without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
-            NonFiniteError, FactorisationError: if the first step fails, naming the site.
+            TypeError: for sparse inputs, or a kernel in place of a function that makes one.
+            ValueError: for inputs or targets that are not finite, fewer than two rows, different numbers of rows, or a
+                program without a data site ``"y"``; and as for :func:`gpzoo.inference.fit`.
+            NonFiniteError, FactorisationError: if the first step fails; the message names the site.
         """
         new = self._next()
         _refuse_other_order(X, y)
@@ -263,12 +265,13 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 
         Args:
             X: inputs.
-            return_std: whether the standard deviations of the targets, noise included, are returned too,
-                ``(mean, std)``. For those of the function without noise, see the site ``f`` of ``estimator.trained_``.
+            return_std: whether to return ``(mean, std)``, with the standard deviations of the targets, noise included.
+                For standard deviations of the function without noise, see the site ``f`` of ``estimator.trained_``.
 
         Raises:
             NotFittedError: before :meth:`fit`.
-            ValueError: for another number of columns, other names of columns, or numbers that are not finite.
+            ValueError: if the number or the names of the columns differ from the training inputs, or numbers are not
+                finite.
         """
         y = self._predicted(X, mean_only=not return_std)
         mean = self._mean + self._scale * y.mean
@@ -292,8 +295,8 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the targets, joint over the inputs and with noise: ``[N, n_samples]`` or ``[N, D, n_samples]``.
 
-        The covariance of all inputs is factorised, so a few thousand inputs are possible. For any number of inputs,
-        ``estimator.trained_.functions`` draws functions.
+        This method factorises the covariance of all inputs, so a few thousand inputs are possible. For more inputs,
+        draw functions with ``estimator.trained_.functions``.
 
         Args:
             X: inputs ``[N, d]``.
@@ -302,7 +305,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 
         Raises:
             NotFittedError: before :meth:`fit`.
-            ValueError: as :meth:`predict`.
+            ValueError: as for :meth:`predict`.
         """
         X, trained = self._inputs(X), self.trained_
         draw = Predictive(trained.model, guide=trained.guide, params=dict(trained.params), num_samples=n_samples)
@@ -311,7 +314,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         return np.moveaxis(self._mean + self._scale * drawn, 0, -1)
 
     def __sklearn_tags__(self) -> Any:
-        """Several outputs are possible."""
+        """The tags of scikit-learn; they say that several outputs are possible."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
@@ -320,9 +323,9 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 class GPZooClassifier(ClassifierMixin, _Estimator):
     """Sparse GP classification for pipelines, searches and scores of scikit-learn.
 
-    By default, it is :func:`~gpzoo.models.gp_classification`: two classes by a probit and more by a softmax, with an
-    RBF kernel that has a lengthscale for each column. Adam trains it on all rows, or on minibatches with
-    ``batch_size``. Float64 and ``trained_`` are as for :class:`GPZooRegressor`.
+    By default, the program is :func:`~gpzoo.models.gp_classification`, with a probit for two classes and a softmax for
+    more. The RBF kernel has a lengthscale for each column. Adam trains on all rows or, with ``batch_size``, on
+    minibatches. For float64 and ``trained_``, see :class:`GPZooRegressor`.
 
     Example:
         >>> import numpy as np
@@ -334,10 +337,10 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
 
     Args:
         kernel: as for :class:`GPZooRegressor`.
-        program: your own NumPyro program, ``program(X, y)`` with labels ``0 .. K - 1`` at the data site ``"y"``, at
-            module level if the estimator will be pickled. It gets ``kernel`` and, if it has such arguments,
-            ``num_classes`` and, for minibatches, ``num_data``. Another likelihood is, for example,
-            ``partial(gp_classification, likelihood=RobustMax)``.
+        program: your own NumPyro program, ``program(X, y)`` with labels ``0 .. K - 1`` at the data site ``"y"``. Define
+            it at module level if you want to pickle the estimator. The program gets ``kernel``. If it has the arguments
+            ``num_classes`` and ``num_data`` (for minibatches), it gets these too. To replace the probit or the
+            softmax, use for example ``partial(gp_classification, likelihood=RobustMax)``.
         num_inducing: as for :class:`GPZooRegressor`.
         num_steps: as for :class:`GPZooRegressor`.
         batch_size: as for :class:`GPZooRegressor`.
@@ -355,16 +358,17 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
     _softmax: bool
 
     def fit(self, X: Any, y: Any) -> GPZooClassifier:
-        """Train on inputs ``[N, d]`` and labels ``[N]``, numbers or strings.
+        """Train on inputs ``[N, d]`` and labels ``[N]``, which are numbers or strings.
 
-        If a later step fails, the estimator keeps the parameters before it, with scikit-learn's ``ConvergenceWarning``.
-        If this raises, or is interrupted, the estimator stays as it was before.
+        If a step after the first fails, the estimator keeps the parameters from before this step and emits
+        scikit-learn's ``ConvergenceWarning``. If ``fit`` raises an error or is interrupted, the estimator does not
+        change.
 
         Raises:
-            TypeError: for sparse inputs, and a kernel in place of a function that makes one.
-            ValueError: for inputs that are not finite, targets that are not labels, only one class, rows that disagree,
-                a program without a data site ``"y"``, and as :func:`gpzoo.inference.fit`.
-            NonFiniteError, FactorisationError: if the first step fails, naming the site.
+            TypeError: for sparse inputs, or a kernel in place of a function that makes one.
+            ValueError: for inputs that are not finite, targets that are not labels, only one class, different numbers
+                of rows, or a program without a data site ``"y"``; and as for :func:`gpzoo.inference.fit`.
+            NonFiniteError, FactorisationError: if the first step fails; the message names the site.
         """
         new = self._next()
         _refuse_other_order(X, y)
@@ -384,15 +388,15 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
 
         Raises:
             NotFittedError: before :meth:`fit`.
-            ValueError: for another number of columns, other names of columns, or numbers that are not finite; for a
-                program with another number of classes, or whose targets are not labels.
+            ValueError: if the number or the names of the columns differ from the training inputs, or numbers are not
+                finite; if the program does not have as many classes as ``classes_``, or its targets are not labels.
         """
         check_is_fitted(self)
         count = len(self.classes_)
-        # Pickles of earlier versions do not have it.
+        # Pickles of earlier versions do not have ``_softmax``.
         own = getattr(self, "_softmax", self.program is None and count > 2)
         predicted = self._predicted(X, "f" if own else "y")
-        if own:  # the same noise for each row, whatever its place
+        if own:  # the same noise for each row, so that its result does not depend on its position
             noise = np.random.default_rng(0).standard_normal((1000, 1, count))
             moments = np.stack([predicted.mean, np.sqrt(predicted.variance)])
             parts = np.array_split(moments, -(-len(predicted.mean) // 1000), axis=1)
@@ -405,16 +409,18 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         return probs / probs.sum(axis=-1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable labels, ``[N]``; raises as :meth:`predict_proba`."""
+        """The most probable labels, ``[N]``; it raises the same errors as :meth:`predict_proba`."""
         most = np.argmax(self.predict_proba(X), axis=-1)
         return self.classes_[most]
 
 
 def _refuse_other_order(X: Any, y: Any) -> None:
-    """Refuse targets whose labels are in another order than those of the inputs: scikit-learn goes by position.
+    """Refuse targets whose row labels are in another order than the row labels of the inputs.
+
+    scikit-learn pairs rows by position and ignores labels.
 
     Raises:
-        ValueError: naming the ways out.
+        ValueError: if the orders differ; the message says what to do instead.
     """
     if in_another_order(index_of(y), index_of(X)):
         raise ValueError(

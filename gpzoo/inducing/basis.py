@@ -1,4 +1,4 @@
-"""Inducing variables that belong to basis functions, not to points: waves on a box and on an interval."""
+"""Inducing variables of basis functions in place of points: waves on a box and on an interval."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class InducingBasis(InducingVariable):
         return Box(self.sizes, self.bounds)
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
-        """The weights of functions, exact for functions of the box."""
+        """The weights of given functions; they are exact if these functions are sums of the basis functions."""
         nodes = self.box.nodes(jnp.result_type(float))
         values = f(nodes)
         return self.box.weight * matmul(self.box.functions(nodes.astype(values.dtype)).T, values)
@@ -68,14 +68,16 @@ class InducingBasis(InducingVariable):
 class InducingFourier(InducingVariable):
     """The projections of a Matérn process of one column on waves of an interval (Hensman, Durrande and Solin 2018).
 
-    ``u_m`` is the inner product of ``f`` and a wave in the space of the kernel. The waves are a constant, ``F`` cosines
-    and ``F`` sines of periods ``width / m``. ``Kuf`` are these waves, and ``Kuu`` is a diagonal plus products of up to
-    three vectors (sections 3.2 and 3.3). Here each wave is divided by the root of its entry in the diagonal, so that
-    ``Kuu`` is the identity plus such products. The prior does not change, unlike the prior of
-    :class:`~gpzoo.kernels.HilbertSpace`. These inducing variables have no trained parameters.
+    Each inducing variable is the inner product of ``f`` and one wave, in the function space (RKHS) of the kernel. The
+    waves are a constant, ``F`` cosines and ``F`` sines. Their periods are ``width / k`` with the frequencies ``k`` from
+    1 to ``F``, where ``width = upper - lower`` is the width of the interval. ``Kuf`` are these waves. ``Kuu`` is a
+    diagonal matrix plus outer products of up to three vectors (sections 3.2 and 3.3 of this paper). gpzoo divides each
+    wave by the square root of its diagonal entry, so that ``Kuu`` is the identity plus such products. These inducing
+    variables do not change the prior, unlike :class:`~gpzoo.kernels.HilbertSpace`. They have no trained parameters.
 
-    In a sum of kernels, each term needs its own, ``blocks(InducingFourier(...), InducingFourier(...))``. Functions of
-    the posterior (``trained.functions``) need inducing points, and are refused.
+    In a sum of kernels, each term needs its own inducing variables:
+    ``blocks(InducingFourier(...), InducingFourier(...))``. ``trained.functions`` refuses these inducing variables,
+    because they do not define :meth:`InducingVariable.of <gpzoo.InducingVariable.of>`.
 
     Example:
         >>> import numpy as np
@@ -87,12 +89,13 @@ class InducingFourier(InducingVariable):
 
     Args:
         num_frequencies: ``F``; there are ``2 F + 1`` variables.
-        bounds: bounds of the interval, ``(lower, upper)``. It must hold all inputs and reach some way beyond them,
-            because waves repeat.
+        bounds: bounds of the interval, ``(lower, upper)``. The interval must contain all inputs and reach some way
+            beyond them, because waves are periodic.
 
     Raises:
-        ValueError: for a count below one, bounds that are not finite or not in order; outside ``jit``, for inputs
-            outside the interval. Under ``jit`` such inputs give NaN, which ``fit`` and predictions refuse.
+        ValueError: for a count below one; for bounds that are not finite or not in order; outside ``jit``, for inputs
+            outside the interval. Under ``jit``, inputs outside the interval give NaN, which ``fit`` and predictions
+            refuse.
     """
 
     num_frequencies: int = static()
@@ -110,13 +113,17 @@ class InducingFourier(InducingVariable):
         return box.inside(X, jnp.concatenate([jnp.cos(angles), jnp.sin(angles[:, 1:])], axis=1))
 
     def scales(self, kernel: Matern) -> Float[Array, " M"]:
-        """Factors of the waves: ``sqrt(2 s(w) / width)``, and ``sqrt(s(0) / width)`` for the constant."""
+        """Factors of the waves: ``sqrt(2 s(w) / width)``, and ``sqrt(s(0) / width)`` for the constant.
+
+        ``s`` is the spectral density of the kernel, ``w`` the frequency of the wave in radians per unit of the inputs,
+        and ``width`` the width of the interval.
+        """
         (a, b), omega = self.bounds, self._frequencies(kernel)
         scales = jnp.sqrt(2 * kernel.density(omega[:, None]) / (b - a)).at[0].divide(np.sqrt(2))
         return jnp.concatenate([scales, scales[1:]])
 
     def at_the_end(self, kernel: Matern) -> Float[Array, "R M"]:
-        """The waves and their derivatives at an end of the interval, in units of the process and independent."""
+        """The waves and their derivatives at an end of the interval, in independent combinations of unit variance."""
         shape = jnp.shape(kernel.lengthscale)
         checks.must(shape in ((), (1,)), "lengthscale", "be that of one column, which InducingFourier has;", str(shape))
         rate = np.sqrt(kernel.degrees) / jnp.reshape(kernel.lengthscale, ())
@@ -151,7 +158,7 @@ def _fourier_Kuf(inducing: InducingFourier, kernel: Matern, X: Array) -> Float[A
 @Kuu.register(InducingFourier, Sum)
 @Kuf.register(InducingFourier, Sum, object)
 def _fourier_of_sum(inducing: InducingFourier, kernel: Sum, *X: Array) -> Float[Array, "*D M _"]:
-    # The terms have different inner products, whose sum says little about the sum of the functions.
+    # The terms have different inner products. The sum of these says little about the sum of the functions.
     function, _ = kernel.split_noise()
     checks.refuse(
         len(addends(function)) != 1,
@@ -182,7 +189,7 @@ def at_inputs(functions: Callable[[Array], Array], kernel: Kernel, X: Array) -> 
 
 
 def of_each(kernel: K, of: Callable[[K], Array]) -> Array:
-    """``of(kernel)``, for each output's kernel (``[D, ...]``) if there are several."""
+    """``of(kernel)``; if there is one kernel per output, one result for each of them, ``[D, ...]``."""
     return jax.vmap(of, in_axes=(kernel.batch_axes(),))(kernel) if kernel.batched else of(kernel)
 
 

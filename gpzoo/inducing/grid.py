@@ -27,17 +27,19 @@ _NODES = {"cubic": 4, "linear": 2}
 
 
 class InducingGrid(InducingVariable):
-    """Inducing points on a regular grid, from which ``f`` is interpolated: ``f(x) = w(x)^T u`` (SV-DKL, section 3).
+    """Inducing points on a regular grid; ``f`` is interpolated, ``f(x) = w(x)^T u`` (Wilson et al. 2016, section 3).
 
-    The inducing variables are ``u = f(z)``, and ``f`` is a deterministic function of ``u``. ``w(x)`` has four entries
-    along each axis (two for linear interpolation), so that the cost per input does not depend on the size of the grid.
-    The grid is fixed: it reaches as far beyond its bounds as interpolation needs, and its points are not trained.
+    The inducing variables are ``u = f(z)``, and ``f`` is a deterministic function of ``u``. ``w(x)`` has four nonzero
+    entries along each axis (two for linear interpolation), so the cost per input does not depend on the size of the
+    grid. The grid is fixed, and its points are not trained. It reaches beyond the bounds by the points that the
+    interpolation needs.
 
-    Inputs outside the bounds are moved to the nearest point inside, so that ``f`` is constant outside the bounds;
-    :meth:`outside` counts such inputs. A program should squash its features into bounds that do not depend on the data:
-    then predictions do not depend on the batch.
+    Inputs outside the bounds are moved to the nearest point inside, so ``f`` is constant outside the bounds.
+    :meth:`outside` counts such inputs. A program should squash its features into bounds that do not depend on the data.
+    Then predictions do not depend on the batch.
 
-    With more than one axis, the kernel must be a product over the axes; all results are computed from its factors.
+    With more than one axis, the kernel must be a product over the axes. gpzoo computes all results from the factors of
+    this product.
 
     Example:
         >>> import numpy as np
@@ -50,13 +52,14 @@ class InducingGrid(InducingVariable):
                [0. , 0.5, 0.5, 0. , 0. ]], dtype=float32)
 
     Args:
-        sizes: number of grid points, for one axis or for each axis.
+        sizes: number of grid points along each axis; a single number if there is one axis.
         bounds: range of the inputs, ``(lower, upper)`` for all axes or one pair for each axis.
-        interpolation: ``"cubic"``, cubic convolution (Keys 1981), which is exact for quadratics; or ``"linear"``.
+        interpolation: ``"cubic"`` for cubic convolution (Keys 1981), which is exact for quadratic functions; or
+            ``"linear"``.
 
     Raises:
         ValueError: if sizes are not integers or too small for the interpolation, if bounds are not finite or not in
-            order, or for another method of interpolation.
+            order, or for an ``interpolation`` other than these two.
     """
 
     sizes: tuple[int, ...] = static()
@@ -106,7 +109,7 @@ class InducingGrid(InducingVariable):
         return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
 
     def axes(self, dtype: Any = None) -> tuple[Float[Array, "M_i 1"], ...]:
-        """The points of each axis; the grid is their product, in which the last axis runs fastest."""
+        """The points of each axis. The grid is their product, and the last axis runs fastest."""
         beyond = self.num_nodes // 2 - 1
         points = (
             lower + step * (np.arange(size) - beyond)
@@ -120,7 +123,7 @@ class InducingGrid(InducingVariable):
         return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
 
     def outside(self, X: Array) -> Integer[Array, "*D"]:
-        """Number of inputs ``[..., N, num_axes]`` outside the bounds by more than rounding: ``[...]``."""
+        """Number of inputs outside the bounds by more than rounding: ``[...]`` for inputs ``[..., N, num_axes]``."""
         X = self._check(X)
         lower, upper = (jnp.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
         slack = 10 * float(jnp.finfo(X.dtype).eps) * (upper - lower)
@@ -137,11 +140,11 @@ class InducingGrid(InducingVariable):
             X: ``[..., N, num_axes]``.
 
         Returns:
-            For each axis, the first node of every input, and the weights of that node and its successors, which sum to
-            one.
+            For each axis, the first node of every input, and the weights of this node and the next ones. The weights
+            sum to one.
 
         Raises:
-            ValueError: if ``X`` has another number of columns.
+            ValueError: if ``X`` does not have one column for each axis.
         """
         X = self._check(X)
         first, weights = [], []
@@ -188,7 +191,7 @@ def _weights(s: Float[Array, "*shape"], interpolation: str) -> Float[Array, "*sh
 
 
 def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tuple[Float[Array, "*D M_i M_i"], ...]:
-    """Covariances along each axis, whose product is ``Kuu``.
+    """Covariances along each axis; their Kronecker product is ``Kuu``.
 
     Raises:
         ValueError: if the grid has several axes and the kernel is not a product of stationary kernels on one column
@@ -203,7 +206,7 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
         f"but {type(kernel).__name__} is not known to be one. RBF and Periodic are; Matern52(active_dims=[0]) * "
         "Matern52(active_dims=[1]) is. A sum of kernels is one GaussianProcess site for each.",
     )
-    # A factor is the product evaluated with the other columns fixed; the whole variance is then in every factor.
+    # A factor is the kernel evaluated with the other columns fixed. Every factor then has the whole variance.
     factors = []
     for d, z in enumerate(axes):
         line = jnp.concatenate([z if i == d else jnp.zeros_like(z) for i in range(len(axes))], axis=1)
@@ -213,7 +216,9 @@ def axis_covariances(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> tupl
 
 
 def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Array, "*D M"]:
-    """First column of the covariance along the only axis, which determines a stationary covariance.
+    """First column of the covariance along the only axis.
+
+    The kernel is stationary, so this column determines all other columns.
 
     Raises:
         ValueError: if the grid has several axes, or the kernel is not stationary.
@@ -230,7 +235,7 @@ def axis_column(inducing: InducingGrid, kernel: Kernel, dtype: Any) -> Float[Arr
 
 
 def stationary(kernel: Kernel) -> bool:
-    """Whether a kernel is known to depend only on differences of inputs."""
+    """Whether gpzoo can tell that a kernel depends only on differences of inputs."""
     if isinstance(kernel, Sum | Product):
         return all(stationary(part) for part in kernel.parts)
     if isinstance(kernel, Scaled):
@@ -251,6 +256,6 @@ def _grid_Kuu(inducing: InducingGrid, kernel: Kernel) -> Float[Array, "*D M M"] 
 
 @Kuf.register(InducingGrid, Kernel, object)
 def _grid_Kuf(inducing: InducingGrid, kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    # Not the kernel's own values: because f is interpolated, its covariances are interpolated too.
+    # These are not the kernel's own values: f is interpolated, so its covariances are interpolated too.
     covariances = axis_covariances(inducing, kernel, X.dtype)
     return KroneckerProduct(*covariances) @ jnp.swapaxes(inducing.dense_weights(X), -1, -2)

@@ -1,4 +1,4 @@
-"""Initialisers of inducing variables, which read a site's inputs and run outside ``jit``."""
+"""Initialisers of inducing variables; they read the inputs of a site and run outside ``jit``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gpzoo.kernels.base import Kernel, addends
 from gpzoo.kernels.double_sum import DoubleSum
 from gpzoo.views.base import SampledView
 
-#: If there are more inputs than this, and more than 20 for each centre, :class:`kmeans` clusters a random part of them.
+#: With more inputs than this, and more than 20 for each centre, :class:`kmeans` clusters a random part of the inputs.
 LARGE = 10_000
 
 
 class Initialiser:
-    """The base class of initialisers, which make the initial inducing variables of a site from its inputs and kernel.
+    """The base class of initialisers, which make initial inducing variables from the inputs and the kernel of a site.
 
-    A subclass names the type of its inducing variables and defines :meth:`initialise`, as in the example. A guide then
-    takes the initialiser: ``InducingGuide(model, on_a_line(20))``.
+    A subclass sets :attr:`variable` to the type of its inducing variables and defines :meth:`initialise`, as in the
+    example. Pass the initialiser to a guide: ``InducingGuide(model, on_a_line(20))``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -62,7 +62,10 @@ class Initialiser:
         checks.unwritten(self, "initialise(key, X, kernel)")
 
     def structure(self) -> Any:
-        """The tree structure of the result; subclasses whose :attr:`variable` has static fields override it."""
+        """The tree structure of the result.
+
+        A subclass overrides this method if its :attr:`variable` has static fields.
+        """
         return jax.tree.structure(self.variable._unflatten((), (0,) * len(self.variable.data_fields)))
 
     def __call__(self, key: Array, X: ArrayLike, kernel: Kernel) -> InducingVariable:
@@ -113,9 +116,10 @@ class _Counted(Initialiser):
 
 
 class kmeans(_Counted):
-    """Inducing points at the centres of ``num_inducing`` k-means clusters; images are clustered as vectors.
+    """Inducing points at the centres of ``num_inducing`` k-means clusters; images count as vectors.
 
-    If there are more than 10,000 inputs, and more than 20 for each centre, only a random part of them is clustered.
+    The clusters are clusters of all inputs if there are at most 10,000 inputs, or at most 20 inputs for each centre.
+    Otherwise, they are clusters of a random part of the inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -128,7 +132,7 @@ class kmeans(_Counted):
     variable = InducingPoints
 
     def initialise(self, key: PRNGKeyArray, X: Float[np.ndarray, "N ..."], kernel: Kernel) -> InducingPoints:
-        """Cluster centres; centres that coincide are replaced by rows of the inputs."""
+        """Cluster centres; rows of the inputs replace centres that coincide."""
         from scipy.cluster.vq import kmeans2
         from threadpoolctl import threadpool_limits
 
@@ -137,14 +141,14 @@ class kmeans(_Counted):
         rng = np.random.default_rng(int(random.bits(key, dtype=jnp.uint32)))
         most = max(LARGE, 20 * M)
         some = rows if len(rows) <= most else rows[rng.choice(len(rows), most, replace=False)]
-        # Squares of large numbers overflow, and squares of inputs far from zero lose the differences between inputs.
-        # Clusters depend neither on the unit nor on where zero is.
+        # Squares of large numbers overflow, and squares of inputs far from zero lose the differences between inputs. So
+        # inputs are scaled and centred. Clusters depend neither on the unit nor on the origin.
         largest = np.max(np.abs(some))
         unit = largest if largest > np.finfo(rows.dtype).max ** 0.25 else rows.dtype.type(1)
         some = some / unit
         middle = some.mean(axis=0)
         some -= middle
-        # One thread, because several threads sum in separate parts, and centres would depend on the number of cores.
+        # One thread: several threads would sum in separate parts, and centres would depend on the number of cores.
         with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
             # Centres of clusters without a row stay where they are.
             warnings.filterwarnings("ignore", "One of the clusters is empty", UserWarning)
@@ -159,10 +163,10 @@ class kmeans(_Counted):
 
 
 def _far_apart(rng: np.random.Generator, rows: Float[np.ndarray, "N d"], M: int) -> Float[np.ndarray, "M d"]:
-    """Rows drawn in turn, with odds proportional to the squared distance to the nearest earlier one (k-means++).
+    """Rows drawn one after another, with odds proportional to the squared distance to the nearest earlier row.
 
-    Each turn draws a few rows and takes the row that leaves the smallest distances (Arthur and Vassilvitskii 2007,
-    section 3).
+    Each turn draws a few rows and takes the row after which the distances are smallest (k-means++, Arthur and
+    Vassilvitskii 2007, section 3).
     """
     norms, nearest = np.square(rows).sum(axis=1), np.full(len(rows), np.inf, rows.dtype)
     taken = [int(rng.integers(len(rows)))]
@@ -204,10 +208,10 @@ class random_subset(_Counted):
 
 
 class unique_patches(_Counted):
-    """Inducing patches at distinct patches of random inputs, for kernels that are or contain a double sum.
+    """Inducing patches at distinct patches of random inputs, for kernels with a :class:`~gpzoo.kernels.DoubleSum`.
 
-    ``M = num_inducing`` patches are drawn from the pooled distinct patches of ``M`` random inputs (or of more inputs,
-    if ``M`` inputs have too few).
+    The initialiser collects the distinct patches of ``M = num_inducing`` random inputs, and draws ``M`` patches from
+    them. If ``M`` inputs have too few distinct patches, it takes more inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -241,10 +245,10 @@ class unique_patches(_Counted):
 
 
 class uniform_patches(_Counted):
-    """Inducing patches of uniform noise in [0, 1], for kernels that are or contain a double sum.
+    """Inducing patches of uniform noise in [0, 1], for kernels with a :class:`~gpzoo.kernels.DoubleSum`.
 
-    There are ``num_inducing`` patches, for images with pixels in [0, 1]. The rectangles experiment (convolutional GPs,
-    section 4.1) starts from them.
+    There are ``num_inducing`` patches, for images with pixels in [0, 1]. The rectangles experiment of van der Wilk,
+    Rasmussen and Hensman (2017, section 4.1) starts from such patches.
 
     Example:
         >>> import jax, numpy as np
@@ -263,9 +267,9 @@ class uniform_patches(_Counted):
 
 
 class blocks(Initialiser):
-    """Initial :class:`InducingBlocks`: one initialiser for each part of a sum, or one whose result all parts share.
+    """Initial :class:`InducingBlocks`: one initialiser for each part of a sum, or one initialiser for all parts.
 
-    An example is ``blocks(unique_patches(750), kmeans(750))``.
+    An example is ``blocks(unique_patches(750), kmeans(750))``. With one initialiser, all parts share its result.
 
     Example:
         >>> import jax, numpy as np
@@ -325,8 +329,8 @@ def start(
         before: initial values of the earlier GP sites, by name.
 
     Raises:
-        ValueError: as the initialiser, with the names of the site and of the earlier sites that start constant.
-        TypeError: likewise.
+        ValueError: as the initialiser raises it, with the names of the site and of earlier sites that start constant.
+        TypeError: as the initialiser raises it, with the same names.
     """
     try:
         return initialiser(key, X, kernel)
@@ -370,7 +374,7 @@ def _view_size(kernel: DoubleSum) -> int:
 
 
 def _seen(kernel: DoubleSum, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Float[Array, "_ e"]:
-    """All views (of views) of the inputs, or a sample of them: rows of :func:`_view_size` numbers."""
+    """All views (of views) of the inputs, or a sample of these views: rows of :func:`_view_size` numbers."""
     view = kernel.view
     views = view.sample(key, X) if isinstance(view, SampledView) else view.view(X)
     if isinstance(kernel.base, DoubleSum):
@@ -379,7 +383,7 @@ def _seen(kernel: DoubleSum, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Flo
 
 
 def _distinct(rows: Float[np.ndarray, "N e"], limit: int | None = None) -> Integer[np.ndarray, " K"]:
-    """Indices of the first occurrences of distinct rows, in order; only the first ``limit`` of them if given."""
+    """Indices of the first occurrences of distinct rows, in order; at most ``limit`` indices, if it is given."""
     # Sorting rows as bytes is many times faster than sorting by columns. Adding zero makes -0 and 0 equal.
     rows = np.ascontiguousarray(rows + np.zeros((), rows.dtype))
     as_bytes = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))[:, 0]

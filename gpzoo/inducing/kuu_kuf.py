@@ -25,9 +25,9 @@ Kuu = Dispatcher(
     "Kuu",
     doc=cleandoc("""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
 
-    The result has no jitter; white noise in the kernel adds to the diagonal. With one kernel or one ``Z`` per output,
-    the result is ``[D, M, M]``. The types of both arguments choose the function that computes it, and
-    ``Kuu.register(InducingType, KernelType)`` adds a function for a pair of types.
+    The result has no jitter. White noise in the kernel is added to the diagonal. If each output has its own kernel or
+    its own inducing inputs, the result is ``[D, M, M]``. The types of the two arguments choose the function that
+    computes the result. To add a function for a pair of types, use ``Kuu.register(InducingType, KernelType)``.
 
     Example:
         >>> import numpy as np
@@ -38,7 +38,7 @@ Kuu = Dispatcher(
                [0.61, 1.  ]], dtype=float32)
 
     Raises:
-        TypeError: if nothing is registered for the two types.
+        TypeError: if no function is registered for the two types.
     """),
 )
 
@@ -46,9 +46,9 @@ Kuf = Dispatcher(
     "Kuf",
     doc=cleandoc("""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
 
-    The result never has white noise. It is ``[D, M, N]`` with one kernel, ``Z`` or ``X`` per output. The types of the
-    first two arguments choose the function that computes it, and ``Kuf.register(InducingType, KernelType, object)``
-    adds a function for a pair of types.
+    The result never has white noise. If each output has its own kernel, inducing inputs or inputs ``X``, the result is
+    ``[D, M, N]``. The types of the first two arguments choose the function that computes the result. To add a function
+    for a pair of types, use ``Kuf.register(InducingType, KernelType, object)``.
 
     Example:
         >>> import numpy as np
@@ -59,7 +59,7 @@ Kuf = Dispatcher(
                [1.  , 0.61, 0.14]], dtype=float32)
 
     Raises:
-        TypeError: if nothing is registered for the two types.
+        TypeError: if no function is registered for the two types.
     """),
 )
 
@@ -75,11 +75,11 @@ def _linear_Kuf(inducing: Any, kernel: Any, X: Array) -> Float[Array, "*D M N"]:
 
 
 def _over_parts(rule: Dispatcher, more: str, inducing: Any, kernel: Any, *X: Array) -> Float[Array, "*D M N"]:
-    """Covariances for sums and multiples of kernels: because ``u`` is linear in ``f``, they are the same sums."""
+    """Covariances for sums and multiples of kernels; they are the same sums, because ``u`` is linear in ``f``."""
     _refuse_unregistered(not isinstance(kernel, Sum | Scaled), rule.name, more, inducing, kernel)
 
     def counts(part: Kernel) -> bool:
-        # Noise is not a function: it contributes to u only if a rule is registered for it.
+        # Noise is not a function, so it contributes to u only if a rule is registered for it.
         found = rule.dispatch(type(inducing), type(part), *map(type, X))
         return part.split_noise()[0] is not None or found not in (_linear_Kuu, _linear_Kuf)
 
@@ -162,12 +162,14 @@ def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Arr
 
 
 def jitter_of(prior: Any, inducing: Any, covariance: Any) -> linalg.Jitter:
-    """The jitter of ``Kuu``: the prior's own, or by default what ``Kuu``, or each of its blocks, needs for factorising.
+    """The jitter of ``Kuu``: the jitter of the prior if the user gave one, else the amount that ``Kuu`` needs.
+
+    In the second case, each block of a block-diagonal ``Kuu`` has its own amount.
 
     Args:
         prior: the :class:`~gpzoo.GaussianProcess` of the site.
         inducing: the site's inducing variable.
-        covariance: the ``Kuu`` of both.
+        covariance: ``Kuu``.
     """
     return _lacking(inducing, prior.kernel, covariance) if prior.jitter is None else prior.jitter
 
@@ -188,5 +190,5 @@ def _lacking(inducing: Any, kernel: Kernel, K: Any) -> linalg.Jitter:
 
 
 def _rows(X: Array, ndim: int) -> Array:
-    # A kernel that only counts inputs needs one set of inputs, not one per output.
+    # A kernel that depends only on the number of inputs needs one set of inputs, not one set per output.
     return X[0] if jnp.ndim(X) == ndim + 2 else X

@@ -25,9 +25,10 @@ class InducingHarmonics(InducingVariable):
     """Integrals of a function with spherical harmonics on the unit sphere (Dutordoir et al. 2020).
 
     ``u_lm`` is the integral of ``f Y_lm`` over the unit sphere in three dimensions. ``Y_lm`` are the real spherical
-    harmonics up to a degree. On the sphere, a kernel of distances depends only on the angle, so that the ``u_lm`` are
-    independent. ``Kuu`` is the diagonal matrix of the kernel's eigenvalues ``s_l``, each repeated ``2 l + 1`` times,
-    and ``Kuf`` is ``s_l Y_lm(x)``. The prior does not change. These inducing variables have no trained parameters.
+    harmonics of the degrees ``l`` from 0 to ``L``. On the sphere, a kernel of distances depends only on the angle. So
+    the ``u_lm`` are independent. ``Kuu`` is the diagonal matrix of the kernel's eigenvalues ``s_l``, each repeated
+    ``2 l + 1`` times, and ``Kuf`` is ``s_l Y_lm(x)``. These inducing variables do not change the prior, and have no
+    trained parameters.
 
     Example:
         >>> import numpy as np
@@ -43,7 +44,7 @@ class InducingHarmonics(InducingVariable):
 
     Raises:
         ValueError: for a degree below one; for several lengthscales; outside ``jit``, for inputs that are not on the
-            sphere. Under ``jit`` such inputs give NaN, which ``fit`` and predictions refuse.
+            sphere. Under ``jit``, inputs off the sphere give NaN, which ``fit`` and predictions refuse.
     """
 
     degree: int = static()
@@ -56,11 +57,12 @@ class InducingHarmonics(InducingVariable):
         """The harmonics at inputs, by degree; within a degree, the cosines come first and then the sines.
 
         Raises:
-            ValueError: for another number of columns, or known inputs that are not on the sphere.
+            ValueError: if ``X`` does not have three columns, or an input is not on the sphere (checked only outside
+                ``jit``).
         """
         self._check(X)
         x, y, z = X.T
-        # Powers of x + iy, and associated Legendre functions without their powers of sin: all are polynomials.
+        # Powers of x + iy, and associated Legendre functions without their powers of sin. All of these are polynomials.
         real, imaginary = [jnp.ones_like(x)], [jnp.zeros_like(x)]
         for _ in range(self.degree):
             a, b = real[-1], imaginary[-1]
@@ -81,7 +83,11 @@ class InducingHarmonics(InducingVariable):
         return jnp.where(on_sphere[:, None], jnp.concatenate(found).T, jnp.nan)
 
     def eigenvalues(self, kernel: Stationary) -> Float[Array, " M"]:
-        """``2 pi`` times the integral of kernel times Legendre polynomial over cosines of angles (Funk and Hecke)."""
+        """The eigenvalues ``s_l`` of the kernel on the sphere, by the formula of Funk and Hecke.
+
+        An eigenvalue is ``2 pi`` times an integral over the cosine of the angle. The integrand is the kernel times a
+        Legendre polynomial.
+        """
         shape = jnp.shape(kernel.lengthscale)
         checks.must(shape in ((), (1,)), "lengthscale", "be one for all directions, on a sphere;", f"shape {shape}")
         nodes, weights = np.polynomial.legendre.leggauss(100 + 4 * self.degree)

@@ -15,17 +15,17 @@ from gpzoo.kernels.base import Kernel, Scaled, addends
 
 
 class InducingVariable(Fields):
-    """The base class of inducing variables, which define ``u``; a pytree whose leaves are trained.
+    """The base class of inducing variables ``u``; a pytree whose leaves are trained.
 
     A posterior needs only that ``u`` and ``f`` are jointly Gaussian. An inducing variable of your own is therefore a
-    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf`, registered for this class and a kernel
-    type. In the example, ``u`` are derivatives of ``f`` along the only column of the inputs. A guide takes them like
-    inducing points: ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
+    class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf` that you register for this class and a
+    kernel type. In the example, ``u`` are derivatives of ``f`` along the only column of the inputs. Pass them to a
+    guide like inducing points: ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
 
-    Because ``u`` is linear in ``f``, the two functions also serve sums and multiples of such kernels. White noise does
-    not enter ``u``. Predictions, densities and joint draws need no more. To draw functions at any number of inputs,
-    define :meth:`of`. Functions registered for a :class:`~gpzoo.kernels.DoubleSum`, whose ``u`` may belong to the base
-    process, also serve sampled views.
+    Because ``u`` is linear in ``f``, gpzoo uses the two functions also for sums and multiples of such kernels. White
+    noise does not enter ``u``. The two functions are enough for predictions, densities and joint draws. To draw
+    functions at any number of inputs, define :meth:`of` too. For a :class:`~gpzoo.kernels.DoubleSum`, ``u`` may belong
+    to the base process. gpzoo uses the functions that you register for ``DoubleSum`` also if its views are sampled.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -54,7 +54,7 @@ class InducingVariable(Fields):
 
     #: Number of axes of a grid from which ``f`` is interpolated; 0 if ``f`` follows from its covariances with ``u``.
     num_axes: ClassVar[Any] = 0
-    #: Whether the variables are independent under the prior, so that ``Kuu`` is diagonal and needs no factorisation.
+    #: Whether the variables are independent under the prior. Then ``Kuu`` is diagonal and needs no factorisation.
     independent: ClassVar[bool] = False
 
     def points(self, dtype: Any = None) -> Float[Array, "..."] | None:
@@ -62,22 +62,23 @@ class InducingVariable(Fields):
         return None
 
     def rows_axis(self, kernel: Kernel) -> int | None:
-        """The axis of the arrays along which the variables are counted; ``None`` if no variables can be added."""
+        """The axis of the arrays with one entry for each variable; ``None`` if no variables can be added."""
         return None
 
     def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
-        """The parts of the inducing variables (itself if there are none), each with its part of the kernel."""
+        """The blocks of the inducing variables, each with its part of the kernel; without blocks, a single pair."""
         return [(self, kernel)]
 
     def of_part(self, part: int) -> InducingVariable:
-        """The inducing variables that covary with one term of the kernel: all of them, unless they are in blocks."""
+        """The inducing variables of one term of the kernel: its block, or all variables if there are no blocks."""
         return self
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
         """``u`` for given functions.
 
         Args:
-            f: ``D`` functions together, from inputs ``[N, ...]`` to values ``[N, D]``; it can be differentiated.
+            f: one callable for ``D`` functions, from inputs ``[N, ...]`` to values ``[N, D]``. JAX can differentiate
+                it.
 
         Raises:
             TypeError: if the class does not define this method.
@@ -100,7 +101,7 @@ class InducingPoints(InducingVariable):
         ((2, 2), (2, 5))
 
     Args:
-        Z: ``[M, ...]``, rows like those of ``X``; ``[D, M, ...]`` for one set per output.
+        Z: ``[M, ...]``, with rows of the same shape as the rows of ``X``; ``[D, M, ...]`` for one set per output.
 
     Raises:
         ValueError: if ``Z`` is empty, holds NaN or infinity, or has fewer than two axes.
@@ -127,12 +128,13 @@ class InducingPoints(InducingVariable):
 class InducingPatches(InducingVariable):
     """Inducing patches: the base process ``g`` of a :class:`~gpzoo.kernels.DoubleSum` at patches, ``u_m = g(z_m)``.
 
-    See convolutional GPs, 4.1. Patches stand for views of any kind: with an orbit or sampled views of vectors, ``Z``
-    holds vectors in the space of one view. Sampled views need inducing patches instead of inducing points, because
-    ``f`` itself has no closed form with sampled views.
+    See van der Wilk, Rasmussen and Hensman (2017, section 4.1). In place of patches, ``Z`` can hold views of any kind,
+    which are the vectors that the base process takes. For example, the views of an :class:`~gpzoo.Orbit` are
+    transformed inputs. Sampled views (:class:`~gpzoo.SampledView`) need inducing patches instead of inducing points,
+    because the kernel of ``f`` then has no closed form.
 
     In a sum of kernels, ``u`` is the sum of the parts' inducing variables at the same ``Z``. A white or constant part
-    contributes itself.
+    contributes its own covariance.
 
     Example:
         >>> import numpy as np
@@ -146,7 +148,7 @@ class InducingPatches(InducingVariable):
         Z: ``[M, h w]``, flattened patches (any views); ``[D, M, h w]`` for one set per output.
 
     Raises:
-        ValueError: if ``Z`` is empty, holds NaN or infinity, or has another rank.
+        ValueError: if ``Z`` is empty, holds NaN or infinity, or has a rank other than 2 or 3.
     """
 
     Z: Float[Array, "*D M e"]
@@ -162,10 +164,11 @@ class InducingPatches(InducingVariable):
 class InducingBlocks(InducingVariable):
     """Separate inducing variables for each part of a sum of kernels: ``u = (u_1, ..., u_C)``.
 
-    They are for ``f = f_1 + ... + f_C`` with independent parts, each represented in its own space. Examples are
-    weighted convolution plus RBF (convolutional GPs, eq. 20-21), and one patch response per channel (eq. 22-23, C.21).
-    ``Kuu`` is block-diagonal, and only its blocks are factorised, whatever the covariance of ``q(u)`` (appendix C).
-    White noise in the sum has no inducing variables and does not count as a part.
+    They are for ``f = f_1 + ... + f_C`` with independent parts. Each part has inducing variables in its own space.
+    Two examples are in van der Wilk, Rasmussen and Hensman (2017): a weighted convolution plus an RBF (eq. 20-21), and
+    one patch response per channel (eq. 22-23 and C.21). ``Kuu`` is block-diagonal, and gpzoo factorises only its
+    blocks, for every covariance of ``q(u)`` (appendix C of this paper). White noise in the sum has no inducing
+    variables and does not count as a part.
 
     Example:
         >>> import numpy as np
@@ -176,8 +179,8 @@ class InducingBlocks(InducingVariable):
         (7, 7)
 
     Args:
-        *parts: one inducing variable per part of the kernel, in order. All parts share a single one (the same inducing
-            inputs, separate outputs).
+        *parts: one inducing variable per part of the kernel, in order. If you give a single one, all parts use its
+            inducing inputs, but each part has its own values ``u_c``.
 
     Raises:
         TypeError: if a part is not an inducing variable.

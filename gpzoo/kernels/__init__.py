@@ -1,4 +1,4 @@
-"""Covariance functions: pytrees of hyperparameters."""
+"""Covariance functions; each kernel is a pytree of its hyperparameters."""
 
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
 from gpzoo.kernels.changing import ChangePoint, Gate, Gibbs

@@ -56,7 +56,7 @@ def diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "
 
 
 class _Exponential(NamedTuple):
-    """``variance * exp(-r^2 / 2)``, with one lengthscale, or one for each column that enters."""
+    """``variance * exp(-r^2 / 2)``, with one lengthscale, or one for each active column."""
 
     variance: Array
     lengthscale: Array
@@ -64,7 +64,7 @@ class _Exponential(NamedTuple):
 
 
 def _exponential(base: Kernel) -> _Exponential | None:
-    """An RBF with one lengthscale, or a product of such RBFs on separate columns, which also has one exponent."""
+    """The exponential of an RBF with one lengthscale, or of a product of such RBFs on separate columns."""
     factors: list[Any] = list(base.parts) if isinstance(base, Product) else [base]
     if not all(type(factor) is RBF and jnp.ndim(factor.lengthscale) == 0 for factor in factors):
         return None
@@ -79,7 +79,7 @@ def _exponential(base: Kernel) -> _Exponential | None:
 
 
 def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
-    """The terms of a base kernel with their factors; terms without a specialised evaluation stay one sum."""
+    """The terms of a base kernel with their factors; all terms without a specialised evaluation stay one sum."""
     own, others = [], []
     for factor, part in addends(base):
         if (found := _exponential(part)) is not None:
@@ -143,7 +143,7 @@ def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Arr
         @jax.checkpoint
         def sums(x: Array) -> Array:
             V = view.view(x[None])[0]
-            # The base's Gram matrix would cost half as much again, because it is made exactly symmetric.
+            # The base's Gram matrix would cost half as much again, because ``gram`` makes it exactly symmetric.
             return weights @ (base.cross(V, V) @ weights)
 
         return sums(x)
@@ -198,9 +198,9 @@ def _rbf_cross_view_forward(
 
     def one(x: Array, view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array) -> tuple[Array, ...]:
         right = _view_factors(view, x, centre, lengthscale)
-        # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r): the
-        # value, and the ingredients of its derivatives with respect to z and the lengthscale. The squares of a give the
-        # derivatives with respect to each of several lengthscales.
+        # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r). The
+        # first sum is the value. The others give its derivatives with respect to z and the lengthscale. The squares of
+        # a give the derivatives with respect to each of several lengthscales.
         k, several = jnp.exp(matmul(left, right.T)), jnp.ndim(lengthscale) > 0
         squares = jnp.square(right[:, :size])
         sums = matmul(k, weights[:, None] * (jnp.concatenate([right, squares], -1) if several else right))
@@ -229,7 +229,7 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
         right = _view_factors(view, x, centre, lengthscale)
         weighted = jnp.exp(matmul(right, left.T)) * g
         rows, size = jnp.sum(weighted, -1), left.shape[-1] - 2
-        # Towards each z, by its share.
+        # The weighted sum of the differences from each view to all z.
         towards = matmul(weighted, left[:, :size]) - rows[:, None] * right[:, :size]
         return rows, weights[:, None] * towards / lengthscale
 
@@ -281,7 +281,7 @@ _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)
 
 
 def _pulled(view: Any, X: Float[Array, "N ..."], d_views: Float[Array, "N P e"]) -> tuple:
-    """Cotangents of a view and of inputs from those of the views.
+    """Cotangents of a view object and of inputs, from the cotangents of the viewed vectors.
 
     Under ``jit``, the compiler drops this work if neither cotangent is used, because no other result depends on it.
     """

@@ -1,4 +1,4 @@
-"""The base class of kernels, pytrees of arrays that give covariances, and their algebra: sums, products, multiples."""
+"""The base class of kernels, and the algebra of kernels: sums, products and multiples."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from gpzoo.linalg.factorise import needed_jitter
 from gpzoo.linalg.operators import total
 from gpzoo.linalg.state_space import States
 
-#: Methods, any of which makes a covariance.
+#: Names of the methods that can define a covariance.
 _COVARIANCES = {"evaluate", "profile", "scaled", "cross", "gram", "variances"}
 
 
 class Kernel(Fields):
     """A covariance function; a pytree whose leaves are its hyperparameters.
 
-    ``kernel(X)`` is the Gram matrix ``[N, N]`` (white noise adds to its diagonal), ``kernel(X, Z)`` is a
-    cross-covariance ``[N, M]`` (without white noise), and ``kernel.diag(X)`` are the variances ``[N]``. Kernels can be
-    added and multiplied, and a positive number scales a kernel.
+    ``kernel(X)`` is the Gram matrix ``[N, N]``, with white noise on its diagonal. ``kernel(X, Z)`` is a
+    cross-covariance ``[N, M]``, without white noise. ``kernel.diag(X)`` are the variances ``[N]``. Kernels can be added
+    and multiplied, and a positive number scales a kernel.
 
-    Hyperparameters are plain arrays; the program decides whether one is a ``numpyro.param``, a ``numpyro.sample`` or a
-    constant. They may carry a leading axis ``D`` (then every array leaf that is not a scalar carries it), and inputs
-    may be ``[D, N, ...]``: output ``d`` uses kernel ``d`` on ``X[d]`` and results are ``[D, N, N]``, ``[D, N, M]`` and
-    ``[D, N]``. Results have the dtype of the inputs: hyperparameters are cast to it.
+    Hyperparameters are plain arrays. The program decides whether a hyperparameter is a ``numpyro.param``, a
+    ``numpyro.sample`` or a constant. Hyperparameters may have a leading axis ``D``, with one kernel for each output.
+    Then every array leaf that is not a scalar has this axis. Inputs may be ``[D, N, ...]``: output ``d`` uses kernel
+    ``d`` on ``X[d]``. The results are then ``[D, N, N]``, ``[D, N, M]`` and ``[D, N]``. Results have the dtype of the
+    inputs, because gpzoo casts the hyperparameters to this dtype.
 
     **A kernel of your own** is a function of two points (:class:`~gpzoo.kernels.Pointwise`), or a class with annotated
-    fields and one method, the covariance of two points::
+    fields and one method. This method gives the covariance of two points::
 
         class Cosine(Elementary):
             variance: Array
@@ -48,14 +49,14 @@ class Kernel(Fields):
 
         kernel = Cosine(1.0, period=jnp.asarray([1.0, 2.0])) + White(0.1)    # one kernel for each of two outputs
 
-    Everything else follows from :meth:`evaluate`, and may be written instead or as well:
+    The class may define any of the following members. Most defaults follow from :meth:`evaluate`:
 
     =====================  ============================================================  =============================
     method                 meaning                                                       default
     =====================  ============================================================  =============================
     :meth:`evaluate`       covariance of two points, a scalar                            refused
     :meth:`cross`          covariances ``[N, M]``: for speed                             :meth:`evaluate` of all pairs
-    :meth:`gram`           covariance matrix ``[N, N]``: where symmetry is cheaper       ``cross(X, X)``
+    :meth:`gram`           covariance matrix ``[N, N]``: if symmetry saves time          ``cross(X, X)``
     :meth:`variances`      its diagonal ``[N]``: for speed                               :meth:`cross`, row by row
     :meth:`split_noise`    the function's and the noise's part of the kernel             no noise
     :meth:`frequencies`    draws from the spectral density, for draws of functions       refused
@@ -64,15 +65,15 @@ class Kernel(Fields):
     :attr:`input_ndim`     rank of an input                                              1, a vector
     =====================  ============================================================  =============================
 
-    ``kernel(X)``, ``kernel(X, Z)``, ``kernel.diag(X)`` and composite kernels call these methods, which may assume this:
+    ``kernel(X)``, ``kernel(X, Z)``, ``kernel.diag(X)`` and composite kernels call these methods. A method may assume:
 
-    * The hyperparameters are those of one kernel: calls are vectorised over the axis of outputs.
+    * The hyperparameters belong to one kernel, because calls are vectorised over the axis of outputs.
     * Inputs are floating arrays ``[N, ...]`` of rank ``input_ndim + 1``. If inputs are vectors, ``X`` and ``Z`` have
       the same number of columns.
     * Inputs and hyperparameters have one dtype. Their values may be traced.
 
-    The calls check these assumptions, and that results have one entry per row. A kernel checks its other requirements
-    itself, such as a number of columns.
+    The calls check these assumptions. They also check that results have one entry per row. A kernel itself checks its
+    other requirements, such as a number of columns.
 
     Example:
         >>> import numpy as np
@@ -87,7 +88,7 @@ class Kernel(Fields):
         True
     """
 
-    #: The kernel that stands for a number in a sum: :class:`Constant`, whose module sets this attribute.
+    #: The kernel that replaces a number in a sum: :class:`Constant`. The module of this kernel sets the attribute.
     of_number: ClassVar[type[Any]]
 
     # Otherwise NumPy would evaluate ``array * kernel`` entry by entry, and never call ``kernel.__rmul__``.
@@ -95,7 +96,7 @@ class Kernel(Fields):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Another covariance than that of the class above has another state-space form, or none.
+        # If a class has another covariance than its base class, it has another state-space form, or none.
         if "states" not in vars(cls) and not vars(cls).keys().isdisjoint(_COVARIANCES):
             cls.states = Kernel.states
 
@@ -103,12 +104,12 @@ class Kernel(Fields):
 
     @property
     def input_ndim(self) -> int | None:
-        """Rank of a single input: 1 for vectors, 3 for images, ``None`` where only the number of inputs matters."""
+        """Rank of a single input: 1 for vectors, 3 for images, ``None`` if only the number of inputs matters."""
         return 1
 
     @property
     def batched(self) -> bool:
-        """Whether the hyperparameters carry a leading axis, one kernel per output."""
+        """Whether the hyperparameters have a leading axis, with one kernel per output."""
         return False
 
     def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
@@ -132,10 +133,10 @@ class Kernel(Fields):
         return self.variances(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The two terms of this kernel: the covariance of a function, and of noise that is independent between rows.
+        """The two terms of this kernel: the covariance of a function, and the covariance of independent noise.
 
-        The noise enters :meth:`gram` and :meth:`variances`, but not :meth:`cross`. ``None`` stands for no function, or
-        no noise.
+        The noise is independent between rows. It enters :meth:`gram` and :meth:`variances`, but not :meth:`cross`. A
+        term is ``None`` if there is no function, or no noise.
         """
         return self, None
 
@@ -154,7 +155,7 @@ class Kernel(Fields):
             Frequencies in radians per unit of the inputs.
 
         Raises:
-            TypeError: for kernels without a known spectral density.
+            TypeError: for kernels that do not define this method.
         """
         raise TypeError(
             f"{type(self).__name__} has no known spectral density, so its functions cannot be drawn by random "
@@ -178,7 +179,7 @@ class Kernel(Fields):
         )
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """The state-space form at rows in order, with which a time series costs a time linear in its rows.
+        """The state-space form at rows in order; it makes the time for a series linear in the number of rows.
 
         Args:
             X: times, in ascending order.
@@ -192,10 +193,10 @@ class Kernel(Fields):
         )
 
     def check_fields(self) -> None:
-        """Refuse hyperparameters whose shapes do not go together; called before every evaluation.
+        """Refuse hyperparameters whose shapes do not fit each other; every evaluation calls this method first.
 
         Raises:
-            ValueError: naming these hyperparameters.
+            ValueError: with the names of these hyperparameters.
         """
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -208,18 +209,21 @@ class Kernel(Fields):
             Z: inputs ``[M, ...]`` or ``[D, M, ...]``.
 
         Returns:
-            ``[N, N]`` or ``[N, M]``, with a leading ``D`` where kernel or inputs carry one.
+            ``[N, N]`` or ``[N, M]``, with a leading ``D`` if the kernel or the inputs have one.
 
         Raises:
             TypeError: if an input is not numeric.
-            ValueError: if an input has the wrong rank for this kernel, or columns or outputs do not match.
+            ValueError: if an input has the wrong rank for this kernel, or the numbers of columns or outputs differ.
         """
         if Z is None:
             return self._over_outputs(lambda k, X: k.gram(X), X)
         return self._over_outputs(lambda k, X, Z: k.cross(X, Z), X, Z)
 
     def diag(self, X: ArrayLike) -> Float[Array, "*D N"]:
-        """Variances ``k(x, x)`` of the rows of ``X``: ``[N]``, or ``[D, N]`` where kernel or inputs carry a ``D``."""
+        """Variances ``k(x, x)`` of the rows of ``X``, with noise.
+
+        Their shape is ``[N]``, or ``[D, N]`` if the kernel or the inputs have a leading ``D``.
+        """
         return self._over_outputs(lambda k, X: k.variances(X), X)
 
     def noise_diag(self, X: ArrayLike) -> Float[Array, "*D N"]:
@@ -274,11 +278,11 @@ class Kernel(Fields):
         return X
 
     def _way_out(self, X: Float[Array, "..."], name: str) -> str:
-        """What to do about inputs of a wrong rank, as the end of a message."""
+        """The end of a message on inputs of a wrong rank, which tells users how to change these inputs."""
         return f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
 
     def batch_axes(self) -> Kernel:
-        """The kernel with each leaf replaced by its output axis, or ``None`` without one: ``in_axes`` for ``vmap``."""
+        """``in_axes`` for ``vmap``: this kernel with its output axis (``None`` without one) in place of each leaf."""
         return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
 
     def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Float[Array, "..."]:
@@ -390,7 +394,7 @@ class Kernel(Fields):
 class _Combination(Kernel):
     """Kernels combined elementwise; a part of the same class is replaced by its own parts."""
 
-    #: How the covariances of two parts are combined, and how their least variances are.
+    #: Functions that combine the covariances of two parts, and the least variances of two parts.
     _combine: ClassVar[Callable[[Any, Any], Any]]
     _least: ClassVar[Callable[[Any, Any], Any]]
     parts: tuple[Kernel, ...]
@@ -488,7 +492,7 @@ class Product(_Combination):
     _combine = _least = operator.mul
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The product multiplied out: a product with a noise factor is noise."""
+        """The two terms of the expanded product; each product with a factor of noise belongs to the noise."""
         pairs = [part.split_noise() for part in self.parts]
         if all(noise is None for _, noise in pairs):
             return self, None
@@ -497,7 +501,7 @@ class Product(_Combination):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Sums of the parts' frequencies: the density of a product is the convolution of its factors' densities."""
+        """Sums of the parts' frequencies; the density of a product is the convolution of the parts' densities."""
         keys = random.split(key, len(self.parts))
         return total(part.frequencies(k, num, num_columns, dtype) for part, k in zip(self.parts, keys, strict=True))
 
@@ -511,7 +515,7 @@ class Wrapper(Kernel):
         return getattr(self, self.data_fields[0])
 
     def around(self, kernel: Kernel | None) -> Kernel | None:
-        """This wrapper around another kernel; ``None`` for ``None``."""
+        """This wrapper around ``kernel``; ``None`` if ``kernel`` is ``None``."""
         return None if kernel is None else self._with_fields(**{self.data_fields[0]: kernel})
 
     @property
@@ -552,7 +556,7 @@ class Scaled(Wrapper):
 
     Raises:
         TypeError: if ``kernel`` is not a kernel or ``scale`` is not numeric.
-        ValueError: if ``scale`` is known and not positive, or has more than one axis.
+        ValueError: if ``scale`` is not positive (checked only outside ``jit``), or has more than one axis.
     """
 
     kernel: Kernel
@@ -567,7 +571,7 @@ class Scaled(Wrapper):
 
     @property
     def batched(self) -> bool:
-        """Whether the scale or the scaled kernel carry a leading axis."""
+        """Whether the scale or the scaled kernel has a leading axis of outputs."""
         return self.kernel.batched or jnp.ndim(self.scale) == 1
 
     def batch_axes(self) -> Kernel:
@@ -575,7 +579,7 @@ class Scaled(Wrapper):
         return self._with_fields(kernel=self.kernel.batch_axes(), scale=0 if jnp.ndim(self.scale) else None)
 
     def check_fields(self) -> None:
-        """Refuse a scale of more than one axis, and fields of the kernel as it does itself."""
+        """Refuse a scale of more than one axis, and all fields that the scaled kernel refuses."""
         shape = jnp.shape(self.scale)
         checks.must(len(shape) <= 1, "scale", "be a scalar or one per output [D]", f"shape {shape}")
         self.kernel.check_fields()
@@ -603,7 +607,7 @@ class Scaled(Wrapper):
         return self.kernel.frequencies(key, num, num_columns, dtype)
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """The form of the scaled kernel, with ``scale`` times the covariance of its states."""
+        """The state-space form of the scaled kernel, with ``scale`` times the covariance of the states."""
         form = self.kernel.states(X)
         return form._replace(P=self.scale * form.P)
 
@@ -613,9 +617,9 @@ class Scaled(Wrapper):
 
 
 def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
-    """The terms of a kernel as a sum, each with the product of the factors before it (``None`` without factors).
+    """The terms of a kernel, each with the product of its scale factors (``None`` if it has no factor).
 
-    For ``None``, a missing function or noise, the list is empty.
+    If ``kernel`` is ``None``, the list is empty. :meth:`Kernel.split_noise` gives ``None`` for a term that is missing.
     """
     if kernel is None:
         return []
@@ -628,7 +632,7 @@ def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
 
 
 def has_sum(kernel: Kernel) -> bool:
-    """Whether a kernel of a function is or contains a sum, whose terms may differ much in variance."""
+    """Whether a kernel, without its noise, is a sum or contains one. Terms of a sum may differ much in variance."""
     is_sum = lambda node: isinstance(node, Sum)  # noqa: E731
     return any(map(is_sum, jax.tree.leaves(kernel.split_noise()[0], is_leaf=is_sum)))
 

@@ -12,7 +12,7 @@ from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 
 
 def separable(kernel: Kernel) -> bool:
-    """Whether a kernel is known to be a product over all of its columns."""
+    """Whether gpzoo can tell that a kernel is a product over all of its columns."""
     if isinstance(kernel, Scaled):
         return separable(kernel.kernel)
     if isinstance(kernel, Product):
@@ -55,7 +55,7 @@ def along(
         touched = [i for i, columns in enumerate(axes) if seen & set(columns)] or [0]
         if axis not in touched:
             continue
-        # The other columns fixed at 0, the whole variance is in the factor of every axis.
+        # With the other columns fixed at 0, the factor of every axis has the whole variance.
         one = part(jnp.where(own, X, 0), jnp.where(own, Z, 0)) if len(touched) > 1 else part(X, Z)
         K *= one if axis == touched[0] else one / part.diag(jnp.zeros_like(X[:1]))
     return K * _scale(kernel) if axis == 0 else K

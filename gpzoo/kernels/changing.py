@@ -1,4 +1,4 @@
-"""Kernels of functions that change with the place: change points, and lengthscales that vary."""
+"""Kernels of functions whose behaviour depends on the input: change points, and lengthscales that vary."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gpzoo.linalg.state_space import States
 
 
 class Gate(Elementary):
-    """A factor that switches a function on or off at a place.
+    """A factor that switches a function on or off at a location.
 
-    The kernel is ``s(x) s(x')`` with ``s(x) = sigmoid((x - location) / width)`` of one column. Its product with another
-    kernel switches a function on, or off with ``closing=True``.
+    The kernel is ``s(x) s(x')`` with ``s(x) = sigmoid((x - location) / width)`` of one column. Multiply the kernel
+    of a function by the gate to switch this function on. With ``closing=True``, the gate switches it off.
 
     Example:
         >>> import numpy as np
@@ -32,14 +32,14 @@ class Gate(Elementary):
         Array([0.  , 0.25, 1.  ], dtype=float32)
 
     Args:
-        location: where the gate is half open; scalar, or ``[D]`` for one per output, in the units of the inputs.
+        location: the point at which ``s`` is 1/2; scalar, or ``[D]`` for one per output, in the units of the inputs.
         width: width of the transition, in the same units; positive.
         active_dim: number of the column.
         closing: whether the gate closes instead of opening.
 
     Raises:
         TypeError: if ``location`` or ``width`` is not numeric, or ``active_dim`` is not an integer.
-        ValueError: if ``width`` is known and not positive.
+        ValueError: if ``width`` is not positive (checked only outside ``jit``).
     """
 
     location: Float[Array, "*D"]
@@ -56,7 +56,7 @@ class Gate(Elementary):
         self.check_fields()
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
-        """The product of both factors for all pairs of rows."""
+        """The product of the factors ``s`` of two rows, for all pairs of rows."""
         return self._factor(X)[:, None] * self._factor(Z)
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
@@ -64,11 +64,11 @@ class Gate(Elementary):
         return jnp.square(self._factor(X))
 
     def least_variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """One: a function that is switched off at some or all rows does not get lost in rounding errors."""
+        """One, so that a function that is switched off at some or all rows is not lost in rounding errors."""
         return jnp.ones(len(X), X.dtype)
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One constant state, which each row multiplies by its factor."""
+        """One constant state; the value at a row is this state times the factor of the row."""
         one = jnp.ones((1, 1), X.dtype)
         return States.of(self._factor(X)[:, None], one, one, len(X))
 
@@ -80,10 +80,10 @@ class Gate(Elementary):
 def ChangePoint(
     before: Kernel, after: Kernel, location: float | Array, width: float | Array = 1.0, active_dim: int = 0
 ) -> Kernel:
-    """The kernel of one function before a change point and of another, independent one after it (Lloyd et al. 2014).
+    """The kernel of a process that changes at one point from one function to a second one (Lloyd et al. 2014).
 
-    ``f(x) = (1 - s(x)) f_1(x) + s(x) f_2(x)``: a sum of products with a :class:`Gate`. The two terms have inducing
-    variables of their own if ``blocks`` gives them some.
+    The process is ``f(x) = (1 - s(x)) f_1(x) + s(x) f_2(x)`` with independent ``f_1`` and ``f_2``. The kernel is a sum
+    of two products with a :class:`Gate`. ``blocks`` can give each of the two terms its own inducing variables.
 
     Example:
         >>> import numpy as np
@@ -93,9 +93,9 @@ def ChangePoint(
         Array([1., 4.], dtype=float32)
 
     Args:
-        before: kernel of the function where the column is below ``location``.
-        after: kernel of the function where the column is above ``location``.
-        location: the change point; see :class:`Gate`, also for the next two.
+        before: kernel of the function at inputs whose column is below ``location``.
+        after: kernel of the function at inputs whose column is above ``location``.
+        location: the change point. For this argument and the next two, see :class:`Gate`.
         width: width of the transition from one function to the other.
         active_dim: number of the column.
 
@@ -110,8 +110,9 @@ def ChangePoint(
 
 
 class Gibbs(Pointwise):
-    """An RBF whose lengthscale depends on the place (Gibbs 1997; Rasmussen and Williams 2006, eq. 4.32).
+    """An RBF whose lengthscale depends on the input (Gibbs 1997; Rasmussen and Williams 2006, eq. 4.32).
 
+    The kernel is
     ``variance * prod_i sqrt(2 l_i l'_i / (l_i^2 + l'_i^2)) * exp(-sum_i (x_i - x'_i)^2 / (l_i^2 + l'_i^2))`` with
     ``l = lengthscale(x)`` and ``l' = lengthscale(x')``.
 
@@ -125,16 +126,16 @@ class Gibbs(Pointwise):
         array([0.99, 0.73], dtype=float32)
 
     Args:
-        lengthscale: ``lengthscale(x, **hyperparameters)`` of one input ``[d]`` (the active columns): a positive number,
-            or one for each column. Define it once, as for :class:`Pointwise`.
+        lengthscale: function ``lengthscale(x, **hyperparameters)`` of one input ``[d]`` (the active columns). It
+            returns a positive number, or one for each column. Define it once, as for :class:`Pointwise`.
         variance: see :class:`RBF`.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
-        **hyperparameters: numbers of the function; each may have an axis for one kernel per output.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+        **hyperparameters: arguments of the function, as numbers; each may have an axis for one kernel per output.
 
     Raises:
-        TypeError: see :class:`Pointwise`.
-        ValueError: see :class:`Pointwise`, and if ``variance``, or the lengthscale at an input, is known and not
-            positive. Under a transformation, negative values become NaN.
+        TypeError: as for :class:`Pointwise`.
+        ValueError: as for :class:`Pointwise`, and if ``variance`` or the lengthscale at an input is not positive
+            (checked only outside ``jit``). Under a transformation such as ``jit``, negative values become NaN.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ from gpzoo.linalg.state_space import States
 class Constant(Elementary):
     """``k(x, x') = variance``: one unknown number added to the whole function.
 
-    The kernel depends only on the number of inputs, so it can be added to and multiplied with kernels on vectors and
-    kernels on images alike. If it is evaluated alone, the leading axis of the inputs is ``N``.
+    The kernel depends only on the number of inputs. So it can be added to kernels on vectors and to kernels on images,
+    and multiplied with them. If the kernel is evaluated alone, the leading axis of the inputs is ``N``.
 
     Example:
         >>> import numpy as np
@@ -30,7 +30,7 @@ class Constant(Elementary):
         variance: scalar, or ``[D]`` for one kernel per output.
 
     Raises:
-        ValueError: if ``variance`` is known and not positive, or has more than one axis.
+        ValueError: if ``variance`` is not positive (checked only outside ``jit``), or has more than one axis.
     """
 
     variance: Float[Array, "*D"]
@@ -53,7 +53,7 @@ class Constant(Elementary):
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One state, the unknown number, which stays as it is."""
+        """One state: the unknown number, which does not change from row to row."""
         one = jnp.ones((1, 1), X.dtype)
         return States.of(one[0], one, self.variance * one, len(X))
 
@@ -70,9 +70,9 @@ Kernel.of_number = Constant
 class White(Constant):
     """White noise: ``variance`` on the diagonal of ``kernel(X)`` and in ``kernel.diag(X)``, 0 in ``kernel(X, Z)``.
 
-    Each row of ``X`` has its own noise, even where two rows are equal. A cross-covariance has no noise, even where
-    ``Z`` is ``X``: inducing variables and predictions at new inputs do not share noise. Only the number of inputs
-    matters, as for :class:`Constant`.
+    Each row of ``X`` has its own noise, even if two rows are equal. A cross-covariance has no noise, even if ``Z`` is
+    ``X``, because inducing variables and predictions at new inputs do not share the noise of the data. Only the number
+    of inputs matters, as for :class:`Constant`.
 
     Example:
         >>> import numpy as np
@@ -85,7 +85,7 @@ class White(Constant):
         variance: scalar, or ``[D]`` for one kernel per output.
 
     Raises:
-        ValueError: if ``variance`` is known and not positive, or has more than one axis.
+        ValueError: if ``variance`` is not positive (checked only outside ``jit``), or has more than one axis.
     """
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
@@ -93,7 +93,7 @@ class White(Constant):
         return jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One state, which is independent from one row to the next."""
+        """One state, which is independent between rows."""
         form = super().states(X)
         return form._replace(A=jnp.zeros_like(form.A))
 

@@ -31,14 +31,15 @@ class Linear(Lengthscaled):
     Args:
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs, with a leading ``D`` for one
-            kernel per output; slope ``i`` has prior variance ``variance / lengthscale_i^2``. A scalar lengthscale and
-            ``variance`` are not identified together: learn one of the two.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
+            kernel per output. Slope ``i`` has prior variance ``variance / lengthscale_i^2``. Data cannot identify
+            ``variance`` and a scalar lengthscale separately, so learn only one of the two.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
-        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, or their shapes do not go together;
-            on evaluation, if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
+        ValueError: if ``variance`` or ``lengthscale`` is not positive (checked only outside ``jit``), or their shapes
+            do not fit each other; on evaluation, if ``active_dims`` or ``lengthscale`` do not fit the columns of the
+            inputs.
     """
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
@@ -46,12 +47,12 @@ class Linear(Lengthscaled):
         return self.variance * inner(self.scaled(X), self.scaled(Z))
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One state, the slope, which stays as it is."""
+        """One state: the slope, which does not change from row to row."""
         one = jnp.ones((1, 1), X.dtype)
         return States.of(self.scaled(X), one, self.variance * one, len(X))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric."""
+        """The Gram matrix, exactly symmetric."""
         return self.variance * inner(self.scaled(X))
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
@@ -71,14 +72,15 @@ class Polynomial(Elementary):
 
     Args:
         degree: a positive integer, static.
-        variance: scalar or ``[D]``: the prior variance of the slopes of the linear function that is raised to a power.
-        offset: scalar or ``[D]``: the prior variance of the constant of that function; 0 for a homogeneous polynomial.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
+        variance: prior variance of the slopes of the linear function that is raised to a power; scalar or ``[D]``.
+        offset: prior variance of the constant of this linear function; scalar or ``[D]``. Use 0 for a homogeneous
+            polynomial.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if ``degree`` is not an integer, and as for :class:`Linear`.
-        ValueError: if ``degree`` is less than 1, ``variance`` is known and not positive, ``offset`` is known and
-            negative, and as for :class:`Linear`.
+        ValueError: if ``degree`` is less than 1; outside ``jit``, if ``variance`` is not positive or ``offset`` is
+            negative; and as for :class:`Linear`.
     """
 
     variance: Float[Array, "*D"]
@@ -109,7 +111,7 @@ class Polynomial(Elementary):
         return self._power(inner(self.active_columns(X), self.active_columns(Z)))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric."""
+        """The Gram matrix, exactly symmetric."""
         return self._power(inner(self.active_columns(X)))
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
@@ -122,13 +124,13 @@ class ArcCosine(Elementary):
 
     The kernel is ``variance / pi * |a|^n |a'|^n J_n(theta)``. The input to the layer is
     ``a = (sqrt(weight_variance) * x, sqrt(bias_variance))``, and ``theta`` is the angle between ``a`` and ``a'``. The
-    activation of the units is a step (``n = 0``), a rectifier (1) or a squared rectifier (2):
+    order ``n`` stands for the activation of the units, a step (0), a rectifier (1) or a squared rectifier (2):
 
     * ``J_0 = pi - theta``
     * ``J_1 = sin(theta) + (pi - theta) cos(theta)``
     * ``J_2 = 3 sin(theta) cos(theta) + (pi - theta) (1 + 2 cos(theta)^2)``
 
-    Order 0 has a kink at coincident inputs: its derivatives there with respect to inputs are taken as 0.
+    Order 0 has a kink at coincident inputs. There, gpzoo sets its derivatives with respect to inputs to 0.
 
     Example:
         >>> import numpy as np
@@ -144,13 +146,13 @@ class ArcCosine(Elementary):
         weight_variance: prior variance of the first layer's weights: scalar or one per (active) column ``[d]``, with a
             leading ``D`` for one kernel per output.
         bias_variance: prior variance of the first layer's biases, scalar or ``[D]``.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if ``order`` is not an integer, and as for :class:`Linear`.
-        ValueError: if ``order`` is not 0, 1 or 2, a variance is known and not positive, or the shapes of the variances
-            do not go together; on evaluation, if ``active_dims`` or ``weight_variance`` do not fit the columns of the
-            inputs.
+        ValueError: if ``order`` is not 0, 1 or 2, a variance is not positive (checked only outside ``jit``), or the
+            shapes of the variances do not fit each other; on evaluation, if ``active_dims`` or ``weight_variance`` do
+            not fit the columns of the inputs.
     """
 
     variance: Float[Array, "*D"]
@@ -186,8 +188,8 @@ class ArcCosine(Elementary):
         return a / norm[:, None], norm
 
     def _combine(self, square: Float[Array, "*shape"], norms: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        # The angle comes from the chord between directions: the arc cosine of their dot product would lose half of the
-        # digits of small angles, and its derivative is infinite at 0.
+        # The angle comes from the chord between directions. The arc cosine of their dot product would lose half of the
+        # digits of small angles, and its derivative is infinite at angle 0.
         return self.variance / jnp.pi * norms**self.order * (_J0, _J1, _J2)[self.order](square / 4)
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
@@ -196,7 +198,7 @@ class ArcCosine(Elementary):
         return self._combine(squared_distance(a, b), n[:, None] * m[None, :])
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric."""
+        """The Gram matrix, exactly symmetric."""
         a, n = self._layer(X)
         return self._combine(squared_distance(a), n[:, None] * n[None, :])
 
@@ -208,7 +210,8 @@ class ArcCosine(Elementary):
 
 # The angular functions in terms of q = sin(theta / 2)^2 = chord^2 / 4, so that cos(theta) = 1 - 2 q.
 def _J0(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    # The directions of equal inputs may differ by rounding if the compiler contracts only one; their angle is still 0.
+    # If the compiler contracts only one of two operations, the directions of equal inputs may differ by rounding. Their
+    # angle must still be 0.
     q = jnp.where(q > (4 * float(jnp.finfo(q.dtype).eps)) ** 2, q, 0)
     return 2 * jnp.arctan2(root(1 - q), root(q))
 

@@ -23,21 +23,23 @@ from gpzoo.views.patches import Patches
 class DoubleSum(Wrapper):
     """The prior of ``f(x) = sum_p w_p g(T_p x)``, where ``T_p x`` are the views of ``x`` and ``g`` has the base kernel.
 
-    The equations of convolutional GPs are
+    The equations of convolutional GPs (van der Wilk, Rasmussen and Hensman 2017) are
 
     * eq. 14 and, with weights, 18: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
     * eq. 15 and 19: ``k_fu(x, z) = sum_p w_p k_g(T_p x, z)`` with ``u = g(z)`` (:meth:`cross_view`);
     * eq. 16: ``k_uu = k_g``.
 
-    Appendix D of the same paper is this kernel with other views.
+    Appendix D of the same paper has this kernel with other views.
 
-    White noise in the base is independent noise on every response: it adds ``sum_p w_p^2`` times its variance to the
-    diagonal, and nothing to covariances between different inputs.
+    White noise in the base is independent noise on every response ``g(T_p x)``. It adds ``sum_p w_p^2`` times the
+    variance of the noise to the diagonal. It adds nothing to covariances between different inputs.
 
-    The kernel takes inputs in chunks, so that memory never holds the base kernel between all views of a batch. For some
-    base kernels, it forms gradients along with the values, in reverse mode only: an :class:`~gpzoo.kernels.RBF` with a
-    single lengthscale, a product of such RBFs on separate columns, and sums with such a term. With one lengthscale per
-    column, ``jnp.full(view_size, lengthscale)``, the kernel has forward mode too.
+    The kernel takes inputs in chunks, so that memory never holds the base kernel between all views of a batch.
+
+    With some base kernels, only reverse-mode gradients are possible, because gpzoo computes these gradients together
+    with the values. These base kernels are an :class:`~gpzoo.kernels.RBF` with a single lengthscale, a product of such
+    RBFs on separate columns, and every sum that contains one of these two. To differentiate an RBF in forward mode
+    too, give it one lengthscale per column, ``jnp.full(view_size, lengthscale)``.
 
     Example:
         >>> import numpy as np
@@ -51,18 +53,19 @@ class DoubleSum(Wrapper):
                [0.  , 0.  , 1.  ]], dtype=float32)
 
     Args:
-        base: kernel on views, vectors of length ``view.view_size``.
+        base: kernel on views. Views are vectors of length ``view.view_size``.
         view: the map from inputs to their views, a :class:`~gpzoo.views.View` such as :class:`gpzoo.Patches`; or a
             :class:`~gpzoo.SampledView` for the mean over a distribution of views (:func:`Invariant`).
-        weights: ``[P]``, or ``[D, P]`` for one kernel per output; ``None`` for ones.
+        weights: one for each of the ``P`` views of an input, ``[P]``, or ``[D, P]`` for one kernel per output. ``None``
+            sets all weights to 1.
         mean: divide the weights by ``P``, so that ``f`` is the weighted mean of the responses, not their sum. This
             divides ``k_f`` by ``P^2`` and ``k_fu`` by ``P``.
 
     Raises:
         TypeError: if ``base`` is not a kernel, or ``view`` is not a view.
         ValueError: if the base does not take vectors, or the number of weights is not the number of views; if a sampled
-            view comes with weights, a sum (``mean=False``), or one base kernel per output; if a density of views comes
-            with white noise in the base.
+            view is given together with weights, with ``mean=False``, or with one base kernel per output; if views have
+            a continuous distribution and the base has white noise.
     """
 
     base: Kernel
@@ -107,7 +110,7 @@ class DoubleSum(Wrapper):
 
     @property
     def batched(self) -> bool:
-        """Whether the weights or the base kernel carry a leading axis."""
+        """Whether the weights or the base kernel have a leading axis of outputs."""
         return self.base.batched or (self.weights is not None and jnp.ndim(self.weights) == 2)
 
     def batch_axes(self) -> Kernel:
@@ -123,9 +126,9 @@ class DoubleSum(Wrapper):
         return f" A view of such inputs has input_ndim = {rank}, and that of {view} is {self.input_ndim}."
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
-        """See :meth:`Kernel.check_inputs`; also refuses inputs that do not fit the view, and views of other shapes."""
+        """See :meth:`Kernel.check_inputs`; also refuses inputs, and results of the view, with wrong shapes."""
         X = super().check_inputs(X, name)
-        # Views are later evaluated input by input; here the view's own checks can name the shape that the user gave.
+        # Views are later evaluated input by input. Here, the view's own checks can still name the user's shape.
         inputs: Any = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
         if isinstance(self.view, SampledView):
             self.view.check_inputs(inputs)
@@ -139,14 +142,15 @@ class DoubleSum(Wrapper):
     def cross_view(self, X: Array, Z: Array) -> Float[Array, "*D N M"]:
         """Covariance of ``f`` at inputs with the base process ``g`` at vectors: ``sum_p w_p k_g(T_p x, z)``.
 
-        Convolutional GPs, eq. 15 and 19; the transpose of ``Kuf`` for inducing patches.
+        This is eq. 15 and 19 of van der Wilk, Rasmussen and Hensman (2017). It is the transpose of ``Kuf`` for inducing
+        patches.
 
         Args:
             X: inputs ``[N, ...]`` or ``[D, N, ...]``.
             Z: vectors in the space of the views, ``[M, view_size]`` or ``[D, M, view_size]``.
 
         Returns:
-            ``[N, M]``, with a leading ``D`` where the kernel, ``X`` or ``Z`` carries one.
+            ``[N, M]``, with a leading ``D`` if the kernel, ``X`` or ``Z`` has one.
 
         Raises:
             ValueError: if ``X`` or ``Z`` has the wrong shape.
@@ -185,17 +189,19 @@ class DoubleSum(Wrapper):
         return jax.lax.map(views, Z).T
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """:meth:`cross`, with :meth:`variances` on the diagonal, which include the white noise of the base."""
+        """:meth:`cross`, with :meth:`variances` on the diagonal, which contain the white noise of the base."""
         index = jnp.arange(X.shape[0])
         return self.cross(X, X).at[index, index].set(self.variances(X))
 
 
 def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
-    """The kernel of functions that are insensitive to how their input is viewed (learning invariances, eq. 7 and 8).
+    """The kernel of functions that change little or not at all if their input is transformed.
 
     ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an
     :class:`~gpzoo.Orbit`, the mean is over the whole orbit, and ``f`` is invariant. With a
-    :class:`~gpzoo.SampledView`, the mean is over ``p(x_a | x)`` and is estimated from samples.
+    :class:`~gpzoo.SampledView`, the mean is over the distribution ``p(x_a | x)`` of the views ``x_a`` of ``x``, and
+    samples estimate this mean. See eq. 7 and 8 of van der Wilk, Bauer, John and Hensman (2018, *Learning invariances
+    using the marginal likelihood*).
 
     Example:
         >>> import numpy as np
@@ -209,8 +215,8 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
                [0.53, 0.53]], dtype=float32)
 
     Args:
-        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`. Then ``f`` is
-            an invariant convolution, a sum over views of the views.
+        base: kernel on flattened views; or a :class:`DoubleSum` on inputs, such as :func:`Convolutional`. In the second
+            case, ``f`` is an invariant convolution: a sum over the patches of all views.
         view: an orbit or a sampled view.
 
     Raises:
@@ -226,7 +232,7 @@ def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
         return DoubleSum(base, view, mean=True)
     inside = "Sampled views must be outermost; the base of Invariant(base, view) has sampled views."
     checks.refuse(isinstance(base.view, SampledView), inside)
-    # One sum over all views of views. If there are weights, they absorb the mean over the outer views.
+    # One sum over all views of views. If there are weights, the mean over the outer views becomes a part of them.
     if base.mean and base.weights is None:
         return DoubleSum(base.base, Composed(view, base.view), mean=True)
     weights = jnp.ones(base.view.num_views) if base.weights is None else base.weights
@@ -253,9 +259,9 @@ def with_fixed_views(kernel: Kernel, key: PRNGKeyArray, num_views: int | None = 
                [1., 1.]], dtype=float32)
 
     Args:
-        kernel: a kernel with sampled views.
+        kernel: a kernel with sampled views (:class:`~gpzoo.SampledView`).
         key: random key of the draw.
-        num_views: number of views; ``None`` for each view's ``num_fixed``.
+        num_views: number of views; ``None`` takes the ``num_fixed`` of each sampled view.
     """
     nodes, structure = jax.tree.flatten(kernel, is_leaf=_over_sampled)
     keys = random.split(key, len(nodes))
@@ -281,7 +287,9 @@ def Convolutional(
     places: bool = False,
     stride: int = 1,
 ) -> DoubleSum:
-    """The convolutional kernel: a :class:`DoubleSum` over the patches of an image (convolutional GPs, eq. 14 and 18).
+    """The convolutional kernel: a :class:`DoubleSum` over the patches of an image.
+
+    See eq. 14 and 18 of van der Wilk, Rasmussen and Hensman (2017).
 
     Example:
         >>> import numpy as np
@@ -294,13 +302,13 @@ def Convolutional(
         base: kernel on flattened patches, ``[h w]``.
         image_shape: ``(H, W)`` or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
-        weights: one per patch ``[P]`` (``[D, P]`` for one kernel per output); ``None`` for ones, the
-            translation-invariant kernel.
+        weights: one for each of the ``P`` patches, ``[P]`` (``[D, P]`` for one kernel per output). ``None`` sets all
+            weights to 1, which makes the kernel invariant to translations.
         mean: divide the weights by ``P``, as the authors' code does.
-        channels: treatment of colour (section 4.4), see :class:`~gpzoo.Patches`: a patch has one channel with
-            ``"separate"``, and all channels with ``"joint"`` (colour-patch). With ``"joint"``, a base kernel that is a
-            sum over the channels' columns makes the kernel additive (eq. 25).
-        places: whether the last two columns of a patch are its place (see :class:`~gpzoo.Patches`). With a base
+        channels: treatment of colour (section 4.4 of this paper), see :class:`~gpzoo.Patches`. With ``"separate"``, a
+            patch has one channel. With ``"joint"``, a patch has all channels (colour-patch). If the base kernel is then
+            a sum over the channels' columns, the kernel is additive (eq. 25 of this paper).
+        places: whether the last two columns of a patch are its position (see :class:`~gpzoo.Patches`). With a base
             ``k_patch * k_place``, this is the translation-insensitive convolutional kernel, TICK (Dutordoir, van der
             Wilk, Artemev and Hensman 2020).
         stride: pixels from one patch to the next.
@@ -321,10 +329,11 @@ def MultiChannel(
     *,
     mean: bool = False,
 ) -> Sum:
-    """The multi-channel convolutional kernel (convolutional GPs, eq. 22): one patch response per channel.
+    """The multi-channel convolutional kernel, with one patch response per channel (van der Wilk et al. 2017, eq. 22).
 
-    ``f(x) = sum_c sum_p w_pc g_c(x[pc])`` is a sum of one :class:`DoubleSum` per channel. Its inducing variables are
-    blocks with the same patches for every channel (eq. 23): ``blocks(unique_patches(1000))``.
+    It is the kernel of ``f(x) = sum_c sum_p w_pc g_c(x[pc])``, where ``x[pc]`` is patch ``p`` of channel ``c``. It is a
+    sum of one :class:`DoubleSum` per channel. The inducing variables are blocks with the same patches for every channel
+    (eq. 23 of this paper): ``blocks(unique_patches(1000))``.
 
     Example:
         >>> import numpy as np
@@ -334,12 +343,12 @@ def MultiChannel(
         (3, (2, 2))
 
     Args:
-        base: kernel on flattened patches ``[h w]``, shared by all ``g_c`` (``Kuu`` is then factorised once, C.21); or
-            one kernel per channel.
+        base: one kernel on flattened patches ``[h w]`` for all ``g_c``, or one kernel per channel. With one kernel for
+            all, ``Kuu`` is factorised once (eq. C.21 of this paper).
         image_shape: ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         weights: one per channel and patch position, ``[C, (H - h + 1) (W - w + 1)]``, the same for all outputs;
-            ``None`` for ones.
+            ``None`` sets all weights to 1.
         mean: divide the weights by the number of patches of all channels.
 
     Raises:

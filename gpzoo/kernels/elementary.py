@@ -1,4 +1,4 @@
-"""Kernels on columns of the inputs whose hyperparameters are numbers: one for all outputs, or one for each output."""
+"""Kernels on columns of the inputs; a hyperparameter is one number for all outputs, or one number for each output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Elementary(Kernel):
     """A kernel whose array fields are scalars, or one number per output ``[D]``.
 
     Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
-    kernel is batched if one field has the axis ``D``; then every field that is not a scalar begins with this axis.
-    If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees those columns.
+    kernel is batched if one field has the axis ``D``. Then every field that is not a scalar begins with this axis.
+    If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees only the columns
+    that this field names.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -48,7 +49,7 @@ class Elementary(Kernel):
 
     @property
     def batched(self) -> bool:
-        """Whether the hyperparameters carry a leading axis, one kernel per output."""
+        """Whether the hyperparameters have a leading axis, with one kernel per output."""
         return any(jnp.ndim(getattr(self, f)) > (f in self.per_column) for f in self.data_fields)
 
     def check_fields(self) -> None:
@@ -99,7 +100,7 @@ class Mask(tuple):
 
 
 def columns(active_dims: Iterable[int] | Iterable[bool] | None) -> tuple[int, ...] | None:
-    """``active_dims`` as a tuple of column numbers (a :class:`Mask` if given as bools), or ``None`` for all columns.
+    """``active_dims`` as a tuple of column numbers (a :class:`Mask` if given as bools); ``None`` means all columns.
 
     Raises:
         TypeError: if ``active_dims`` is not a sequence of integers, or of bools.
@@ -129,7 +130,8 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
     """The columns ``active_dims`` of ``X``.
 
     Raises:
-        ValueError: naming the kernel, if there is no such column, or a mask has another number of columns than ``X``.
+        ValueError: if there is no such column, or a mask and ``X`` have different numbers of columns; the message names
+            the kernel.
     """
     total = getattr(active_dims, "total", X.shape[-1])
     other = f"{name}: active_dims is a mask of {total} columns, and the inputs have {X.shape[-1]} (shape {X.shape})."

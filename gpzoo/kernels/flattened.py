@@ -1,4 +1,4 @@
-"""Kernels on vectors, for inputs of another rank."""
+"""Kernels on vectors, applied to inputs of rank 2 or more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpzoo.kernels.base import Kernel, Wrapper
 
 
 class Flattened(Wrapper):
-    """A kernel on vectors, for inputs of another rank: ``k(x, x') = k_0(vec x, vec x')``.
+    """A kernel on vectors, applied to inputs of rank 2 or more: ``k(x, x') = k_0(vec x, vec x')``.
 
-    A sum can then hold a kernel on whole images beside kernels on patches (convolutional GPs, section 4.3). The
-    inducing points of the kernel on whole images are images.
+    With this wrapper, one sum can contain a kernel on whole images and kernels on patches (van der Wilk, Rasmussen and
+    Hensman 2017, section 4.3). The inducing points of the kernel on whole images are images.
 
     Example:
         >>> import numpy as np

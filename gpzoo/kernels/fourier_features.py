@@ -22,10 +22,11 @@ def function_values(
 ) -> Float[Array, "N {num_functions}"]:
     """Values at ``X`` of functions drawn from the prior; equal keys give the same functions for every ``X``.
 
-    ``f(x) = sqrt(2 v / F) sum_i w_i cos(omega_i x) + w'_i sin(omega_i x)`` with standard normal weights and frequencies
-    from the kernel's spectral density (Rahimi and Recht 2007). Over draws of weights and frequencies, the covariance is
-    exactly the kernel. For given frequencies, the covariance differs from the kernel by ``O(F^-1/2)``. White noise is
-    left out.
+    A function is ``f(x) = sqrt(2 v / F) sum_i w_i cos(omega_i x) + w'_i sin(omega_i x)`` (Rahimi and Recht 2007). ``v``
+    is the variance of the kernel, and ``F`` the number of features. The weights ``w_i`` and ``w'_i`` are standard
+    normal, and the frequencies ``omega_i`` come from the kernel's spectral density. Over draws of weights and
+    frequencies, the covariance is exactly the kernel. For given frequencies, the covariance differs from the kernel by
+    ``O(F^-1/2)``. The functions have no white noise.
 
     Args:
         kernel: a sum of linear kernels, constants and kernels with :meth:`~gpzoo.kernels.Kernel.frequencies`.
@@ -37,7 +38,7 @@ def function_values(
             axis require ``True``. Set it to the same value for every ``X``.
 
     Raises:
-        TypeError: for any other kernel, naming it.
+        TypeError: for a kernel that is not such a sum; the message names the kernel.
     """
     X = kernel.check_inputs(X)
     kernel = jax.tree.map(lambda leaf: cast(leaf, X.dtype), kernel)

@@ -20,11 +20,12 @@ from gpzoo.kernels.base import Kernel, Wrapper
 class Box:
     """Eigenfunctions of the Laplace operator on a box, zero at its faces (Solin and Särkkä 2020, eq. 56).
 
-    The functions of one column are ``phi_j(x) = sin(pi j (x - lower) / width) / sqrt(width / 2)``. The functions of
-    several columns are products of these, and the index of the last column runs fastest.
+    The functions of one column are ``phi_j(x) = sin(pi j (x - lower) / width) / sqrt(width / 2)`` with
+    ``width = upper - lower``. The functions of several columns are products of such functions, and the index of the
+    last column runs fastest.
 
     Args:
-        sizes: number of functions along each column, one number for a single column.
+        sizes: number of functions along each column; a single number if there is one column.
         bounds: ``(lower, upper)`` for all columns, or one such pair for each column.
 
     Raises:
@@ -48,10 +49,11 @@ class Box:
         return jnp.asarray(np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each)), dtype)
 
     def functions(self, X: Float[Array, "N d"]) -> Float[Array, "N M"]:
-        """The functions at inputs; NaN outside the box if the inputs are not known.
+        """The functions at inputs; under ``jit``, they are NaN at inputs outside the box.
 
         Raises:
-            ValueError: for another number of columns, or known inputs outside the box.
+            ValueError: if ``X`` does not have one column for each axis of the box, or an input is outside the box
+                (checked only outside ``jit``).
         """
         self.check(X)
         values = jnp.ones((X.shape[0], 1), X.dtype)
@@ -67,10 +69,10 @@ class Box:
         return jnp.where(jnp.any((X < lower) | (X > upper), axis=-1, keepdims=True), jnp.nan, values)
 
     def check(self, X: Float[Array, "N d"]) -> None:
-        """Refuse inputs with another number of columns, and known inputs outside the box.
+        """Refuse inputs without one column for each axis of the box and, outside ``jit``, inputs outside the box.
 
         Raises:
-            ValueError: with the shape, or naming the input that is farthest outside.
+            ValueError: with the shape, or with the input that is farthest outside.
         """
         d = len(self.sizes)
         checks.must(X.shape[-1] == d, "X", f"have {d} columns, those of the box;", f"shape {tuple(X.shape)}")
@@ -86,13 +88,13 @@ class Box:
         )
 
     def nodes(self, dtype: Any) -> Float[Array, "M d"]:
-        """Points in the box, as many as functions, on which the functions are orthogonal; see :meth:`weight`."""
+        """Points in the box on which the functions are orthogonal, one point per function; see :meth:`weight`."""
         each = [a + (b - a) * np.arange(1, M + 1) / (M + 1) for M, (a, b) in zip(self.sizes, self.bounds, strict=True)]
         return jnp.asarray(np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each)), dtype)
 
     @property
     def weight(self) -> float:
-        """Weight of every node: weighted sums over nodes are integrals of products of two of the functions."""
+        """Weight of every node; the weighted sum over nodes is the integral of a product of two of the functions."""
         pairs = zip(self.sizes, self.bounds, strict=True)
         return float(np.prod([(b - a) / (M + 1) for M, (a, b) in pairs]))
 
@@ -101,13 +103,15 @@ class HilbertSpace(Wrapper):
     """A stationary kernel approximated by ``M`` basis functions on a box (Solin and Särkkä 2020).
 
     The kernel is ``sum_m S(w_m) phi_m(x) phi_m(x')``. ``S`` is the spectral density of the given kernel, ``phi_m`` are
-    the eigenfunctions of the Laplace operator on the box, and ``w_m`` are the square roots of its eigenvalues. The cost
+    the eigenfunctions of the Laplace operator on the box, and ``w_m`` are the square roots of the eigenvalues. The cost
     is linear in the number of inputs.
 
-    As ``M`` grows, the approximation tends to the given kernel inside the box, some lengthscales away from its faces.
-    At the faces of the box, functions are zero: let the box reach a fifth to a half beyond the data (Riutort-Mayol and
-    others 2023). The inducing variables are :class:`gpzoo.InducingBasis` of the same box, which determine the function
-    completely; any other inducing variables are possible too.
+    As ``M`` grows, the approximation tends to the given kernel at inputs that are some lengthscales away from the faces
+    of the box. At the faces, functions are zero. So let the box reach beyond the data on each side. Take the distance
+    from the data to the face as 0.2 to 0.5 times half the range of the data (Riutort-Mayol and others 2023).
+
+    Use :class:`gpzoo.InducingBasis` of the same box as inducing variables, because they determine the function
+    completely. All other inducing variables are possible too.
 
     Example:
         >>> import numpy as np
@@ -118,16 +122,16 @@ class HilbertSpace(Wrapper):
         True
 
     Args:
-        kernel: a kernel with a spectral density: RBF and Matérn kernels of all columns, sums and multiples of such.
-        sizes: number of functions along each column, one number for a single column.
+        kernel: a kernel with a spectral density: RBF and Matérn kernels of all columns, and their sums and multiples.
+        sizes: number of functions along each column; a single number if there is one column.
         bounds: bounds of the box, ``(lower, upper)`` for all columns or one such pair for each column, in the units of
             the inputs.
 
     Raises:
         TypeError: if ``kernel`` is not a kernel.
-        ValueError: for sizes below one; bounds that are not finite or not in order; white noise in ``kernel``; outside
-            ``jit``, for inputs outside the box. Under ``jit`` such inputs give NaN, which ``fit`` and predictions
-            refuse.
+        ValueError: for sizes below one; for bounds that are not finite or not in order; for white noise in ``kernel``;
+            outside ``jit``, for inputs outside the box. Under ``jit``, inputs outside the box give NaN, which ``fit``
+            and predictions refuse.
     """
 
     kernel: Kernel

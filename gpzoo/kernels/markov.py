@@ -30,12 +30,12 @@ class BrownianMotion(Elementary):
 
     Args:
         variance: growth of the variance per unit of the column; scalar, or ``[D]`` for one kernel per output.
-        origin: where the walk starts; scalar or ``[D]``, in the units of the column.
+        origin: start of the walk; scalar or ``[D]``, in the units of the column.
         active_dim: number of the column.
 
     Raises:
         TypeError: if a hyperparameter is not numeric, or ``active_dim`` is not an integer.
-        ValueError: if ``variance`` is known and not positive.
+        ValueError: if ``variance`` is not positive (checked only outside ``jit``).
     """
 
     variance: Float[Array, "*D"]
@@ -56,11 +56,11 @@ class BrownianMotion(Elementary):
         return self.variance * self._since(X)
 
     def least_variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """The largest variance: rows before or near the origin do not get lost in rounding errors."""
+        """The largest variance, so that rows before or near the origin are not lost in rounding errors."""
         return jnp.broadcast_to(jnp.max(self.variances(X)), len(X))
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One state, the value, whose variance grows."""
+        """One state: the value, whose variance grows from row to row."""
         return States.of(jnp.ones(1, X.dtype), jnp.ones((1, 1), X.dtype), self.variances(X)[:, None, None], len(X))
 
     def _since(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
@@ -70,9 +70,9 @@ class BrownianMotion(Elementary):
 class SHO(Elementary):
     """The kernel of a damped harmonic oscillator driven by white noise (Foreman-Mackey et al. 2017, eq. 23).
 
-    With ``a = pi frequency |x - x'| / quality`` and ``b^2 = 4 quality^2 - 1`` the covariance is ``variance * exp(-a)
-    (cos(b a) + sin(b a) / b)``. A quality of 1/2 is critical damping; with a lower quality the cosine and sine become
-    hyperbolic. The process has one derivative.
+    With ``a = pi frequency |x - x'| / quality`` and ``b^2 = 4 quality^2 - 1``, the covariance is ``variance * exp(-a)
+    (cos(b a) + sin(b a) / b)``. A quality of 1/2 is critical damping. With a lower quality, the cosine and sine become
+    hyperbolic functions. The process has one derivative.
 
     Example:
         >>> import numpy as np
@@ -84,12 +84,12 @@ class SHO(Elementary):
     Args:
         variance: scalar, or ``[D]`` for one kernel per output.
         frequency: frequency of the oscillator without damping, scalar or ``[D]``, in turns per unit of the column.
-        quality: scalar or ``[D]``; about 3 times the number of turns in which the oscillation dies down.
+        quality: scalar or ``[D]``; about 3 times the number of turns in which the oscillation decays by a factor of e.
         active_dim: number of the column.
 
     Raises:
         TypeError: if a hyperparameter is not numeric, or ``active_dim`` is not an integer.
-        ValueError: if a hyperparameter is known and not positive.
+        ValueError: if a hyperparameter is not positive (checked only outside ``jit``).
     """
 
     variance: Float[Array, "*D"]
@@ -131,7 +131,7 @@ class SHO(Elementary):
         a, square = jnp.pi * self.frequency * steps / self.quality, 4 * jnp.square(self.quality) - 1
         w = square * a * a
         small, real = jnp.abs(w) < _SMALL, square > 0
-        # Branches that are not taken must have no NaN, neither in their values nor in their derivatives.
+        # The values and derivatives of branches that are not taken must not be NaN either.
         angle = jnp.sqrt(jnp.where(small, 1, jnp.abs(w)))
         series = 1 - w / 2 * (1 - w / 12 * (1 - w / 30)), 1 - w / 6 * (1 - w / 20 * (1 - w / 42))
         slow, fast = jnp.exp(jnp.where(real, 0, angle) - a), jnp.exp(-jnp.where(real, 0, angle) - a)

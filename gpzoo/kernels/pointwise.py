@@ -24,9 +24,10 @@ class Pointwise(Kernel):
 
         kernel = Pointwise(cosine, variance=1.0, period=jnp.asarray([1.0, 2.0])) + White(0.1)
 
-    Hyperparameters are passed by keyword, never hidden in a closure. They are the leaves of the kernel and are cast to
-    the precision of the inputs. Each may carry a leading axis for one kernel per output. The function is static and
-    compared by identity: define it once, at the top of a module, because JAX compiles every new ``lambda`` again.
+    Pass hyperparameters by keyword, never in a closure. They are the leaves of the kernel, and gpzoo casts them to the
+    precision of the inputs. Each hyperparameter may have a leading axis, for one kernel per output. The function is
+    static, and JAX compares it by identity. Define it once, at the top of a module, because JAX compiles again for
+    every new ``lambda``.
 
     For speed, or to draw functions by random features, write a class instead (:class:`~gpzoo.kernels.Kernel`).
 
@@ -39,11 +40,11 @@ class Pointwise(Kernel):
                [-1.,  1.]], dtype=float32)
 
     Args:
-        function: ``function(x, z, **hyperparameters)``, the covariance of two inputs ``[d]`` (the active columns), a
-            scalar. It must be symmetric and positive definite, which is not checked.
-        active_dims: the input columns that the function sees, as numbers or a bool for each column; all if ``None``.
-        axes: number of axes of each hyperparameter that is not a scalar, in one kernel: ``{"lengthscale": 1}`` for one
-            lengthscale per column. A further axis in front is the axis of outputs.
+        function: ``function(x, z, **hyperparameters)``, which returns the covariance of two inputs ``[d]`` (the active
+            columns), a scalar. It must be symmetric and positive definite; gpzoo does not check this.
+        active_dims: the input columns that the function sees, as numbers or as a bool for each column; all if ``None``.
+        axes: number of axes of each hyperparameter that is not a scalar, for a single kernel. For example,
+            ``{"lengthscale": 1}`` means one lengthscale per column. A further axis in front is the axis of outputs.
         input_ndim: rank of one input, 3 for images ``[H, W, C]``.
         **hyperparameters: numbers or arrays.
 
@@ -94,7 +95,7 @@ class Pointwise(Kernel):
 
     @property
     def batched(self) -> bool:
-        """Whether a hyperparameter carries a leading axis, one kernel per output."""
+        """Whether a hyperparameter has a leading axis, with one kernel per output."""
         return any(axis is not None for axis in self._output_axes().values())
 
     def batch_axes(self) -> Kernel:
@@ -102,7 +103,7 @@ class Pointwise(Kernel):
         return self._with_fields(hyperparameters=self._output_axes())
 
     def check_fields(self) -> None:
-        """Refuse hyperparameters with more axes than ``axes`` names and the axis of outputs."""
+        """Refuse hyperparameters with more axes than the number in ``axes`` and the axis of outputs."""
         own = dict(self.axes)
         for name, value in self.hyperparameters.items():
             wanted = "a scalar or one per output [D]" if name not in own else f"of {own[name]} axes, or one more"

@@ -13,12 +13,12 @@ from gpzoo.kernels.base import Kernel, Wrapper
 
 
 class WithSlopes(Wrapper):
-    """The joint kernel of a function's values and slopes: the last column of the inputs tells which of them a row is.
+    """The joint kernel of a function's values and slopes; the last column of the inputs says whether a row is a slope.
 
     A row ``(x, 0)`` is the value ``f(x)``, and a row ``(x, i)`` is the slope ``df/dx_i`` with ``i`` from 1. The
     covariances are derivatives of the kernel, ``cov(df/dx_i, f(z)) = dk/dx_i`` and
-    ``cov(df/dx_i, df/dz_j) = d^2k/dx_i dz_j`` (Rasmussen and Williams 2006, eq. 9.1), which JAX computes. The kernel
-    must therefore have two derivatives: RBF, Matern-3/2 and smoother kernels.
+    ``cov(df/dx_i, df/dz_j) = d^2k/dx_i dz_j`` (Rasmussen and Williams 2006, eq. 9.1). JAX computes these derivatives.
+    The kernel must therefore have two derivatives: RBF, Matern-3/2 and smoother kernels.
 
     Example:
         >>> import numpy as np
@@ -34,9 +34,9 @@ class WithSlopes(Wrapper):
 
     Raises:
         TypeError: if ``kernel`` is not a kernel.
-        ValueError: if ``kernel`` does not take vectors, or has noise, which has no slopes; on evaluation, for inputs
-            with one column, and if known numbers in the last column are not whole numbers from 0 to the number of the
-            other columns.
+        ValueError: if ``kernel`` does not take vectors, or has noise (noise has no slopes); on evaluation, if inputs
+            have only one column, or the last column has a number that is neither 0 nor the number of a column before it
+            (checked only outside ``jit``).
     """
 
     kernel: Kernel
@@ -55,7 +55,7 @@ class WithSlopes(Wrapper):
         return blocks[jnp.arange(len(X))[:, None], jnp.arange(len(Z)), i[:, None], j]
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric."""
+        """The Gram matrix, exactly symmetric."""
         K = self.cross(X, X)
         return (K + K.T) / 2
 

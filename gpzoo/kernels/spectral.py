@@ -19,7 +19,7 @@ from gpzoo.linalg.state_space import States, differences, rotation
 
 
 class Cosine(Elementary):
-    """The kernel of plane waves of one frequency, with any phase and height.
+    """The kernel of plane waves of one frequency, with any phase and amplitude.
 
     The kernel is ``variance * cos(2 pi sum_i frequency_i (x_i - x'_i))``.
 
@@ -33,11 +33,11 @@ class Cosine(Elementary):
         variance: scalar, or ``[D]`` for one kernel per output.
         frequency: scalar or one per (active) column ``[d]``, in turns per unit of the inputs; with a leading ``D`` for
             one kernel per output.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
-        ValueError: if ``variance`` is known and not positive, or shapes do not go together.
+        ValueError: if ``variance`` is not positive (checked only outside ``jit``), or shapes do not fit each other.
     """
 
     variance: Float[Array, "*D"]
@@ -60,7 +60,10 @@ class Cosine(Elementary):
         return self.variance * jnp.cos(self._angles(X)[:, None] - self._angles(Z))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric, with ``variance`` on the diagonal, however the compiler contracts operations."""
+        """The Gram matrix, exactly symmetric, with ``variance`` on the diagonal.
+
+        This holds for every way in which the compiler contracts operations.
+        """
         K = self.cross(X, X)
         return jnp.where(jnp.eye(len(K), dtype=bool), self.variance, (K + K.T) / 2)
 
@@ -70,7 +73,7 @@ class Cosine(Elementary):
         return jnp.broadcast_to(jnp.asarray(self.variance, X.dtype), X.shape[:1])
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """Two states, the coordinates of a point that rotates."""
+        """Two states: the coordinates of a rotating point."""
         turned = self._angles(differences(X))
         eye = jnp.eye(2, dtype=X.dtype)
         return States.of(eye[0], rotation(jnp.cos(turned), jnp.sin(turned)), self.variance * eye, len(X))
@@ -82,7 +85,7 @@ class Cosine(Elementary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """The frequency, with either sign."""
+        """The frequency, with a random sign."""
         active = range(num_columns) if self.active_dims is None else self.active_dims
         own = jnp.broadcast_to(2 * jnp.pi * jnp.asarray(self.frequency, dtype), (len(active),))
         signs = random.rademacher(key, (num, 1), dtype)
@@ -92,11 +95,12 @@ class Cosine(Elementary):
 def SpectralMixture(
     weights: ArrayLike, frequencies: ArrayLike, scales: ArrayLike, active_dims: Iterable[int] | None = None
 ) -> Kernel:
-    """The spectral mixture kernel: its spectral density is a mixture of normals around plus and minus ``m_q``.
+    """The spectral mixture kernel: its spectral density is a mixture of normals around plus and minus ``frequencies``.
 
     The kernel is ``sum_q w_q exp(-2 pi^2 sum_i (tau_i s_qi)^2) cos(2 pi sum_i tau_i m_qi)`` with ``tau = x - x'``
-    (Wilson and Adams 2013, eq. 12, with one cosine of all columns). It is a sum of products of :class:`RBF` and
-    :class:`Cosine`. The bound has many optima: start from frequencies that the data have.
+    (Wilson and Adams 2013, eq. 12, with one cosine of all columns). ``w`` are the weights, ``m`` the frequencies and
+    ``s`` the scales. The kernel is a sum of products of :class:`RBF` and :class:`Cosine`. The bound (ELBO) has many
+    local optima, so start from frequencies that occur in the data.
 
     Example:
         >>> import numpy as np
@@ -109,11 +113,12 @@ def SpectralMixture(
         weights: variances of ``Q`` bands, ``[Q]``.
         frequencies: centres of the bands, ``[Q, d]``, in turns per unit of each (active) column.
         scales: standard deviations of the bands, ``[Q, d]``, in the same units.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if an argument is not numeric.
-        ValueError: if shapes do not go together, or known weights or scales are not positive.
+        ValueError: if shapes do not fit each other, or weights or scales are not positive (checked only outside
+            ``jit``).
     """
     weights, scales = checks.positive("weights", weights), checks.positive("scales", scales)
     means, dims = checks.floating("frequencies", frequencies), columns(active_dims)

@@ -21,12 +21,12 @@ from gpzoo.linalg.state_space import States, differences
 #: Up to this many columns, squared distances are summed difference by difference instead of by a matrix product.
 DIRECT_COLUMNS = 8
 
-#: The same limit for cross-covariances of kernels that are smooth at distance zero: there, rounding errors do no harm.
+#: The same limit for cross-covariances of kernels that are smooth at distance zero. Rounding errors do not harm these.
 DIRECT_COLUMNS_SMOOTH = 2
 
 
 def inner(X: Float[Array, "N d"], Z: Float[Array, "M d"] | None = None) -> Float[Array, "N M"]:
-    """``x . z`` for all pairs of rows; with ``Z = None``, for pairs of rows of ``X``, exactly symmetric."""
+    """``x . z`` for all pairs of rows; with ``Z = None``, for all pairs of rows of ``X``, and exactly symmetric."""
     if Z is not None:
         return matmul(X, Z.T)
     product = matmul(X, X.T)
@@ -38,15 +38,15 @@ def squared_distance(
 ) -> Float[Array, "N M"]:
     """``|x - z|^2`` for all pairs of rows, never negative.
 
-    With up to ``direct_columns`` columns, the function squares the differences themselves, which is accurate to
-    rounding at every distance. With more columns, it centres inputs on the mean of ``X`` and forms one matrix product.
-    This is several times faster; its absolute error is the dtype's rounding times the squared spread of the inputs. The
-    derivatives of all orders are the derivatives of ``|x - z|^2``, even where two rows coincide.
+    With up to ``direct_columns`` columns, the function squares the differences themselves. The result is then accurate
+    to rounding at every distance. With more columns, the function centres inputs on the mean of ``X`` and forms one
+    matrix product. This is several times faster, but its absolute error is the dtype's rounding times the squared
+    spread of the inputs. The derivatives of all orders are the derivatives of ``|x - z|^2``, even if two rows coincide.
 
     Args:
         X: rows.
-        Z: other rows; or ``None`` for the distances between the rows of ``X``: then the result is exactly symmetric,
-            and its diagonal is exactly zero.
+        Z: a second set of rows; or ``None`` for the distances between the rows of ``X``. With ``None``, the result is
+            exactly symmetric, and its diagonal is exactly zero.
         direct_columns: largest number of columns whose differences are squared themselves.
     """
     direct = X.shape[-1] <= direct_columns
@@ -63,8 +63,8 @@ def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bo
         # one of the two inputs. Equal inputs would then not be at distance 0, and distances would not be symmetric.
         pairs = ((X[:, i, None], Z[None, :, i]) for i in range(X.shape[-1]))
         return sum((jnp.square(jnp.maximum(x, z) - jnp.minimum(x, z)) for x, z in pairs), jnp.zeros((), X.dtype))
-    # Half the norms, because XLA on CPU writes out a matrix for every constant that meets a product. It merges only the
-    # last one with what a kernel does to the square. Doubling and halving are exact.
+    # Half the norms, because XLA on CPU writes out a matrix for every constant that a product is combined with. XLA
+    # merges only the last of these operations with the kernel's function of the square. Doubling and halving are exact.
     norms = jnp.sum(X * X, -1)[:, None] / 2 + jnp.sum(Z * Z, -1)[None, :] / 2
     return 2 * jnp.maximum(norms - matmul(X, Z.T), 0)
 
@@ -72,9 +72,9 @@ def _squared_distance(X: Float[Array, "N d"], Z: Float[Array, "M d"], direct: bo
 def _squared_distance_jvp(
     direct: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    # Matrix products in both cases: differentiating the sum of differences would recompute the kernel for every column.
-    # Separate sums over rows and columns would recompute it too, so they are one more column of the factors. Clipping
-    # at zero is left out, because it would stop derivatives at coincident rows.
+    # Both cases use matrix products: the derivative of the sum of differences would recompute the kernel for every
+    # column. Separate sums over rows and columns would recompute it too, so these sums are one more column of the
+    # factors. There is no clipping at zero, because clipping would stop derivatives at coincident rows.
     (X, Z), (dX, dZ) = primals, tangents
     tangent = jnp.zeros((X.shape[0], Z.shape[0]), X.dtype)
     if not isinstance(dX, jax.custom_derivatives.SymbolicZero):
@@ -104,9 +104,8 @@ def _squared_distance_within_jvp(direct: bool, primals: tuple[Array], tangents: 
 
 
 def _centred(X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> tuple[Float[Array, "N d"], Float[Array, "M d"]]:
-    # The mean without its last bit, because the compiler may contract a plain mean with only one of the two
-    # subtractions, and equal rows would then not be at distance 0. Rows are divided first, because their sum may
-    # overflow.
+    # The mean loses its last bit, because the compiler may contract a plain mean with only one of the two subtractions.
+    # Equal rows would then not be at distance 0. Rows are divided first, because their sum may overflow.
     rows, kind = jax.lax.stop_gradient(X), jnp.finfo(X.dtype)
     centre = jax.lax.reduce_precision(jnp.sum(rows / len(X), axis=0), kind.nexp, kind.nmant - 1)
     return X - centre, Z - centre
@@ -118,7 +117,7 @@ def _beside(column: Float[Array, " N"], X: Float[Array, "N d"]) -> Float[Array, 
 
 @jax.custom_jvp
 def root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``sqrt(square)``; where ``square`` is 0, or below it by rounding, the value and its derivatives are 0."""
+    """``sqrt(square)``; if ``square`` is 0, or negative by rounding, the value and its derivatives are 0."""
     return jnp.sqrt(jnp.maximum(square, 0))
 
 
@@ -127,7 +126,7 @@ def _root_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arr
     (square,), (tangent,) = primals, tangents
     r = root(square)
     positive = r > float(jnp.finfo(r.dtype).tiny)
-    # No maximum in place of the inner choice: its own derivative would be divided by zero twice.
+    # A maximum in place of the inner choice would not do: its own derivative would be divided by zero twice.
     return r, jnp.where(positive, tangent / (2 * jnp.where(positive, r, 1)), 0)
 
 
@@ -191,12 +190,13 @@ class Stationary(Lengthscaled):
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
             kernel per output.
-        active_dims: the input columns that the kernel sees, their numbers or a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
-        TypeError: if a hyperparameter is not numeric or ``active_dims`` not a sequence of integers.
-        ValueError: if ``variance`` or ``lengthscale`` is known and not positive, their shapes do not go together, and
-            on evaluation if ``active_dims`` or ``lengthscale`` do not fit the columns of the inputs.
+        TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
+        ValueError: if ``variance`` or ``lengthscale`` is not positive (checked only outside ``jit``), or their shapes
+            do not fit each other; on evaluation, if ``active_dims`` or ``lengthscale`` do not fit the columns of the
+            inputs.
     """
 
     #: Up to this many columns, cross-covariances square the differences themselves.
@@ -206,7 +206,7 @@ class Stationary(Lengthscaled):
         self, X: Float[Array, "N d"], Z: Float[Array, "M d"]
     ) -> tuple[Float[Array, "N _"], Float[Array, "M _"]]:
         """The points between which :meth:`profile` takes distances."""
-        # Centred before they are scaled, because the division would cost a time stamp in seconds its last digits.
+        # Centred before they are scaled: large inputs, such as time stamps in seconds, lose digits in the division.
         X, Z = _centred(X, Z)
         return self.scaled(X), self.scaled(Z)
 
@@ -215,12 +215,12 @@ class Stationary(Lengthscaled):
         checks.unwritten(self, "profile(square)")
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
-        """The profile of distances between all pairs of rows."""
+        """``variance`` times the profile of the distances between all pairs of rows."""
         X, Z = self._placed(X, Z)
         return self.variance * self.profile(_squared_distance(X, Z, X.shape[-1] <= self.direct_columns))
 
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-        """Exactly symmetric, with ``variance`` on the diagonal."""
+        """The Gram matrix, exactly symmetric, with ``variance`` on the diagonal."""
         X, _ = self._placed(X, X)
         return self.variance * self.profile(_squared_distance_within(X, X.shape[-1] <= DIRECT_COLUMNS))
 
@@ -233,7 +233,8 @@ class Stationary(Lengthscaled):
 class RBF(Stationary):
     """``variance * exp(-r^2 / 2)``, the squared exponential (Rasmussen and Williams 2006, eq. 4.9).
 
-    Here and below, ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. The arguments are those of :class:`Stationary`.
+    ``r`` is the scaled distance, ``r^2 = sum_i (x_i - x'_i)^2 / lengthscale_i^2``. The arguments are the same as for
+    :class:`Stationary`.
 
     Example:
         >>> import numpy as np
@@ -295,8 +296,8 @@ class Matern(Stationary):
 class Matern12(Matern):
     """``variance * exp(-r)``, the exponential kernel (Rasmussen and Williams 2006, eq. 4.18).
 
-    The arguments are those of :class:`Stationary`. The kernel has a kink at coincident inputs: there, its derivatives
-    of all orders with respect to inputs are taken as 0.
+    The arguments are the same as for :class:`Stationary`. ``r`` is the scaled distance, as for :class:`RBF`. The kernel
+    has a kink at coincident inputs. There, gpzoo sets its derivatives of all orders with respect to inputs to 0.
 
     Example:
         >>> import numpy as np
@@ -308,7 +309,7 @@ class Matern12(Matern):
     degrees = 1
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One state, the value, which is forgotten at a rate."""
+        """One state: the value, whose correlation with later values decays exponentially."""
         return self._decaying(X, [[1.0]], [[[1.0]]])
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -319,7 +320,7 @@ class Matern12(Matern):
 class Matern32(Matern):
     """``variance * (1 + sqrt(3) r) exp(-sqrt(3) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
-    The arguments are those of :class:`Stationary`.
+    The arguments are the same as for :class:`Stationary`. ``r`` is the scaled distance, as for :class:`RBF`.
 
     Example:
         >>> import numpy as np
@@ -332,7 +333,7 @@ class Matern32(Matern):
     degrees = 3
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """Two states: the value, and its derivative divided by the rate at which they are forgotten."""
+        """Two states: the value, and its derivative divided by the rate ``sqrt(3) / lengthscale`` of the decay."""
         return self._decaying(X, jnp.eye(2), [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [-1.0, -1.0]]])
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -343,7 +344,7 @@ class Matern32(Matern):
 class Matern52(Matern):
     """``variance * (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r)`` (Rasmussen and Williams 2006, eq. 4.17).
 
-    The arguments are those of :class:`Stationary`.
+    The arguments are the same as for :class:`Stationary`. ``r`` is the scaled distance, as for :class:`RBF`.
 
     Example:
         >>> import numpy as np
@@ -356,7 +357,7 @@ class Matern52(Matern):
     degrees = 5
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """Three states: the value, and two derivatives divided by powers of the rate at which they are forgotten."""
+        """Three states: the value, and two derivatives divided by powers of the rate ``sqrt(5) / lengthscale``."""
         P = [[1.0, 0.0, -1 / 3], [0.0, 1 / 3, 0.0], [-1 / 3, 0.0, 1.0]]
         linear = [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [-1.0, -3.0, -2.0]]
         square = [[0.5, 1.0, 0.5], [-0.5, -1.0, -0.5], [0.5, 1.0, 0.5]]
@@ -401,6 +402,8 @@ def _matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 class RationalQuadratic(Stationary):
     """``variance * (1 + r^2 / (2 alpha))^-alpha``, a scale mixture of RBFs (Rasmussen and Williams 2006, eq. 4.19).
 
+    ``r`` is the scaled distance, as for :class:`RBF`.
+
     Example:
         >>> import numpy as np
         >>> from gpzoo.kernels import RationalQuadratic
@@ -415,8 +418,8 @@ class RationalQuadratic(Stationary):
         active_dims: see :class:`Stationary`.
 
     Raises:
-        TypeError: see :class:`Stationary`.
-        ValueError: as for :class:`Stationary`, and if ``alpha`` is known and not positive.
+        TypeError: as for :class:`Stationary`.
+        ValueError: as for :class:`Stationary`, and if ``alpha`` is not positive (checked only outside ``jit``).
     """
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
@@ -440,7 +443,7 @@ class RationalQuadratic(Stationary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Frequencies of an RBF with gamma distributed inverse squared lengthscales, a scale mixture (eq. 4.20)."""
+        """Frequencies of RBFs with gamma distributed ``1 / lengthscale^2`` (Rasmussen and Williams 2006, eq. 4.20)."""
         key_normal, key_gamma = random.split(key)
         precision = random.gamma(key_gamma, self.alpha, (num, 1), dtype) / self.alpha
         omega = self._normals(key_normal, num, num_columns, dtype) * jnp.sqrt(precision)
@@ -451,14 +454,14 @@ class Periodic(Stationary):
     """The kernel of periodic functions.
 
     The kernel is ``variance * exp(-1/2 sum_i (sin(pi (x_i - x'_i) / period_i) / lengthscale_i)^2)``, which is eq. 47 of
-    MacKay (1998, *Introduction to Gaussian processes*): an RBF after each column is wound onto a circle of diameter 1.
-    Sources that write ``exp(-2 sin^2(...) / lengthscale^2)`` wind each column onto a circle of radius 1: their
-    lengthscale is twice this one.
+    MacKay (1998, *Introduction to Gaussian processes*). It is an RBF after each column is wound onto a circle of
+    diameter 1. Some texts write ``exp(-2 sin^2(...) / lengthscale^2)`` and so wind each column onto a circle of radius
+    1. The lengthscale in these texts is twice the lengthscale here.
 
-    The kernel subtracts whole periods from inputs without rounding, however many there are. The rounding of the inputs
-    and the period themselves remains, which in single precision is up to 1.2e-7 times the number of periods: 0.001 of a
-    period after 10,000 periods, and 0.1 after a million. Count inputs from a near origin, or in units in which inputs
-    and period are whole numbers.
+    The kernel subtracts whole periods from inputs without rounding, for any number of periods. But the inputs and the
+    period are themselves rounded. In single precision, this error is up to 1.2e-7 times the number of periods: 0.001 of
+    a period after 10,000 periods, and 0.1 after a million. To avoid this error, count inputs from a near origin, or use
+    units in which inputs and period are whole numbers.
 
     Example:
         >>> import numpy as np
@@ -475,8 +478,9 @@ class Periodic(Stationary):
         active_dims: see :class:`Stationary`.
 
     Raises:
-        TypeError: see :class:`Stationary`.
-        ValueError: as for :class:`Stationary`, and if ``period`` is known and not positive or does not fit the inputs.
+        TypeError: as for :class:`Stationary`.
+        ValueError: as for :class:`Stationary`, and if ``period`` does not fit the inputs or is not positive (checked
+            only outside ``jit``).
     """
 
     direct_columns = DIRECT_COLUMNS_SMOOTH
@@ -515,8 +519,9 @@ class Periodic(Stationary):
     ) -> Float[Array, "{num} {num_columns}"]:
         """Harmonics of each column's period.
 
-        ``exp(kappa cos t - kappa)`` has the Fourier coefficients ``exp(-kappa) I_n(kappa)``, which are the
-        probabilities of the difference of two Poisson variables of mean ``kappa / 2``.
+        With ``kappa = 1 / (2 lengthscale)^2``, the correlation along one column is ``exp(kappa cos t - kappa)`` at the
+        angle ``t``. It has the Fourier coefficients ``exp(-kappa) I_n(kappa)``. These are the probabilities that two
+        Poisson variables of mean ``kappa / 2`` have the difference ``n``.
         """
         active = num_columns if self.active_dims is None else len(self.active_dims)
         kappa = 1 / (2 * self.lengthscale) ** 2
@@ -527,7 +532,7 @@ class Periodic(Stationary):
 
 @jax.custom_jvp
 def _turns(x: Float[Array, "*shape"], period: Float[Array, "..."]) -> Float[Array, "*shape"]:
-    """``x / period`` less a whole number: the remainder is exact, but a quotient's rounding grows with the quotient."""
+    """``x / period`` less a whole number; the remainder is exact, but the rounding of a quotient grows with it."""
     return jnp.fmod(x, period) / period
 
 

@@ -1,4 +1,4 @@
-"""Likelihoods: NumPyro distributions over ``y`` that take an array or the Gaussian marginals of GP sites."""
+"""Likelihoods: NumPyro distributions of ``y`` that take an array or the Gaussian marginals of GP sites."""
 
 from gpzoo.likelihoods.base import Likelihood
 from gpzoo.likelihoods.bernoulli import Bernoulli

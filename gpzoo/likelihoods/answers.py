@@ -1,6 +1,6 @@
 """The properties that predictions, diagnoses and exports read from a data site, each with its usual value.
 
-A likelihood overrides the properties that it has another value for. :class:`OfNumPyro` gives them for a distribution of
+A likelihood overrides a property if its value differs. :class:`OfNumPyro` has the properties of a distribution of
 NumPyro.
 """
 
@@ -21,7 +21,7 @@ from gpzoo._types import ArrayLike
 class Answers:
     """The properties of a data site and their usual values; see :class:`~gpzoo.likelihoods.Likelihood`."""
 
-    #: Whether the expectation is quadratic in ``f``, and therefore unbiased if moments are estimates.
+    #: Whether the expectation is quadratic in ``f``. It is then unbiased even if moments are estimates.
     quadratic: ClassVar[bool] = False
 
     #: Whether each entry of ``y`` depends only on its own column of ``f``.
@@ -54,13 +54,14 @@ class Answers:
     def noise(self) -> Float[Array, "..."] | None:
         """The variance of ``y`` given ``f`` if ``y`` is normal around ``f``; otherwise ``None``.
 
-        It broadcasts to ``y``. If there is one, the predictive distribution is normal with ``mean`` and ``variance``.
+        It broadcasts to ``y``. If it is not ``None``, the predictive distribution is normal with ``mean`` and
+        ``variance``.
         """
         return None
 
     @property
     def light_tails(self) -> bool:
-        """Whether outliers of ``y`` are as unlikely as under a normal distribution, so that they move ``f`` a lot."""
+        """Whether outliers of ``y`` are as unlikely as under a normal distribution; then they move ``f`` a lot."""
         return self.noise is not None
 
     @property
@@ -70,7 +71,7 @@ class Answers:
 
     @property
     def exact(self) -> Bool[Array, " N"] | None:
-        """A mask of the data whose ``y`` is the value itself and not a limit; ``None`` for all."""
+        """A mask of the rows whose ``y`` is the value itself and not a limit; ``None`` if no row is a limit."""
         return None
 
     @property
@@ -86,14 +87,14 @@ class Answers:
         return "integers" if support.is_discrete else "numbers"
 
     def _known_support(self) -> Any:
-        """The support, without values from a trace that has ended."""
+        """The support, without values from a JAX trace that has ended."""
         return self.support
 
     def cdf(self, value: ArrayLike) -> Any:
-        """The probability of a value of at most ``y``, predictive under marginals; ``None`` if it has no closed form.
+        """The predicted probability that the value is at most ``y``; ``None`` if it has no closed form.
 
         Args:
-            value: ``y``, real numbers (the ranks of counts and labels are found by draws instead).
+            value: ``y``, real numbers. For counts and labels, draws give the ranks instead.
         """
         if self.noise is None:
             return None
@@ -101,12 +102,12 @@ class Answers:
         return ndtr((jnp.asarray(value).astype(mean.dtype) - mean) / jnp.sqrt(self.variance))
 
     def seen_rows(self, y: Any) -> Bool[Array, "*S N"] | None:
-        """A mask of the data with at least one observed entry; ``None`` if all were observed."""
+        """A mask of the rows with at least one observed entry; ``None`` if all entries were observed."""
         return None
 
 
 class OfNumPyro(Answers):
-    """The same properties for a distribution of NumPyro, which is given an array."""
+    """The properties of :class:`Answers` for a distribution of NumPyro. Its ``f`` is always an array."""
 
     def __init__(self, fn: Any) -> None:
         self.fn: Any = fn
@@ -152,7 +153,7 @@ class OfNumPyro(Answers):
         return self.fn.probs
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "..."]:
-        """The log density, which is the predictive one because ``f`` is an array."""
+        """The log density. It is also the predictive log density, because ``f`` is an array."""
         return self.fn.log_prob(value)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:

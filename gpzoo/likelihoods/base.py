@@ -21,45 +21,48 @@ from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.answers import Answers
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals
 
-#: NumPyro's ``dependent_property``, whose annotations allow no argument.
+#: NumPyro's ``dependent_property``; its own annotations allow no argument.
 dependent_property: Any = constraints.dependent_property
 
 
 class Likelihood(Answers, KnowsRanks, Distribution):
-    """A distribution ``p(y | f)`` over ``N`` data that takes an array ``f`` or the Gaussian marginals ``q(f)``.
+    """A distribution ``p(y | f)`` of ``N`` rows of data; ``f`` is an array or the Gaussian marginals ``q(f)``.
 
     With an array, every method has the same meaning as in NumPyro. With :class:`~gpzoo.GaussianMarginals`,
     ``log_prob(y)`` is the variational expectation ``E_q(f)[log p(y | f)]`` (the data term of the evidence lower
     bound, Hensman, Matthews and Ghahramani 2015). Then ``mean``, ``variance``, ``predictive_log_prob`` and ``sample``
     refer to the predictive distribution ``integral p(y | f) q(f) df``.
 
-    A likelihood of your own is :class:`~gpzoo.likelihoods.Expected` of any NumPyro distribution, or a subclass. A
-    subclass must define:
+    For a likelihood of your own, use :class:`~gpzoo.likelihoods.Expected` with any NumPyro distribution, or write a
+    subclass. A subclass must define:
 
     * :meth:`log_prob` and :meth:`predictive_log_prob`, of ``self.checked(y)``;
     * :meth:`sample_given`, :meth:`marginal_expectation` and ``support``;
     * ``mean`` and ``variance``; or, if ``y`` is a label, ``num_classes`` and ``probs``. If ``f`` has one column per
-      class, the subclass derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood`. With another number of
-      columns, such as one column for classes in order, it derives from this class.
+      class, the subclass derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood`. With a different number of
+      columns, such as one column for ordered classes, the subclass derives from this class.
 
-    A subclass sets its arguments before ``super().__init__(f)``, and declares them:
+    A subclass sets its arguments before ``super().__init__(f)``, and declares them in one of three attributes:
 
-    * in ``arg_constraints``, parameters that have a constraint, such as positive ones;
-    * in ``pytree_data_fields``, other arrays, such as limits of censored data, which nothing checks;
-    * in ``pytree_aux_fields``, arguments that are not arrays and belong to the compiled program.
+    * ``arg_constraints``: parameters that have a constraint, such as positive parameters;
+    * ``pytree_data_fields``: other arrays, such as limits of censored data. Nothing checks them;
+    * ``pytree_aux_fields``: arguments that are not arrays and belong to the compiled program.
 
     A subclass may declare these properties if they hold:
 
-    * ``quadratic``: ``log p(y | f)`` is quadratic in ``f``, so that estimated moments leave the bound unbiased;
-    * ``takes_residual``: :meth:`log_prob` chooses the best factor of each residual variance, for the tighter bound;
-    * ``by_entry``: ``p(y | f)`` is a product over the entries of a datum's ``y``, so that single ones may be missing;
+    * ``quadratic``: ``log p(y | f)`` is quadratic in ``f``. Then the bound stays unbiased if ``f`` is
+      :class:`~gpzoo.EstimatedMarginals`;
+    * ``takes_residual``: under ``GaussianProcessELBO(tight=True)``, :meth:`log_prob` multiplies each residual variance
+      by the factor that is best for the bound. A residual variance is a variance given the inducing variables;
+    * ``by_entry``: ``p(y | f)`` is a product over the entries of each row of ``y``. Then single entries may be missing;
     * ``own_columns``: each entry of ``y`` depends only on its own column of ``f``.
 
-    A subclass may define :meth:`check_values` if some ``y`` are impossible. It also overrides the members of
-    :class:`~gpzoo.likelihoods.answers.Answers` that it has another answer to, such as ``noise``, ``cdf`` and ``exact``:
-    predictions, diagnoses and exports use these. Methods other than :meth:`log_prob` call :meth:`refuse_estimates`
-    before they use the distribution of ``f``. To support ``missing`` and masks of single outputs, densities end with
-    ``self.counted(terms, y)``, with one term for each entry of ``y``.
+    A subclass may define :meth:`check_values` if some ``y`` are impossible. Predictions, diagnoses and exports use the
+    members of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``. A subclass
+    overrides a member if the default is wrong for it. Methods other than :meth:`log_prob` call
+    :meth:`refuse_estimates` before they use the distribution of ``f``. To support ``missing`` and masks of single
+    outputs, methods that return densities end with ``self.counted(terms, y)``. Its ``terms`` have one term for each
+    entry of ``y``.
 
     Example:
         >>> import numpy as np
@@ -73,33 +76,35 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         (Array([2.], dtype=float32), Array([-1.266], dtype=float32))
 
     Args:
-        f: ``[N]`` or ``[N, K]``, array or marginals.
-        event_shape: shape of one datum's ``y``.
+        f: ``[N]``, or ``[N, K]`` for ``K`` latent functions; array or marginals.
+        event_shape: shape of one row of ``y``.
         ndims: the ranks that ``f`` may have.
-        missing: ``"mask"`` if NaN in ``y`` marks entries that were not observed: they have no term. ``None`` refuses
-            NaN.
+        missing: ``"mask"`` if NaN in ``y`` marks entries that were not observed. These entries have no term. ``None``
+            refuses NaN.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``f`` has another rank or no rows; for ``missing`` if outputs have one term together.
+        ValueError: if ``f`` has a rank that is not in ``ndims``, or no rows; if ``missing`` is ``"mask"``, but all
+            outputs of a row share one term.
         TypeError: if a subclass does not define one of the required members; if ``f`` is
             :class:`~gpzoo.EstimatedMarginals` and the expectation is not quadratic in ``f``.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent}
 
-    #: Whether :meth:`log_prob` chooses the best factor of each residual variance in the ``parts`` of its marginals.
+    #: Whether :meth:`log_prob` chooses the best factors of residual variances, for ``GaussianProcessELBO(tight=True)``
+    #: and similar bounds.
     takes_residual: ClassVar[bool] = False
 
-    #: Whether ``p(y | f)`` is a product over the entries of a datum's ``y``, each with a term of its own.
+    #: Whether ``p(y | f)`` is a product over the entries of each row of ``y``, each entry with its own term.
     by_entry: Any = False
 
-    #: Which entries of ``y`` count, ``[N, D]``; ``None`` for all. See :class:`MaskedLikelihood`.
+    #: Which entries of ``y`` count, ``[N, D]``; ``None`` if all entries count. See :class:`MaskedLikelihood`.
     entries: Any = None
 
     pytree_aux_fields = ("missing",)
 
-    #: An array, or marginals if :attr:`is_marginal`, which a type checker cannot follow.
+    #: An array, or marginals if :attr:`is_marginal` is true. A type checker cannot follow this.
     f: Any
 
     #: Numbers of quadrature points and of draws, in the subclasses that set them by :meth:`set_counts`.
@@ -135,7 +140,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
 
     @classmethod
     def _latent(cls, f: Any, ndims: tuple[int, ...] = (1, 2)) -> Array | GaussianMarginals:
-        """``f`` as a floating array, or unchanged if it is marginals; refused unless it has one row per datum."""
+        """``f`` as a floating array, or unchanged if it is marginals; refuses an ``f`` of the wrong shape."""
         if isinstance(f, EstimatedMarginals) and not cls.quadratic:
             raise TypeError(
                 f"{cls.__name__} cannot take estimated moments of site(s) {', '.join(sorted(f.sites))}, whose kernel "
@@ -166,10 +171,10 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return isinstance(self.f, GaussianMarginals)
 
     def refuse_estimates(self) -> None:
-        """Refuse estimated moments, which have no predictive distribution.
+        """Refuse estimated moments, because they have no predictive distribution.
 
         Raises:
-            TypeError: naming the site.
+            TypeError: if ``f`` is estimated moments; the message names the site.
         """
         if isinstance(self.f, EstimatedMarginals):
             raise TypeError(
@@ -181,7 +186,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     def expectation(self) -> str:
         """How ``log_prob`` treats ``f``: ``"closed form"``, ``"quadrature"`` or ``"draw"``.
 
-        An array is ``"draw"``: nothing is integrated, and the value is the log density at the given ``f``.
+        For an array ``f``, the answer is ``"draw"``: there is no integral, only the log density at the given ``f``.
         """
         return self.marginal_expectation() if self.is_marginal else "draw"
 
@@ -195,18 +200,18 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     # -- y -----------------------------------------------------------------------------------------------------------
 
     def checked(self, y: Any) -> Shaped[Array, "..."]:
-        """``y`` as an array, after checks of its shape and, if it is concrete, of its values.
+        """``y`` as an array, after checks of its shape and, outside ``jit``, of its values.
 
-        Entries that were not observed are replaced by a value of the support, at which densities and their derivatives
+        A value of the support replaces entries that were not observed. At this value, densities and their derivatives
         are finite.
 
         Raises:
-            ValueError: naming the shapes, or the value and its index.
+            ValueError: for a wrong shape or a bad value; the message names the shapes, or the value and its index.
         """
         self._check_shape(y)
         known = self.entries is None or checks.is_concrete(self.entries)
         if checks.is_concrete(y) and known and getattr(y, "is_fully_addressable", True):
-            # NumPy, not JAX: y may be concrete while f is traced, and a jnp operation would then be traced too.
+            # NumPy, not JAX: y may be concrete while f is traced, and JAX would then trace operations on y too.
             values = np.asarray(y)
             if np.issubdtype(values.dtype, np.floating) and self.missing:
                 values = _filled(values, ~np.isnan(values))
@@ -223,20 +228,20 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return y if seen is None else jnp.where(seen, y, support.feasible_like(y).astype(y.dtype))
 
     def seen(self, y: Any) -> Bool[Array, "..."] | None:
-        """A mask of the entries of ``y`` that were observed, of the shape of ``y``; ``None`` if all were."""
+        """A mask of the observed entries of ``y``, of the shape of ``y``; ``None`` if all entries were observed."""
         seen = self.entries
         if self.missing and jnp.issubdtype(jnp.result_type(y), jnp.floating):
             seen = ~jnp.isnan(y) if seen is None else seen & ~jnp.isnan(y)
         return seen if seen is None else jnp.broadcast_to(seen, jnp.shape(y))
 
     def counted(self, terms: Float[Array, "..."], y: Any, good: Any = None) -> Float[Array, "*S N"]:
-        """Log densities of data, from the terms of the entries of ``y`` that were observed."""
+        """Log densities of the rows, as sums of the terms of the observed entries of ``y``."""
         terms, seen = terms if good is None else jnp.where(good, terms, jnp.nan), self.seen(y)
         terms = terms if seen is None else jnp.where(seen, terms, 0)
         return terms.sum(tuple(range(-self.event_dim, 0))) if self.event_dim and self.by_entry else terms
 
     def seen_rows(self, y: Any) -> Bool[Array, "*S N"] | None:
-        """A mask of the data with at least one observed entry; ``None`` if all were observed."""
+        """A mask of the rows with at least one observed entry; ``None`` if all entries were observed."""
         seen = self.seen(y)
         return seen.any(tuple(range(-self.event_dim, 0))) if seen is not None and self.event_dim else seen
 
@@ -257,10 +262,13 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         )
 
     def check_values(self, values: np.ndarray) -> None:
-        """Refuse concrete values of ``y`` outside the support; the default accepts every value."""
+        """Refuse values of ``y`` outside the support, outside ``jit`` only; the default accepts every value."""
 
     def labels(self, y: Any, num_classes: int) -> tuple[Int32[Array, "..."], Bool[Array, "..."]]:
-        """Labels as integers, after the checks of :meth:`checked`, and a mask of those in range (others become 0)."""
+        """Labels as integers, after the checks of :meth:`checked`, and a mask of the labels in range.
+
+        A label that is out of range becomes 0.
+        """
         y = self.checked(y)
         y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
         good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)
@@ -270,7 +278,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         """Refuse values of ``y`` that are bad.
 
         Raises:
-            ValueError: naming the first bad value.
+            ValueError: if a value is bad; the message names the first one.
         """
         if bad.any():
             where = checks.first_of(bad)
@@ -292,12 +300,13 @@ class Likelihood(Answers, KnowsRanks, Distribution):
             ``[N]``, after the sample axes of ``y``. A label that is out of range under ``jit`` gives NaN.
 
         Raises:
-            ValueError: if ``y`` has another shape; if it is concrete and holds NaN or values outside the support.
+            ValueError: if the shape of ``y`` does not fit ``f``, or ``y`` holds NaN or values outside the support
+                (checked only outside ``jit``).
         """
         checks.unwritten(self, "log_prob(value, intermediates)")
 
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
-        """``log integral p(y | f) q(f) df`` for every datum; equal to :meth:`log_prob` for an array ``f``.
+        """``log integral p(y | f) q(f) df`` for every row; equal to :meth:`log_prob` for an array ``f``.
 
         Args:
             value: ``y``, ``[N]`` or ``[N, D]`` (leading sample axes are allowed).
@@ -311,10 +320,10 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         checks.unwritten(self, "predictive_log_prob(value)")
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
-        """Draws of ``y``: for the given ``f`` if it is an array, otherwise each with its own draw of ``f``.
+        """Draws of ``y``. If ``f`` is an array, all draws use it; if ``f`` is marginals, each draw has its own ``f``.
 
         Args:
-            key: random key; the marginals' own key is not used.
+            key: random key. The key of the marginals is not used.
             sample_shape: leading axes of the result.
 
         Returns:
@@ -345,13 +354,14 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return self
 
     def mask(self, mask: Any) -> Distribution:
-        """The likelihood with the terms of some data left out; see NumPyro's ``handlers.mask``.
+        """The likelihood without the terms of some rows; see NumPyro's ``handlers.mask``.
 
         Args:
             mask: array whose shape broadcasts to ``[N]``, or to ``[N, D]`` if the density is a product over outputs.
 
         Raises:
-            ValueError: for a mask of another shape, or a mask of single outputs if outputs have one term together.
+            ValueError: if the mask does not broadcast to such a shape; for a mask of single outputs if all outputs of a
+                row share one term.
         """
         shape, rows = tuple(np.shape(mask)), self.batch_shape
         if mask is True:
@@ -370,7 +380,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         return MaskedLikelihood(self, mask)
 
 
-#: Methods and properties that every likelihood must define; labels have ``probs`` in place of moments.
+#: Methods and properties that every likelihood must define; likelihoods of labels have ``probs`` in place of moments.
 _WRITTEN = "log_prob", "predictive_log_prob", "sample_given", "marginal_expectation", "support", "mean", "variance"
 
 
@@ -382,11 +392,11 @@ def _is_inherited(cls: type[Likelihood], name: str) -> bool:
 
 
 class MaskedLikelihood(MaskedDistribution):
-    """A likelihood that leaves out the terms of masked data, whatever their ``y``, and refuses to be expanded.
+    """A likelihood that leaves out the terms of masked rows, for every ``y``, and refuses to be expanded.
 
     Args:
         base: the likelihood.
-        mask: whether data, or entries of ``y``, count; see :meth:`Likelihood.mask`.
+        mask: whether each row, or each entry of ``y``, counts; see :meth:`Likelihood.mask`.
     """
 
     pytree_data_fields = ("entries",)
@@ -400,7 +410,7 @@ class MaskedLikelihood(MaskedDistribution):
         super().__init__(base, mask)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Any:
-        """As :meth:`Likelihood.log_prob`, but zero for masked data, whose ``y`` may be NaN or out of range."""
+        """As :meth:`Likelihood.log_prob`, but zero for masked rows, even if their ``y`` is NaN or out of range."""
         self.base_dist._check_shape(value)  # before a mask of shape [N] broadcasts a y of shape [N, 1] to [N, N]
         return super().log_prob(jnp.asarray(value)) if self.entries is None else self.of_entries().log_prob(value)
 
@@ -432,10 +442,10 @@ def _filled(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def refuse_expanded(likelihood: Likelihood, batch_shape: Sequence[int]) -> None:
-    """Refuse a plate of another size than the number of data.
+    """Refuse a plate whose size is not the number of rows.
 
     Raises:
-        ValueError: naming both sizes.
+        ValueError: if the sizes differ; the message names both.
     """
     checks.refuse(
         tuple(batch_shape) != likelihood.batch_shape,
@@ -449,7 +459,7 @@ def check_labels(likelihood: Likelihood, values: np.ndarray, num_classes: int, h
     """Refuse labels that are not whole numbers in ``0..num_classes - 1``.
 
     Raises:
-        ValueError: naming the first such label and the number of classes.
+        ValueError: if there is such a label; the message names the first one and the number of classes.
     """
     if values.dtype != bool:
         good = (values == np.floor(values)) & (values >= 0) & (values < num_classes)

@@ -35,17 +35,18 @@ class Bernoulli(Likelihood):
         Array([0.16, 0.5 , 0.84], dtype=float32)
 
     Args:
-        f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
+        f: ``[N]``, or ``[N, D]`` for ``D`` labels per row; array or marginals.
         link: ``"probit"`` or ``"logit"``.
-        squash: keeps probabilities in ``[squash, 1 - squash]``, so that a datum on the wrong side costs at most
-            ``-log(squash)``; GPflow's probit link has 1e-3.
+        squash: keeps probabilities in ``[squash, 1 - squash]``. A label on the wrong side then lowers the bound by at
+            most ``-log(squash)``. GPflow's probit link has 1e-3.
         num_points: number of quadrature points.
-        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (others do not draw).
+        num_predictive_draws: joint draws for ``predictive_log_prob`` if the ``D`` labels of a row are correlated;
+            independent labels need no draws.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: for another link, a squash outside ``[0, 0.5)``, or a count below one.
+        ValueError: for a link other than these two, a squash outside ``[0, 0.5)``, or a count below one.
     """
 
     by_entry = own_columns = True
@@ -86,7 +87,7 @@ class Bernoulli(Likelihood):
         return self.squash + (1 - 2 * self.squash) * _LINKS[self.link][0](f)
 
     def _log_link(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """``log p(y | f)`` from ``f`` with the sign of ``y``; both links are symmetric."""
+        """``log p(y | f)`` from ``f`` times the sign of ``y``. Both links, probit and logit, are symmetric."""
         return jnp.log(self._probability(signed)) if self.squash else _LINKS[self.link][1](signed)
 
     def _signed(self, value: ArrayLike) -> tuple[Float[Array, "*shape"], Bool[Array, "*shape"]]:
@@ -105,7 +106,7 @@ class Bernoulli(Likelihood):
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
-        Correlated labels of one datum are scored jointly, by draws.
+        Correlated labels of one row have a joint density, which draws estimate.
         """
         sign, good = self._signed(value)
         if not self.is_marginal:
@@ -117,7 +118,7 @@ class Bernoulli(Likelihood):
         return self.counted(self._predictive(sign * self.f.mean), value, good)
 
     def _predictive(self, signed: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """Log predictive probability of a label, whose sign multiplies the mean."""
+        """Log predictive probability of a label; ``signed`` is the mean times the sign of the label."""
         self.refuse_estimates()
         if self.link == "probit":
             return self._log_link(signed / jnp.sqrt(1 + self.f.variance))
@@ -126,12 +127,12 @@ class Bernoulli(Likelihood):
 
     @property
     def mean(self) -> Float[Array, "N *D"]:
-        """Probability of label 1, predictive under marginals; the shape of ``f``."""
+        """Probability of label 1, with the shape of ``f``. If ``f`` is marginals, it is the predictive probability."""
         return jnp.exp(self._predictive(self.f.mean)) if self.is_marginal else self._probability(self.f)
 
     @property
     def variance(self) -> Float[Array, "N *D"]:
-        """``p (1 - p)`` with ``p`` the ``mean``."""
+        """``p (1 - p)``, where ``p`` is the ``mean``."""
         p = self.mean
         return p * (1 - p)
 

@@ -1,4 +1,4 @@
-"""Numbers with Gaussian noise, some of which are known only to lie above, below or between limits."""
+"""Numbers with Gaussian noise; some of them are known only by limits, above, below or on both sides."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from gpzoo.likelihoods.quadrature import log_normal_cdf, normal_points, weighted
 from gpzoo.linalg.operators import LOG_2PI
 from gpzoo.processes.marginals import GaussianMarginals
 
-#: Intervals narrower than this, in standard deviations, have their own formula: differences of cdfs would lose digits.
+#: Intervals narrower than this (in standard deviations) have their own formula: a difference of cdfs would lose digits.
 _NARROW = 0.1
 
 
 class Censored(Gaussian):
-    """Censored data with Gaussian noise: ``y`` is the value of ``f + noise``, or a limit of it (Tobin 1958).
+    """Censored data with Gaussian noise: ``y`` is the value of ``f + noise``, or a limit of this value (Tobin 1958).
 
-    The density of a censored datum is the probability of its side of ``y``, ``Phi((f - y) / s)`` above and
-    ``Phi((y - f) / s)`` below, or of the interval from ``y`` to ``upper``, in log space. Gauss-Hermite quadrature
-    computes expectations. Predictive densities have the same formulas, with the variance of ``f`` added to the noise
-    variance. Mean, variance and draws refer to the value without limits.
+    ``s`` is the standard deviation of the noise, and ``Phi`` the standard normal cdf. The density of a censored row is
+    a probability: ``Phi((f - y) / s)`` if the value is above ``y``, and ``Phi((y - f) / s)`` if it is below ``y``. If
+    the value is between ``y`` and ``upper``, the density is the probability of this interval. gpzoo computes all
+    densities in log space. Gauss-Hermite quadrature computes expectations. Predictive densities have the same formulas,
+    with the variance of ``f`` added to the noise variance. Mean, variance and draws are of the value itself, not of its
+    limits.
 
     Example:
         >>> import numpy as np
@@ -39,16 +41,16 @@ class Censored(Gaussian):
     Args:
         f: ``[N]``, array or marginals.
         noise_variance: one number, or ``[N]``, in squared units of ``y``.
-        censored: the kind of each datum, ``[N]`` whole numbers: 0 if the value is ``y``, 1 if it is above ``y``, -1 if
-            it is below ``y``, 2 if it lies between ``y`` and ``upper``. ``None`` for 0 throughout, at new inputs.
-        upper: upper ends of intervals, ``[N]``; entries of other data are not used.
+        censored: the kind of each row, ``[N]`` whole numbers: 0 if the value is ``y``, 1 if it is above ``y``, -1 if it
+            is below ``y``, 2 if it lies between ``y`` and ``upper``. ``None`` means 0 in every row, as at new inputs.
+        upper: upper ends of intervals, ``[N]``. Entries of rows without an interval are not used.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: for shapes that disagree; for concrete arrays with other numbers in ``censored``, intervals without
-            an ``upper`` end, or an ``upper`` end that is not above ``y``; for a noise variance as in :class:`Gaussian`.
+        ValueError: if shapes disagree; outside ``jit``, if ``censored`` has a number other than these four, an interval
+            has no ``upper`` end, or an ``upper`` end is not above ``y``; for a noise variance as in :class:`Gaussian`.
     """
 
     pytree_data_fields = ("censored", "upper")
@@ -90,11 +92,11 @@ class Censored(Gaussian):
 
     @property
     def exact(self) -> Bool[Array, " N"]:
-        """A mask of the data whose ``y`` is the value."""
+        """A mask of the rows whose ``y`` is the value itself."""
         return jnp.ones(self.batch_shape, bool) if self.censored is None else self.censored == 0
 
     def cdf(self, value: ArrayLike) -> None:
-        """``None``: a limit has no rank among values."""
+        """``None``, because a limit has no rank among values."""
 
     def checked(self, y: Any) -> Shaped[Array, "..."]:
         """See :meth:`Likelihood.checked <gpzoo.likelihoods.Likelihood.checked>`; an interval must not be empty."""
@@ -121,7 +123,7 @@ class Censored(Gaussian):
         found = jnp.where(self.censored == -1, log_normal_cdf(z), found)
         if self.upper is None:
             return jnp.where(self.censored == 2, jnp.nan, found)
-        # Entries without an interval get an interval at which derivatives are finite.
+        # Rows without an interval get one at which derivatives are finite.
         end = jnp.where(self.censored == 2, (self.upper - f) / scale, z + 1)
         return jnp.where(self.censored == 2, _log_between(z, end), found)
 
@@ -145,14 +147,14 @@ class Censored(Gaussian):
 def _log_between(a: Float[Array, "*#shape"], b: Float[Array, "*#shape"]) -> Float[Array, "*shape"]:
     """``log(Phi(b) - Phi(a))`` for ``a < b``, accurate in both tails and for narrow intervals; NaN for ``a >= b``."""
     narrow = b - a < _NARROW
-    # By symmetry, compute in the lower tail, where both cdfs are small numbers and not close to 1.
+    # By symmetry, this computes in the lower tail, where both cdfs are small and not close to 1.
     flip = a + b > 0
     low, high = jnp.where(flip, -b, a), jnp.where(flip, -a, b)
     low = jnp.where(narrow, high - 1, low)
     log_high = log_normal_cdf(high)
     wide = log_high + jnp.log(-jnp.expm1(log_normal_cdf(low) - log_high))
-    # With m in the middle, h half the width and x = m h: phi(m) exp(-m t - t^2 / 2), integrated over t from -h to h.
-    # Without t^2 / 2 that is phi(m) 2 h sinh(x) / x, and t has E[t^2] = h^2 (1 - 2 (coth(x) - 1 / x) / x).
+    # Let m be the middle, h half the width, and x = m h. The result is phi(m) exp(-m t - t^2 / 2), integrated over t
+    # from -h to h. Without t^2 / 2, it is phi(m) 2 h sinh(x) / x, and t has E[t^2] = h^2 (1 - 2 (coth(x) - 1 / x) / x).
     m, h = (a + b) / 2, jnp.where(narrow, (b - a) / 2, _NARROW / 2)
     x = jnp.abs(m * h)
     small = x < 0.1

@@ -16,7 +16,7 @@ from gpzoo.processes.marginals import GaussianMarginals
 
 
 class ClassLikelihood(Likelihood):
-    """The base class of likelihoods of one class label per datum, ``y`` in ``0..K-1``, from ``K`` latent functions.
+    """The base class of likelihoods of one class label per row, ``y`` in ``0..K-1``, from ``K`` latent functions.
 
     ``mean`` and ``variance`` raise ``NotImplementedError``, because labels are not numbers: use ``probs``.
     """
@@ -49,7 +49,7 @@ class ClassLikelihood(Likelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class. If ``f`` is marginal, it is the predictive probability."""
+        """Probability of every class. If ``f`` is marginals, it is the predictive probability."""
         checks.unwritten(self, "probs, of shape [N, K]")
 
     @property
@@ -79,7 +79,7 @@ class TabledClasses(ClassLikelihood):
         checks.unwritten(self, "log_given(f)")
 
     def log_probs(self) -> Float[Array, "N K"]:
-        """Log probabilities of the classes. If ``f`` is marginal, they are predictive, by draws."""
+        """Log probabilities of the classes. If ``f`` is marginals, they are predictive, and draws estimate them."""
         if not self.is_marginal:
             return self.log_given(self.f)
         return log_mean_exp(self.log_given(self.f.draws(self.num_predictive_draws)))
@@ -96,5 +96,5 @@ class TabledClasses(ClassLikelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class. If ``f`` is marginal, it is the predictive probability."""
+        """Probability of every class. If ``f`` is marginals, it is the predictive probability."""
         return jnp.exp(self.log_probs())

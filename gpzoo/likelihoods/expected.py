@@ -24,16 +24,16 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Expected(Likelihood):
     """The likelihood ``fn(f, *params)``, where ``fn`` returns any NumPyro distribution of batch shape ``[N]``.
 
-    Under marginals, Gauss-Hermite quadrature computes expectations if a datum has one latent (``f`` is ``[N]`` or
-    ``[N, 1]``). If a datum has several latents (``f`` is ``[N, K]``), reparameterised draws estimate them, and ``fn``
-    must consume the last axis, for example by ``to_event(1)``::
+    ``f`` can be marginals with one number per row, ``[N]`` or ``[N, 1]``. Then Gauss-Hermite quadrature computes
+    expectations. If ``f`` has several numbers per row, ``[N, K]``, reparameterised draws estimate expectations. ``fn``
+    must then consume the last axis, for example with ``to_event(1)``::
 
         Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
         Expected(lambda f, df, scale: dist.StudentT(df, f, scale), f, 4.0, noise_scale)
         Expected(lambda f: dist.Normal(f[:, 0], jax.nn.softplus(f[:, 1])), f)          # f [N, 2]
 
-    ``fn`` always gets an ``f`` of the shape given here, whatever the number of points or draws, so that params with one
-    entry per datum match it. The draws of the predictive distribution also come from ``fn``.
+    ``fn`` always gets an ``f`` of the shape given here, for any number of points or draws. So params may have one entry
+    per row. The draws of the predictive distribution also come from ``fn``.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist
@@ -43,22 +43,21 @@ class Expected(Likelihood):
         Array([-1., -1.], dtype=float32)
 
     Args:
-        f: ``[N]`` or ``[N, K]``, array or marginals (with a random key where there are several latents).
-        fn: ``fn(f, *params) -> Distribution``. It is compared by identity: define it once, at module level, so that
+        f: ``[N]`` or ``[N, K]``, array or marginals. Marginals with ``K > 1`` need a random key.
+        fn: ``fn(f, *params) -> Distribution``. JAX compares it by identity. Define it once, at module level, so that
             ``jit`` does not compile again for every instance.
         params: the parameters of ``fn``, pytrees of numbers and arrays. Arrays in a closure of ``fn`` would be
             invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers take the precision of ``f``.
         num_points: number of quadrature points.
-        num_draws: draws per datum, in ``log_prob`` with several latents.
-        num_predictive_draws: draws per datum, in ``mean``, ``variance`` and ``predictive_log_prob`` with several
-            latents.
-        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term. For several outputs,
-            ``fn`` must then return independent ones, by ``to_event(1)``.
+        num_draws: draws per row, in ``log_prob`` if ``K > 1``.
+        num_predictive_draws: draws per row, in ``mean``, ``variance`` and ``predictive_log_prob`` if ``K > 1``.
+        missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term. If ``y`` has several
+            outputs, ``fn`` must then return a distribution with independent outputs, by ``to_event(1)``.
         validate_args: as in NumPyro.
 
     Raises:
         TypeError: if ``fn`` does not return a NumPyro distribution.
-        ValueError: if that distribution's batch shape is not ``[N]``, or a count is below one.
+        ValueError: if the batch shape of this distribution is not ``[N]``, or a count is below one.
     """
 
     pytree_data_fields = ("params",)
@@ -101,11 +100,15 @@ class Expected(Likelihood):
         return refuse_negative(self.fn(f, *self.params))
 
     def given_centre(self) -> Any:
-        """``fn(f, *params)``, at the mean of ``f`` under marginals."""
+        """``fn(f, *params)``, with the mean in place of ``f`` if ``f`` is marginals."""
         return self._given(self._centre())
 
     def of_shapes(self) -> Any:
-        """``fn(f, *params)`` with shapes in place of numbers, because numbers may come from a trace that has ended."""
+        """``fn(f, *params)`` with the shapes of arrays in place of arrays.
+
+        The result has no values. It is also possible if the values of ``f`` or ``params`` come from a JAX trace that
+        has ended.
+        """
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 
     def _known_support(self) -> constraints.Constraint:
@@ -113,12 +116,12 @@ class Expected(Likelihood):
 
     @property
     def support(self) -> constraints.Constraint:
-        """The support of ``fn(f, *params)``, at the mean of ``f`` under marginals."""
+        """The support of ``fn(f, *params)``, with the mean in place of ``f`` if ``f`` is marginals."""
         return self.given_centre().support
 
     @property
     def single(self) -> bool:
-        """Whether a datum has one latent."""
+        """Whether ``f`` has one number per row."""
         return self.f.ndim == 1 or self.f.shape[1] == 1
 
     def marginal_expectation(self) -> str:
@@ -131,14 +134,14 @@ class Expected(Likelihood):
             return check_labels(self, values, cast(int, self.num_classes))
         likelihood = self.of_shapes()
         support = inspect.getattr_static(likelihood, "support")
-        # Only a support fixed by the class, because other supports depend on f or params, which may be traced.
+        # Only a support that the class fixes. Other supports depend on f or params, which may be traced.
         if isinstance(support, constraints.Constraint) and not constraints.is_dependent(support):
             good = np.asarray(support(values))
             if good.shape == values.shape:
                 self.refuse_values(values, ~good, f"the support of {type(likelihood).__name__} is {support}")
 
     def typed(self, value: ArrayLike) -> tuple[Shaped[Array, "..."], Any]:
-        """``y`` in the type of its support, and a mask of labels in range, because ``jit`` refuses no labels."""
+        """``y`` in the type of its support, and a mask of the labels in range (under ``jit``, no label is refused)."""
         if not self.is_categorical:
             y = self.checked(value)
             return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y, None
@@ -147,7 +150,7 @@ class Expected(Likelihood):
 
     @property
     def is_categorical(self) -> bool:
-        """Whether ``fn`` returns a distribution of class labels, which has ``probs`` and no moments."""
+        """Whether ``fn`` returns a distribution of class labels, with ``probs`` in place of moments."""
         return isinstance(_innermost(self.of_shapes()), CategoricalLogits | CategoricalProbs)
 
     @property
@@ -161,7 +164,7 @@ class Expected(Likelihood):
     def _log_density(self, f: Float[Array, "N *K"], value: ArrayLike) -> Float[Array, "*S N"]:
         given, (y, good) = self._given(f), self.typed(value)
         terms = given.base_dist.log_prob(y) if self.by_entry else given.log_prob(y)
-        # Some distributions compute in the default precision, not in that of their parameters.
+        # Some distributions compute in the default precision, not in the precision of their parameters.
         return self.counted(terms.astype(f.dtype), value, good)
 
     def _moments(self, f: Float[Array, "N *K"]) -> tuple[Float[Array, "N *E"], Float[Array, "N *E"]]:
@@ -205,19 +208,19 @@ class Expected(Likelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class, if ``fn`` is categorical; predictive under marginals."""
+        """Probability of every class, if ``fn`` is categorical; the predictive probability if ``f`` is marginals."""
         if not self.is_categorical:
             raise NotImplementedError(f"{self.given_centre()} has no classes: use mean and variance.")
         return self._averaged(lambda f: self._given(f).probs)
 
     @property
     def mean(self) -> Float[Array, "N *E"]:
-        """``E[y]``; predictive under marginals."""
+        """``E[y]``. If ``f`` is marginals, it is the predictive mean."""
         return self._averaged(lambda f: self._given(f).mean.astype(f.dtype))
 
     @property
     def variance(self) -> Float[Array, "N *E"]:
-        """``Var[y]``; under marginals ``E[Var[y | f]] + Var[E[y | f]]``."""
+        """``Var[y]``. If ``f`` is marginals, it is ``E[Var[y | f]] + Var[E[y | f]]``."""
         if not self.is_marginal:
             return self._moments(self.f)[1]
         points, weights = self._points(self.num_predictive_draws)

@@ -23,16 +23,19 @@ class Gaussian(Likelihood):
 
     ``E_q[log p(y | f)] = log N(y | E[f], s) - Var[f] / (2 s)``, summed over outputs (Titsias 2009).
 
-    If the marginals give the residual variances ``d_nj`` of their sources separately, each enters as
-    ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``, with ``beta_nj = sum_k loading_jk^2 / s_nk``
-    (Titsias 2025, *New bounds for sparse variational Gaussian processes*, arXiv 2502.08730, has one source and one
-    ``s``).
+    ``GaussianProcessELBO(tight=True)`` uses a tighter form of this expectation. Let the outputs be mixtures of
+    independent functions, the sources: output ``k`` is ``sum_j loading_jk g_j``. Without a mixture, the outputs
+    themselves are the sources. The residual variance ``d_nj`` is the variance of source ``j`` at row ``n`` given the
+    inducing variables ``u``. It enters as ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``, with
+    ``beta_nj = sum_k loading_jk^2 / s_nk``. Titsias (2025, *New bounds for sparse variational Gaussian processes*,
+    arXiv 2502.08730) has the case of one source and one ``s``.
 
-    The derivation is as follows. Given ``u``, a source has the prior covariance ``R``, with ``d`` on its diagonal. Let
-    it have another covariance ``C``; the sources, of one site or several, stay independent. Because the density is
-    quadratic, this change costs ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. With ``B = diag(beta)`` and
-    ``T = B^1/2 R B^1/2``, take ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V``. The KL divergence is then the
-    divergence of ``V`` from the identity, and ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total
+    The derivation is as follows. Given ``u``, a source has the prior covariance ``R``, with ``d`` on its diagonal.
+    Replace ``R`` by a new covariance ``C``. The sources, of one site or several, stay independent. Because the log
+    density is quadratic, the bound is then lower by ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. Let
+    ``B = diag(beta)`` and ``T = B^1/2 R B^1/2``, and take ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V`` with
+    the entries ``v_n``. The KL divergence is then the divergence of ``V`` from the identity, and
+    ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total
     ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2`` is least at ``v_n = 1 / (1 + beta_n d_n)``.
 
     Example:
@@ -44,13 +47,14 @@ class Gaussian(Likelihood):
     Args:
         f: ``[N]`` or ``[N, D]``, array or marginals.
         noise_variance: noise variance ``s``, in squared units of ``y``: a number, ``[D]`` for one per output, or any
-            shape that broadcasts to the shape of ``f`` (so ``[N]`` with ``f [N]`` is a known noise per datum).
+            shape that broadcasts to the shape of ``f``. If ``f`` is ``[N]``, an array ``[N]`` has one noise variance
+            for each row.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``noise_variance`` does not broadcast to the shape of ``f``, or is known and not positive
-            and finite.
+        ValueError: if ``noise_variance`` does not broadcast to the shape of ``f``, or is not positive and finite
+            (checked only outside ``jit``).
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {"f": constraints.dependent, "noise_variance": constraints.positive}
@@ -102,7 +106,7 @@ class Gaussian(Likelihood):
         return self.counted(terms, value) - spread
 
     def _spread(self, seen: Bool[Array, "..."] | None) -> Float[Array, "*S N"]:
-        """The amount by which the variances of sources lower the bound, with the best factor of each residual."""
+        """The amount by which the variances of the sources lower the bound; each residual has its best factor."""
         precision = jnp.broadcast_to(1 / self.noise_variance, self.f.shape)
         precision = precision if seen is None else jnp.where(seen, precision, 0)
         precision = precision if self.event_dim else precision[..., None]
@@ -118,7 +122,7 @@ class Gaussian(Likelihood):
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
-        Correlated outputs are scored jointly: ``N(y_n | E[f_n], Cov[f_n] + s I)``.
+        Correlated outputs have one joint density per row: ``N(y_n | E[f_n], Cov[f_n] + s I)``.
         """
         self.refuse_estimates()
         residual = self._residual(value)
@@ -127,7 +131,7 @@ class Gaussian(Likelihood):
         noise, eye = jnp.broadcast_to(self.noise_variance, self.f.shape), jnp.eye(self.f.shape[1], dtype=self.f.dtype)
         covariance = self.f.covariance + noise[..., None] * eye
         seen = self.seen(value)
-        if seen is not None:  # an output that was not observed becomes an independent one, whose residual is 0
+        if seen is not None:  # an output that was not observed becomes independent, with the residual 0
             covariance = jnp.where(seen[..., None] & seen[..., None, :], covariance, eye)
             residual = jnp.where(seen, residual, 0)
         L = jnp.linalg.cholesky(covariance)
@@ -143,7 +147,7 @@ class Gaussian(Likelihood):
 
     @property
     def variance(self) -> Float[Array, "N *D"]:
-        """``Var[y]`` of every output: the noise, and with marginals ``Var[f]`` too."""
+        """``Var[y]`` of every output: the noise variance, plus ``Var[f]`` if ``f`` is marginals."""
         self.refuse_estimates()
         noise = jnp.broadcast_to(self.noise_variance, self.f.shape)
         return noise + self.f.variance if self.is_marginal else noise

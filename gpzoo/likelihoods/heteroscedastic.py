@@ -1,4 +1,4 @@
-"""Normal noise whose variance changes with the input: a second latent function is the logarithm of the variance."""
+"""Gaussian noise whose variance depends on the input: a second latent function is the logarithm of this variance."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gpzoo.processes.marginals import GaussianMarginals
 class HeteroscedasticGaussian(Likelihood):
     """The Gaussian likelihood whose noise variance depends on the input: ``p(y | f, g) = N(y | f, exp(g))``.
 
-    The two columns of the latent functions are ``f`` and ``g``. The expectation has a closed form, with
-    ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and Titsias 2011, *Variational heteroscedastic Gaussian
-    process regression*, eq. 8). Predictive densities are computed by quadrature over ``g``.
+    The argument has two columns: the function ``f``, and ``g``, the logarithm of the noise variance. The expectation
+    has a closed form, with ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and Titsias 2011, *Variational
+    heteroscedastic Gaussian process regression*, eq. 8). Quadrature over ``g`` computes predictive densities.
 
     Example:
         >>> import numpy as np
@@ -38,7 +38,8 @@ class HeteroscedasticGaussian(Likelihood):
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: for another number of columns, marginals whose columns depend on each other, or a count below one.
+        ValueError: if ``f`` does not have two columns, for marginals whose columns depend on each other, or for a count
+            below one.
     """
 
     pytree_aux_fields = ("num_points",)
@@ -109,7 +110,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     @property
     def variance(self) -> Float[Array, " N"]:
-        """``Var[y]``: the mean of the noise variance, and with marginals ``Var[f]`` too."""
+        """``Var[y]``: the mean of the noise variance, plus ``Var[f]`` if ``f`` is marginals."""
         self.refuse_estimates()
         log_noise = self._centre()[:, 1]
         if not self.is_marginal:

@@ -1,4 +1,4 @@
-"""Checks that parameters of distributions are not negative, which NumPyro makes only outside ``jit``."""
+"""Checks that parameters of distributions are not negative; NumPyro makes such checks only outside ``jit``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ Fn = TypeVar("Fn", bound=Distribution)
 
 
 def refuse_negative(fn: Fn) -> Fn:
-    """The distribution, after a check that no parameter is negative if it must not be.
+    """The distribution, after a check that none of its positive parameters is negative.
 
-    Under a transformation, the distribution's parameters become NaN wherever one is negative. Its moments and draws are
-    then NaN too, and nobody takes them for numbers.
+    Under a transformation, all parameters of an entry become NaN if one of them is negative. Moments and draws are then
+    NaN too, so that nobody uses them by mistake.
 
     Args:
         fn: a distribution of NumPyro, or a likelihood, which may contain other distributions.
 
     Raises:
-        OutOfRange: naming the parameter and the value, if the value is known.
+        OutOfRange: if a value is negative (checked only outside ``jit``); the message names the parameter and the
+            value.
     """
     given = getattr(fn, "given_centre", None)
     if given is not None and all(map(checks.is_concrete, jax.tree.leaves(fn))):
@@ -64,7 +65,7 @@ def refuse_negative(fn: Fn) -> Fn:
 
 
 def _no_numbers(fn: Distribution, bad: Array) -> Distribution:
-    """A distribution whose parameters of the shape of ``bad`` are NaN where ``bad`` is true."""
+    """A distribution with NaN where ``bad`` is true, in all parameters that have the shape of ``bad``."""
 
     def of(x: Any) -> Any:
         whole = jnp.shape(x) == bad.shape and jnp.issubdtype(jnp.result_type(x), jnp.floating)
@@ -90,6 +91,9 @@ def _is_of_numbers(limits: Any) -> bool:
 
 
 def _is_positive(limits: Any) -> bool:
-    """Whether these limits refuse negative numbers but allow large ones: rounding may make probabilities negative."""
+    """Whether these limits refuse negative numbers but allow large ones.
+
+    Limits of probabilities do not count, because rounding may make probabilities negative.
+    """
     with jax.ensure_compile_time_eval():
         return not np.any(limits(np.float32(-1))) and bool(np.all(limits(np.float32(2))))

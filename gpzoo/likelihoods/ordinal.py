@@ -19,8 +19,9 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Ordinal(Expected):
     """The ordered logit likelihood, for ordered labels 0 to ``K - 1``.
 
-    ``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s``. Densities are computed in log
-    space, so that they and their gradients are finite however far ``f`` is from the cutpoints. Gauss-Hermite quadrature
+    ``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s`` and the cutpoints ``c_0`` to
+    ``c_(K-2)``. Beyond them, ``c_(-1)`` is minus infinity and ``c_(K-1)`` is infinity. gpzoo computes densities in log
+    space. So densities and their gradients are finite even if ``f`` is far from the cutpoints. Gauss-Hermite quadrature
     computes expectations.
 
     Example:
@@ -31,14 +32,14 @@ class Ordinal(Expected):
 
     Args:
         f: ``[N]``, array or marginals.
-        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The noise has a logistic distribution, whose
-            standard deviation 1.8 sets these units.
+        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The label is ``f`` plus logistic noise, cut at
+            these points. The standard deviation of this noise is always 1.8.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if the cutpoints are not a vector, or if they are concrete and not ascending.
+        ValueError: if the cutpoints are not a vector, or not ascending (checked only outside ``jit``).
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class _OrderedLogistic(dist.OrderedLogistic):
         super().__init__(predictor, cutpoints, validate_args=False)
 
     def log_prob(self, value: Any) -> Array:
-        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)), in which no factor is a small difference.
+        # s(b) - s(a) = s(b) s(-a) (1 - exp(a - b)). No factor of this product is a difference of nearly equal numbers.
         cutpoints: Any = self.cutpoints
         f, last, y = self.predictor, cutpoints.shape[-1], jnp.asarray(value)
         shape = jnp.broadcast_shapes(y.shape, f.shape)

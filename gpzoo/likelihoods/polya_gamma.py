@@ -18,16 +18,17 @@ _LOG_2 = 0.6931471805599453
 
 
 class PolyaGamma(Bernoulli):
-    """The logistic likelihood of labels 0 and 1, by the Pólya-Gamma bound (learning invariances, eq. 22-23).
+    """The logistic likelihood of labels 0 and 1, by the Pólya-Gamma bound (van der Wilk et al. 2018, eq. 22-23).
 
-    The likelihood is ``p(y = 1 | f) = 1 / (1 + exp(-f))``. With marginals, ``log_prob`` is the following bound on the
-    expected log density, where ``s`` is 1 or -1 for ``y`` 1 or 0 and ``q(omega) = PG(1, c)``:
+    The likelihood is ``p(y = 1 | f) = 1 / (1 + exp(-f))``. With marginals, ``log_prob`` is a lower bound on the
+    expected log density. Let ``s = 1`` for ``y = 1`` and ``s = -1`` for ``y = 0``, and let ``q(omega) = PG(1, c)`` be a
+    Pólya-Gamma distribution. The bound is
 
     ``-log 2 + s E[f] / 2 - E[omega] E[f^2] / 2 - KL[PG(1, c) || PG(1, 0)]``, ``E[omega] = tanh(c / 2) / (2 c)``.
 
-    The bound is quadratic in ``f``, so it takes estimated moments too. With the optimal ``c``, ``c^2 = E[f^2]``, it is
-    the bound of Jaakkola and Jordan. All other methods belong to the exact logistic likelihood: the log density of an
-    array ``f`` is exact, and predictions integrate it by quadrature.
+    The bound is quadratic in ``f``, so ``f`` may also be :class:`~gpzoo.EstimatedMarginals`. The optimal ``c`` is
+    ``c^2 = E[f^2]``. With it, the bound is the bound of Jaakkola and Jordan. All other methods use the exact logistic
+    likelihood: the log density of an array ``f`` is exact, and predictions integrate it by quadrature.
 
     Example:
         >>> import numpy as np
@@ -38,18 +39,20 @@ class PolyaGamma(Bernoulli):
         (Array([-0.425], dtype=float32), Array([-0.407], dtype=float32))
 
     Args:
-        f: ``[N]``, or ``[N, D]`` for ``D`` labels per datum; array or marginals.
+        f: ``[N]``, or ``[N, D]`` for ``D`` labels per row; array or marginals.
         c: parameters of ``q(omega)``, any real numbers that broadcast to the shape of ``f``, such as the output of a
-            recognition network; ``None`` for the optimal parameters. Only the bound uses them.
+            recognition network (a network of the inputs and the labels). ``None`` takes the optimal parameters. Only
+            the bound uses ``c``.
         num_points: number of quadrature points.
-        num_predictive_draws: joint draws for ``predictive_log_prob`` of ``D`` correlated labels (others do not draw).
+        num_predictive_draws: joint draws for ``predictive_log_prob`` if the ``D`` labels of a row are correlated;
+            independent labels need no draws.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
         ValueError: if ``c`` does not broadcast to the shape of ``f``, or a count is below one.
-        TypeError: for estimated moments without ``c``: the optimal ``c`` is not linear in the moments, so there would
-            be no bound.
+        TypeError: for :class:`~gpzoo.EstimatedMarginals` without ``c``. The optimal ``c`` is not linear in their
+            moments, so the result would not be a bound.
     """
 
     pytree_data_fields = ("c",)
@@ -80,7 +83,7 @@ class PolyaGamma(Bernoulli):
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
-        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a lower bound."""
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals, a lower bound."""
         if not self.is_marginal:
             return super().log_prob(value)
         sign, good = self._signed(value)

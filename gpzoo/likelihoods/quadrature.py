@@ -75,7 +75,7 @@ def log_mean_exp(log_values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]
 def log_normal_cdf(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``log Phi(x)``; value and gradient are accurate far into the lower tail, in float32 too.
 
-    JAX's own derivative forms ``x^2 / 2 + log Phi(x)``, which loses all its digits in float32 near ``x = -1e4``.
+    JAX's own derivative computes ``x^2 / 2 + log Phi(x)``. In float32, this sum loses all digits near ``x = -1e4``.
     """
     tail = jnp.minimum(x, _TAIL)
     inverse_square = 1 / jnp.square(tail)

@@ -1,4 +1,4 @@
-"""Class labels that follow the largest latent function, up to mislabelling."""
+"""Class labels that name the largest latent function, except for mislabelled rows."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals, standard_deviation, through
 
-# A standard normal is outside these bounds with probability 4e-33: negligible beside the probabilities that are added
-# here, but large enough for a finite logarithm and gradient in float32.
+# A standard normal is outside these bounds with probability 4e-33. This is negligible compared with the probabilities
+# that are added here, but large enough for a finite logarithm and gradient in float32.
 _BOUND = 12.0
 
 
 class RobustMax(ClassLikelihood):
-    """The robust-max likelihood of class labels: the label is the largest latent, except for mislabelling.
+    """The robust-max likelihood of class labels: the label names the largest latent function, except for mislabelling.
 
-    ``p(y | f) = 1 - epsilon`` if ``f_y`` is the largest of ``K`` latents, else ``epsilon / (K - 1)``. All expectations
-    follow from the probability that the label's latent is the largest (Hernández-Lobato et al. 2011),
-    ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, which Gauss-Hermite quadrature computes:
-    ``E_q[log p(y | f)] = p_y log(1 - epsilon) + (1 - p_y) log(epsilon / (K - 1))``.
+    ``p(y | f) = 1 - epsilon`` if ``f_y`` is the largest of the ``K`` latent functions, else ``epsilon / (K - 1)``. All
+    expectations follow from ``p_y``, the probability that ``f_y`` is the largest (Hernández-Lobato et al. 2011). The
+    probability is ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, which Gauss-Hermite quadrature
+    computes. Then ``E_q[log p(y | f)] = p_y log(1 - epsilon) + (1 - p_y) log(epsilon / (K - 1))``.
 
-    For correlated outputs (after ``f @ A``) there is no such product, and joint draws of the sources estimate ``p_y``.
-    One direction of source space, which best separates ``f_y`` from the other latents, is integrated exactly: along
-    this direction, the set where ``f_y`` is largest is an interval. The other directions are drawn. The estimate is
-    unbiased, and its gradient is unbiased too, unlike the gradient of the mean of an indicator.
+    If the latent functions are correlated, there is no such product. For example, after ``f @ A`` they are mixtures of
+    independent functions. gpzoo then estimates ``p_y`` by draws. For each row and label, it chooses the direction of
+    the random numbers along which ``f_y`` rises most above the mean of the latent functions. Along this direction,
+    ``f_y`` is the largest on an interval. So gpzoo integrates over this direction exactly, and draws only the numbers
+    of the other directions. The estimate and its gradient are unbiased. (A plain count of draws would have the gradient
+    zero, which is biased.)
 
-    With an array ``f``, the density is piecewise constant: its gradient with respect to ``f`` is zero.
+    With an array ``f``, the density is piecewise constant, so its gradient with respect to ``f`` is zero.
 
     Example:
         >>> import numpy as np
@@ -44,13 +46,13 @@ class RobustMax(ClassLikelihood):
         Array([[0.9 , 0.05, 0.05]], dtype=float32)
 
     Args:
-        f: ``[N, K]``, array or marginals (with a random key where their outputs are correlated).
-        epsilon: probability that a label does not belong to the largest latent, in (0, 1).
-        squash: replaces each ``Phi`` by ``squash + (1 - 2 squash) Phi``, as in implementations of the paper (1e-4 in
-            the convolutional-GP authors' code, 1e-6 in GPflow 2), for independent outputs only. gpzoo does not need it.
+        f: ``[N, K]``, array or marginals. If outputs are correlated, the marginals need a random key.
+        epsilon: probability that a label does not name the largest latent function, in (0, 1).
+        squash: replaces each ``Phi`` by ``squash + (1 - 2 squash) Phi``, for independent outputs only. gpzoo does not
+            need it, but other programs have it: 1e-4 in the code of van der Wilk et al. (2017), 1e-6 in GPflow 2.
         num_points: number of quadrature points.
-        num_draws: draws per datum, in ``log_prob`` with correlated outputs.
-        num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
+        num_draws: draws per row, in ``log_prob`` with correlated outputs.
+        num_predictive_draws: draws per row, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
@@ -135,7 +137,7 @@ class RobustMax(ClassLikelihood):
     # -- densities, probabilities and draws --------------------------------------------------------------------------
 
     def _log_probabilities(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """``log p(y | f)`` if the label's latent is the largest, and if it is not."""
+        """``log p(y | f)`` if ``f_y`` is the largest, and ``log p(y | f)`` if it is not."""
         return jnp.log1p(-self.epsilon), jnp.log(self.epsilon / (self.num_classes - 1))
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
@@ -156,15 +158,15 @@ class RobustMax(ClassLikelihood):
 
     @property
     def probs(self) -> Float[Array, "N K"]:
-        """Probability of every class; predictive under marginals.
+        """Probability of every class. If ``f`` is marginals, it is the predictive probability.
 
-        A separate quadrature (or estimate) computes each class, so rows sum to one only up to its error.
+        Each class has its own quadrature (or estimate), so rows sum to one only up to the error of these.
         """
 
         def one(k: Array) -> Array:
             return self._largest(jnp.full(self.batch_shape, k), self.num_predictive_draws)
 
-        # One class at a time, because all together would need an array [points, N, K, K].
+        # One class at a time, because all classes together would need an array [points, N, K, K].
         p = lax.map(one, jnp.arange(self.num_classes, dtype=jnp.int32))
         return self._mislabelled(p.T)
 

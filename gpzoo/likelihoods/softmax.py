@@ -17,8 +17,9 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Softmax(TabledClasses):
     """The softmax likelihood of class labels, ``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
 
-    The expectation of the log density has no closed form. Reparameterised draws of a datum's ``K`` latents estimate it,
-    with joint draws if the latents are correlated (after ``f @ A``). The estimate and its gradient are unbiased.
+    The expectation of the log density has no closed form. Reparameterised draws of the ``K`` latent values of a row
+    estimate it. The draws are joint if these values are correlated (after ``f @ A``). The estimate and its gradient are
+    unbiased.
 
     Example:
         >>> import numpy as np
@@ -28,8 +29,8 @@ class Softmax(TabledClasses):
 
     Args:
         f: ``[N, K]``, array or marginals (with a random key).
-        num_draws: draws per datum, in ``log_prob``.
-        num_predictive_draws: draws per datum, in ``probs`` and ``predictive_log_prob``.
+        num_draws: draws per row, in ``log_prob``.
+        num_predictive_draws: draws per row, in ``probs`` and ``predictive_log_prob``.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 

@@ -1,4 +1,4 @@
-"""Several classes as a sequence of logistic decisions, each by Pólya-Gamma augmentation."""
+"""Several classes as a sequence of logistic decisions, each with Pólya-Gamma augmentation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from gpzoo.processes.marginals import GaussianMarginals
 class StickBreaking(TabledClasses):
     """Class labels by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
 
-    This is the multi-class form that learning invariances, section 4.5, conjectures: ``K - 1`` binary decisions, "class
-    ``k``, given none of the classes before", each with the bound of :class:`PolyaGamma`. The last class takes the
-    remaining probability. The order of the classes is part of the model.
+    ``sigma`` is the logistic function. For ``K`` classes, the label follows from up to ``K - 1`` binary decisions.
+    Decision ``k`` is whether the label is class ``k``, given that it is none of the classes before. Each decision has
+    the bound of :class:`PolyaGamma`. The last class takes the remaining probability. The order of the classes is part
+    of the model. Van der Wilk, Bauer, John and Hensman (2018, *Learning invariances using the marginal likelihood*,
+    section 4.5) conjecture this multi-class form.
 
     Example:
         >>> import numpy as np
@@ -31,15 +33,15 @@ class StickBreaking(TabledClasses):
 
     Args:
         f: ``[N, K - 1]``, array or marginals.
-        c: as for :class:`PolyaGamma`, broadcasting to the shape of ``f``; ``None`` for the optimal parameters.
-        num_points: number of quadrature points of predictive probabilities.
-        num_predictive_draws: number of joint draws of predictive probabilities with correlated outputs.
+        c: as for :class:`PolyaGamma`; it broadcasts to the shape of ``f``. ``None`` takes the optimal parameters.
+        num_points: number of quadrature points for predictive probabilities.
+        num_predictive_draws: number of joint draws for predictive probabilities if outputs are correlated.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
         ValueError: if ``f`` is not ``[N, K - 1]``, ``c`` does not broadcast to its shape, or a count is below one.
-        TypeError: for estimated moments without ``c``.
+        TypeError: for :class:`~gpzoo.EstimatedMarginals` without ``c``.
     """
 
     pytree_data_fields = ("c",)
@@ -70,7 +72,7 @@ class StickBreaking(TabledClasses):
         return "closed form"
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
-        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals a lower bound."""
+        """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`; for marginals, a lower bound."""
         labels, good = self.labels(value, self.num_classes)
         sticks = jnp.arange(self.num_classes - 1, dtype=jnp.int32)
         sign = jnp.where(sticks == labels[..., None], 1, -1).astype(self.f.dtype)
@@ -97,6 +99,6 @@ class StickBreaking(TabledClasses):
 
 
 def _of_sticks(taken: Float[Array, "*batch K"], left: Float[Array, "*batch K"]) -> Float[Array, "*batch K+1"]:
-    """Log probabilities of ``K + 1`` classes, from the log probabilities that each of ``K`` pieces is taken or left."""
+    """Log probabilities of ``K + 1`` classes, from log probabilities of yes (``taken``) and no (``left``)."""
     none = jnp.zeros_like(taken[..., :1])
     return jnp.concatenate([taken, none], axis=-1) + jnp.concatenate([none, jnp.cumsum(left, axis=-1)], axis=-1)

@@ -1,4 +1,4 @@
-"""Factorisations of covariance matrices, with their default jitter and the error of a matrix that has no factor."""
+"""Factorisations of covariance matrices, their default jitter, and the error for a matrix that has no factor."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from gpzoo.linalg.operators import BlockDiagonalMatrix, concatenate, diagonal, l
 #: Jitter relative to the mean diagonal of a covariance matrix, by dtype.
 RELATIVE_JITTER = {"float64": 1e-9, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
 
-#: Rounding errors of a Cholesky factorisation, in units of the dtype's, the largest variance and the number of rows.
-#: Singular matrices of 30 to 1,600 rows factorise with 0.02 to 0.2 of that on their diagonals.
+#: Rounding errors of a Cholesky factorisation, relative to the product of the machine epsilon, the largest variance and
+#: the number of rows. Singular matrices of 30 to 1,600 rows factorise with 0.02 to 0.2 of this on their diagonals.
 ROUNDING = 0.2
 
-#: Jitter relative to the variance, for priors over large grids with Toeplitz structure. A smooth kernel on many points
-#: is singular in float32: with less jitter, recursions over a thousand points lose all accuracy.
+#: Jitter relative to the variance, for priors on large grids with Toeplitz structure. A smooth kernel on many points is
+#: singular in float32. With less jitter, recursions over a thousand points lose all accuracy.
 TOEPLITZ_JITTER = {"float64": 1e-6, "float32": 1e-2}
 
-#: An absolute amount, one for each matrix, a tuple with one for each block, or ``None`` for the relative default.
+#: One absolute amount, one amount for each matrix, a tuple with one for each block, or ``None`` for the default.
 Jitter: TypeAlias = Any
 
-#: Rows below which a triangular matrix is inverted by one solve.
+#: A triangular matrix with fewer rows is inverted by one solve.
 SOLVED_WHOLE = 64
 
-#: Rows that are substituted before a product with an inverse.
+#: Number of first rows that are solved by substitution before a product with an inverse.
 SUBSTITUTED = 8
 
-#: Largest sum of negative eigenvalues that a draw ignores, relative to the variance; rounding causes far less.
+#: Largest sum of negative eigenvalues that a draw ignores, relative to the variance. Rounding causes far smaller sums.
 NEGLIGIBLE = 1e-3
 
 
@@ -48,8 +48,8 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
 
     Args:
         K: covariance matrices ``[..., M, M]``.
-        jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes); or
-            ``None`` for :data:`RELATIVE_JITTER` times the mean diagonal of each matrix.
+        jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes).
+            ``None`` takes :data:`RELATIVE_JITTER` times the mean diagonal of each matrix.
 
     Returns:
         ``K`` with the jitter added, ``[..., M, M]``.
@@ -61,9 +61,10 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
 
 
 def relative_jitter(mean: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """The jitter of covariance matrices by default, given their mean diagonals.
+    """The default jitter of covariance matrices, given their mean diagonals.
 
-    It is differentiated with them: of a matrix that is nearly singular the factor depends on it as much as on the rest.
+    The result can be differentiated with respect to the mean diagonals. This matters if a matrix is nearly singular:
+    its factor then depends on the jitter as much as on the entries of the matrix.
     """
     return RELATIVE_JITTER[mean.dtype.name] * mean
 
@@ -71,21 +72,24 @@ def relative_jitter(mean: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
 def needed_jitter(
     variances: Float[Array, "*D N"], least: Float[Array, "*D N"], noise: Float[Array, "*D N"]
 ) -> Float[Array, "*D"]:
-    """What a covariance matrix lacks on its diagonal to be factorised: no more than decides nothing.
+    """The jitter with which a covariance matrix can be factorised, small enough not to change results.
 
-    It is :data:`RELATIVE_JITTER` of the addend of the kernel with the least variance, so that a diffuse one does not
-    drown it, or what rounding errors ask for, :data:`ROUNDING`; less the noise that the matrix has already.
+    The jitter is the larger of two amounts, less the noise that the matrix already has. The first amount is
+    :data:`RELATIVE_JITTER` times the least variance of the kernel's terms. So a diffuse term (a term with a large
+    variance) does not make the jitter too large for the other terms. The second amount covers rounding errors,
+    :data:`ROUNDING`.
+
+    Outside ``jit``, a :class:`~gpzoo.PrecisionWarning` tells users if rounding errors exceed the noise. If there is no
+    noise, it tells them if rounding errors exceed a hundredth of the least variance.
 
     Args:
         variances: the diagonal.
-        least: that of the addend with the least variance.
-        noise: what of the diagonal is noise.
-
-    Outside ``jit`` a :class:`~gpzoo.PrecisionWarning` says where rounding errors exceed the noise or, without any, a
-    hundredth of the least addend.
+        least: the least variance of the kernel's terms at each row.
+        noise: the part of the diagonal that is noise.
 
     Returns:
-        The jitter of each matrix. Its derivative by the noise is left out, so that noise below it keeps a slope.
+        The jitter of each matrix. It has no derivative by the noise. Otherwise, the sum of noise and jitter would have
+        the derivative zero for small noise.
     """
     noise = lax.stop_gradient(noise)
     rounding = ROUNDING * float(jnp.finfo(variances.dtype).eps) * variances.shape[-1] * jnp.max(variances, axis=-1)
@@ -109,16 +113,16 @@ def cholesky(
     """Lower Cholesky factor of ``K`` plus jitter.
 
     Args:
-        K: covariance matrices ``[..., M, M]``, or block-diagonal ones, which are factorised block by block.
+        K: covariance matrices ``[..., M, M]``, or a block-diagonal matrix, which is factorised block by block.
         name: name of the matrix in the error message.
-        jitter: see :func:`add_jitter`; a tuple has one for each block.
+        jitter: see :func:`add_jitter`; a tuple has one amount for each block.
 
     Returns:
-        Lower-triangular factors ``[..., M, M]``, block-diagonal where ``K`` is.
+        Lower-triangular factors ``[..., M, M]``, block-diagonal if ``K`` is block-diagonal.
 
     Raises:
-        FactorisationError: outside ``jit``, when the factor is not finite. Inside ``jit`` the factor is NaN, which
-            :func:`gpzoo.inference.fit` detects and reports through :func:`explain`.
+        FactorisationError: outside ``jit``, if the factor is not finite. Inside ``jit``, the factor is NaN.
+            :func:`gpzoo.inference.fit` detects this and reports it through :func:`explain`.
     """
     if isinstance(K, BlockDiagonalMatrix):
         return BlockDiagonalMatrix(*_each_block(cholesky, K, name, jitter))
@@ -137,19 +141,20 @@ def cholesky_and_inverse(
 ) -> tuple[Float[Array, "*batch M M"] | BlockDiagonalMatrix, Float[Array, "*batch M M"] | BlockDiagonalMatrix]:
     """The factor of :func:`cholesky` and its inverse ``L^-1``, for solves with many columns.
 
-    At the usual numbers of inducing variables, a product with ``L^-1`` is several times faster than a solve with many
-    columns. So are the derivatives, which are matrix products with the inverse.
+    With the usual numbers of inducing variables, a product with ``L^-1`` is several times faster than a solve with many
+    columns. The derivatives are matrix products with the inverse, so they are faster too.
 
     Args:
         K: see :func:`cholesky`.
         name: see :func:`cholesky`.
         jitter: see :func:`cholesky`.
-        is_diagonal: whether nothing but the diagonal of ``K`` is to be read.
-        graded: whether ``K`` may have an addend of low rank that is much larger than others. The inverse would multiply
-            its rounding errors, so that the first rows, which take it out, are substituted (:func:`times_inverse`).
+        is_diagonal: whether to read only the diagonal of ``K``.
+        graded: whether ``K`` may have a term of low rank that is much larger than the other terms. The inverse would
+            multiply the rounding errors of this term. The first rows of a solve remove the term, so they are solved by
+            substitution (:func:`times_inverse`).
 
     Returns:
-        ``L`` and ``L^-1``, each ``[..., M, M]`` and lower-triangular, block-diagonal where ``K`` is.
+        ``L`` and ``L^-1``, each ``[..., M, M]`` and lower-triangular, and block-diagonal if ``K`` is block-diagonal.
 
     Raises:
         FactorisationError: see :func:`cholesky`.
@@ -173,7 +178,7 @@ def by_block(K: BlockDiagonalMatrix, jitter: Jitter) -> list[tuple[Array, Jitter
 
 
 def _each_block(factorise: Callable, K: BlockDiagonalMatrix, name: str, jitter: Jitter) -> list[Any]:
-    """``factorise`` of every block, once for blocks that are the same object."""
+    """``factorise`` of every block; blocks that are the same object are factorised once."""
     found: dict[int, Any] = {}
     for i, (block, own) in enumerate(by_block(K, jitter)):
         if id(block) not in found:
@@ -200,14 +205,14 @@ def cholesky_or_failed(
         jitter: see :func:`cholesky`.
 
     Returns:
-        Factors ``[..., M, M]``, the identity where no factor exists; and ``[...]``, 1 where one exists and 0 elsewhere.
-        The derivative of a failed factor is finite.
+        Factors ``[..., M, M]``, with the identity in place of a factor that does not exist. And numbers ``[...]``, 1 if
+        the factor exists, else 0. The derivative of a failed factor is finite.
 
     Raises:
         FactorisationError: outside ``jit``, if a factor does not exist.
     """
     L, factorised = guarded_cholesky(add_jitter(K, jitter))
-    K = lax.stop_gradient(K)  # known where a gradient is taken of it, outside `jit`
+    K = lax.stop_gradient(K)  # K then has known values under jax.grad outside `jit`
     if is_concrete(factorised) and is_concrete(K) and not bool(jnp.all(factorised == 1)):
         raise FactorisationError(explain(np.asarray(K), name, jitter))
     return L, factorised
@@ -215,7 +220,7 @@ def cholesky_or_failed(
 
 @jax.custom_jvp
 def guarded_cholesky(K: Float[Array, "*batch M M"]) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
-    """The factor, the identity where none exists, and 1 where one does; see :func:`cholesky_or_failed`."""
+    """The factor, or the identity if no factor exists, and 1 if it exists, else 0; see :func:`cholesky_or_failed`."""
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     factorised = jnp.isfinite(L).all(axis=(-2, -1))
     return _identity_unless(factorised, L), factorised.astype(L.dtype)
@@ -235,9 +240,10 @@ def _identity_unless(keep: Bool[Array, "*batch"], L: Float[Array, "*batch M M"])
 def times_factor(
     L: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"], v: Float[Array, "*batch M S"]
 ) -> Float[Array, "*batch M S"]:
-    """``L v``, whose derivative is by ``K = L L^T``, jitter included, and ``v``.
+    """``L v``, with derivatives by ``K = L L^T`` (jitter included) and by ``v``.
 
-    Of few columns ``S`` the derivative by ``L`` is one of low rank, and the product that goes on to ``K`` is spared.
+    With few columns ``S``, the derivative by ``L`` has low rank. So a large product on the way from ``L`` to ``K`` is
+    not needed.
     """
     return matmul(L, v)
 
@@ -268,27 +274,32 @@ def root(
 ) -> Float[Array, "*batch N _"]:
     """A matrix ``R`` with ``R R^T = K`` plus jitter, even if ``K`` is singular or indefinite by rounding.
 
-    Joint draws need it: covariances of functions given inducing variables are differences of nearly equal matrices,
-    which usually have no Cholesky factor in float32. ``R`` is the Cholesky factor if that exists; otherwise it is the
-    symmetric root, from an eigendecomposition with negative eigenvalues set to zero. Where all variances are as small
-    as rounding errors of ``out_of``, correlations are these errors, and ``R`` is the root of the diagonal, for which
-    no eigenvalues are computed. It is finite for every finite ``K``. Derivatives are those of the chosen root, finite
-    even for equal eigenvalues, where the derivative of an eigendecomposition is NaN; at ``K = 0`` they are zero.
+    Joint draws need such a root. The covariance of a function given inducing variables is a difference of nearly equal
+    matrices, and usually has no Cholesky factor in float32. ``R`` is one of three roots:
+
+    * the Cholesky factor, if it exists;
+    * the root of the diagonal, if all entries of ``K`` are as small as its rounding errors, whose scale ``out_of``
+      sets. Correlations are then only rounding errors, and no eigenvalues are computed;
+    * otherwise the symmetric root, from an eigendecomposition with negative eigenvalues set to zero.
+
+    ``R`` is finite for every finite ``K``. The derivatives belong to the chosen root. They are finite even for equal
+    eigenvalues, at which the derivative of an eigendecomposition is NaN. At ``K = 0``, they are zero.
 
     Args:
         K: covariance matrices ``[..., N, N]``.
         name: see :func:`cholesky`.
         jitter: see :func:`add_jitter`; the default is too small to change moments noticeably.
-        out_of: variances that set the scale of the rounding errors in ``K``: the diagonal of the minuend, if ``K`` is a
-            difference; ``None`` for the diagonal of ``K``.
-        times: what ``R`` is multiplied with, such as noise; of few columns this is much cheaper to differentiate.
+        out_of: variances that set the scale of the rounding errors in ``K``. If ``K`` is a difference, give the
+            diagonal of the first matrix. ``None`` takes the diagonal of ``K``.
+        times: a matrix by which ``R`` is multiplied, such as noise. If it has few columns, derivatives of the product
+            are much cheaper than derivatives of ``R``.
 
     Returns:
         ``R``, ``[..., N, N]``, or its product with ``times``.
 
     Raises:
         FactorisationError: outside ``jit``, if ``K`` is not finite, or its negative eigenvalues exceed
-            :data:`NEGLIGIBLE` of the variance, which rounding does not explain.
+            :data:`NEGLIGIBLE` times the variance. Rounding cannot explain such eigenvalues.
     """
     jittered = add_jitter(K, jitter)
     scale = jnp.mean(diagonal(K) if out_of is None else out_of)
@@ -319,9 +330,9 @@ def _root_times(
 
 
 def _choice(L: Float[Array, "*batch N N"], K: Float[Array, "*batch N N"], scale: Float[Array, ""]) -> Array:
-    """Which root is taken: the Cholesky factor, that of the diagonal, the symmetric one."""
+    """The number of the chosen root: 0 for the Cholesky factor, 1 for the root of the diagonal, 2 for the symmetric."""
     rounding = 64 * jnp.finfo(K.dtype).eps * scale
-    # Where a factorisation fails, a pivot is not finite.
+    # If a factorisation fails, a pivot is not finite.
     return jnp.where(jnp.isfinite(diagonal(L)).all(), 0, jnp.where(jnp.abs(K).max() <= rounding, 1, 2))
 
 
@@ -335,12 +346,13 @@ def _root_times_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> 
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     choice = _choice(L, K, scale)
     lower = choice == 0
-    # Under vmap over draws both derivatives are computed, and zero times NaN would be NaN.
+    # Under vmap over draws, all derivatives are computed, and zero times NaN would be NaN.
     L = jnp.where(lower, L, jnp.eye(L.shape[-1], dtype=L.dtype))
     eye = jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape)
 
-    # R = left (r * right) and dR = left (weights * (inner dK inner^T)) right. The choice does not depend on dK, because
-    # JAX 0.10 does not transpose a choice under vmap; and what it gives is copied: L and its inverse stay outside.
+    # R = left (r * right) and dR = left (weights * (inner dK inner^T)) right. The switch does not depend on dK, because
+    # JAX 0.10 does not transpose a switch under vmap. JAX copies the results of a switch, so L and its inverse stay
+    # outside.
     def of_lower() -> tuple[Array, ...]:
         return eye, jnp.ones(L.shape[:-1], L.dtype), jnp.tril(1 - eye / 2)
 
@@ -350,7 +362,7 @@ def _root_times_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> 
 
     def symmetric() -> tuple[Array, ...]:
         values, vectors = _eigenvalues(K)
-        # dR R + R dR = dK, with sums of eigenvalues bounded below by the jitter: smaller ones are rounding errors.
+        # dR R + R dR = dK. The jitter is a lower bound of the eigenvalues: smaller eigenvalues are rounding errors.
         least = RELATIVE_JITTER[K.dtype.name] * jnp.mean(values, axis=-1, keepdims=True)
         scale = jnp.sqrt(jnp.maximum(values, least))
         sums = scale[..., :, None] + scale[..., None, :]
@@ -360,7 +372,7 @@ def _root_times_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> 
     right, r = vectors.mT, r[..., None]
     left, inner = (jnp.where(lower, *of) for of in ((L, vectors), (inverse_of_lower(L), right)))
     between, rightX = weights * matmul(matmul(inner, dK), inner.mT), matmul(right, X)
-    # From the right, so that products are of few columns where ``X`` is.
+    # Multiplied from the right, so that products have few columns if ``X`` has few.
     return matmul(left, r * rightX), matmul(left, matmul(between, rightX) + r * matmul(right, dX))
 
 
@@ -370,7 +382,7 @@ def _symmetric_root(K: Float[Array, "*batch N N"]) -> Float[Array, "*batch N N"]
 
 
 def _eigenvalues(K: Float[Array, "*batch N N"]) -> tuple[Float[Array, "*batch N"], Float[Array, "*batch N N"]]:
-    """The eigenvalues without the negative ones, and the eigenvectors in columns."""
+    """The eigenvalues, with zero in place of negative ones, and the eigenvectors in columns."""
     values, vectors = jnp.linalg.eigh(K)
     return jnp.maximum(values, 0), vectors
 
@@ -384,9 +396,9 @@ def _cholesky_and_inverse(
 
 
 def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """``L^-1``; of a large one by halves, because products take both cores and a solve takes one."""
+    """``L^-1``; a large matrix is inverted by halves, because products use all cores and a solve uses one."""
     half = L.shape[-1] // 2
-    # Of one matrix, small products take longer in the loop of a training than they do alone.
+    # For a single matrix, small products take longer in the loop of a training than alone.
     if half < (SOLVED_WHOLE if L.ndim > 2 else 4 * SOLVED_WHOLE) // 2:
         return solve_triangular(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape), lower=True)
     first, last = inverse_of_lower(L[..., :half, :half]), inverse_of_lower(L[..., half:, half:])
@@ -396,9 +408,9 @@ def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"
 
 
 def upper_root_of_rest(root: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], float]:
-    """Upper-triangular ``U`` with ``U U^T = 1 + e - R R^T``, and ``e``, which covers rounding errors.
+    """Upper-triangular ``U`` with ``U U^T = 1 + e - R R^T``, and the number ``e``, which covers rounding errors.
 
-    ``U`` is NaN where that is not positive definite.
+    ``R`` is the argument ``root``. ``U`` is NaN if ``1 + e - R R^T`` is not positive definite.
     """
     M = len(root)
     rounding = 4 * math.sqrt(M) * float(jnp.finfo(root.dtype).eps)
@@ -412,7 +424,7 @@ def times_inverse(
     B: Float[Array, "*#batch M K"],
     graded: bool,
 ) -> Float[Array, "*#batch M K"]:
-    """``L^-1 B`` by a product with the inverse; see :func:`cholesky_and_inverse` on ``graded``."""
+    """``L^-1 B`` by a product with the inverse; for ``graded``, see :func:`cholesky_and_inverse`."""
     if not graded or isinstance(L, BlockDiagonalMatrix) or isinstance(inverse, BlockDiagonalMatrix):
         return matmul(inverse, B)
     return _substituted(L, inverse, B)
@@ -429,13 +441,13 @@ def _substituted(
 
 @_substituted.defjvp
 def _substituted_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
-    # That of the product: a derivative has no use for so many digits.
+    # The derivative of the plain product, because a derivative does not need so many digits.
     (_, inverse, B), (_, d_inverse, dB) = primals, tangents
     return _substituted(*primals), matmul(d_inverse, B) + matmul(inverse, dB)
 
 
 def transposed_square(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """``L^T L`` of a lower-triangular matrix; of a large one by halves, without two thirds of the products."""
+    """``L^T L`` of lower-triangular ``L``; a large matrix is split in halves to save two thirds of the products."""
     half = L.shape[-1] // 2
     if half < SOLVED_WHOLE // 2:
         return matmul(L.mT, L)
@@ -459,13 +471,15 @@ def _cholesky_and_inverse_jvp(graded: bool, primals: tuple[Array], tangents: tup
 
 
 def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, jitter: Jitter = None) -> int:
-    """The number of variables that coincide numerically with an earlier one that is kept; outside ``jit``.
+    """The number of variables that coincide numerically with an earlier variable; it runs outside ``jit``.
 
     Two variables coincide if half the variance of their difference, jitter included, is less than twice the default
-    jitter. With the default jitter, this means that jitter contributes more to their difference than the prior.
+    jitter. With the default jitter, the jitter then contributes more to their difference than the prior. A variable
+    that coincides with an earlier one is dropped, and later variables are not compared with it.
 
     Args:
-        K: covariance matrices ``[..., M, M]``, or block-diagonal ones; the largest number of all matrices is returned.
+        K: covariance matrices ``[..., M, M]``, for which the result is the largest number of all matrices; or a
+            block-diagonal matrix, for which the result is the sum over blocks.
         jitter: see :func:`add_jitter`.
 
     Returns:
@@ -485,7 +499,7 @@ def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, jitter: Jitt
 
 
 def explain(K: np.ndarray, name: str, jitter: float | Array | None = None) -> str:
-    """The message on a covariance matrix that does not factorise: the likely reason, and ways out."""
+    """The message for a covariance matrix that has no Cholesky factor: the likely reason, and what to do instead."""
     K = np.asarray(K)
     K = K.reshape(-1, *K.shape[-2:])
     finite = np.isfinite(K).all(axis=(1, 2))
@@ -517,8 +531,8 @@ def solve_lower(
 ) -> Float[Array, "*#batch M K"]:
     """``L^-1 B``, or ``L^-T B`` with ``transpose``, for lower-triangular ``L``.
 
-    ``L`` is ``[..., M, M]`` and ``B`` ``[..., M, K]``; leading axes broadcast. With a block-diagonal ``L`` no solve is
-    larger than a block.
+    ``L`` is ``[..., M, M]`` and ``B`` is ``[..., M, K]``; leading axes broadcast. With a block-diagonal ``L``, there is
+    one solve for each block.
     """
     if isinstance(L, BlockDiagonalMatrix):
         parts = [solve_lower(block, b, transpose=transpose) for block, b in zip(L.blocks, L.split(B), strict=True)]

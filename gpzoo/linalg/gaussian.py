@@ -1,4 +1,4 @@
-"""The log density of a normal distribution, with a derivative that solves nothing twice."""
+"""The log density of a normal distribution, with a derivative that repeats no solve."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def log_normal(residual: Float[Array, "B N K"], covariance: Float[Array, "B N N"
     The derivative with respect to a covariance is ``(a a^T - C^-1) / 2`` with ``a = C^-1 residual``.
 
     Args:
-        residual: columns ``K`` with one covariance.
-        covariance: symmetric.
+        residual: ``K`` columns for each covariance.
+        covariance: symmetric covariances.
 
     Returns:
-        Nats, minus infinity where a covariance has no Cholesky factor.
+        Log densities in nats; minus infinity if a covariance has no Cholesky factor.
     """
     L, factorised = guarded_cholesky(covariance)
     return _of_white(L, factorised, solve_lower(L, residual))

@@ -1,8 +1,9 @@
-"""The density of noisy data on a grid, whose covariance is a Kronecker product, and what the data say of a function.
+"""The density of noisy data on a grid, and the law of a function given such data, for Kronecker covariances.
 
-With ``K = K_1 x ... x K_G = U diag(l) U^T`` the covariance of data at all cells is ``K + I``, in units of the noise.
-Its inverse ``P`` follows from the eigenvalues of the factors (Saatçi 2011, chapter 5). Cells ``m`` without data are
-left out exactly: ``(K + I)_oo^-1 = P_oo - P_om P_mm^-1 P_mo``, and ``|(K + I)_oo| = |K + I| |P_mm|``.
+Let ``K = K_1 x ... x K_G = U diag(l) U^T``. The covariance of data at all cells is ``K + I``, in units of the noise.
+Its inverse ``P`` follows from the eigenvalues of the factors (Saatçi 2011, chapter 5). Let ``o`` be the cells with data
+and ``m`` the cells without data. The cells ``m`` are left out exactly: ``(K + I)_oo^-1 = P_oo - P_om P_mm^-1 P_mo``,
+and ``|(K + I)_oo| = |K + I| |P_mm|``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpzoo.linalg.operators import LOG_2PI, matmul
 
 
 class OnGrid(NamedTuple):
-    """The covariance ``(K + I)_oo`` of the cells of a grid with data.
+    """The covariance ``(K + I)_oo`` of the cells that have data.
 
     Attributes:
         vectors: ``U`` of each axis.
@@ -47,7 +48,7 @@ class OnGrid(NamedTuple):
 
     @property
     def spectrum(self) -> Float[Array, "..."]:
-        """``l`` of the whole grid, with an axis for each of its own."""
+        """``l`` of the whole grid, with the axes of the grid."""
         return outer(self.values)
 
     @property
@@ -61,7 +62,7 @@ class OnGrid(NamedTuple):
         return jnp.sum(jnp.log1p(self.spectrum)) + 2 * jnp.sum(jnp.log(linalg.diagonal(self.factor)))
 
     def turned(self, cells: Float[Array, "..."]) -> Float[Array, "..."]:
-        """``U^T`` times columns; cells have the axes of the grid, perhaps with others in front."""
+        """``U^T`` times columns. The last axes of ``cells`` are the axes of the grid."""
         return _along(tuple(U.T for U in self.vectors), cells)
 
     def back(self, turned: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -69,13 +70,13 @@ class OnGrid(NamedTuple):
         return _along(self.vectors, turned)
 
     def solved(self, y: Float[Array, "..."]) -> Float[Array, "..."]:
-        """``U^T (K + I)_oo^-1 y``, with 0 in ``y`` and in the inverse where there are no data."""
+        """``U^T (K + I)_oo^-1 y``; ``y`` and the inverse are 0 at cells without data."""
         whole = self.inverse * self.turned(y)
         taken = linalg.solve_lower(self.factor, self._whitened(whole)[:, None], transpose=True)[:, 0]
         return whole - self.inverse * (taken @ self._at_missing()).reshape(y.shape)
 
     def squares(self, columns: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """``k^T (K + I)_oo^-1 k`` of each ``k``, covariances of a value with all cells."""
+        """``k^T (K + I)_oo^-1 k`` for each row ``k`` of ``columns``, the covariances of one value with all cells."""
         turned = self.turned(columns)
         whole = self.inverse * turned
         white = jax.vmap(self._whitened)(whole)
@@ -83,7 +84,7 @@ class OnGrid(NamedTuple):
         return jnp.sum(turned * whole, axis=axes) - jnp.sum(jnp.square(white), axis=-1)
 
     def precisions(self) -> Float[Array, "..."]:
-        """The diagonal of ``(K + I)_oo^-1``; 0 where there are no data."""
+        """The diagonal of ``(K + I)_oo^-1``; 0 at cells without data."""
         whole = _along(tuple(jnp.square(U) for U in self.vectors), self.inverse)
         return whole - jnp.sum(jnp.square(self.back(self.of_missing())), axis=0)
 
@@ -113,11 +114,11 @@ def log_density(
 
     Args:
         factors: ``K_1``, ``K_2``, ..., in units of the noise.
-        y: data, with an axis for each factor; 0 where there are none.
+        y: data, with an axis for each factor; 0 at cells without data.
         missing: numbers of the cells without data.
 
     Raises:
-        TypeError: for second derivatives, which eigenvectors do not give where eigenvalues are close.
+        TypeError: for second derivatives, because eigenvectors do not give them if eigenvalues are close.
     """
     found = OnGrid.of(factors, missing)
     return _log_density(found, found.turned(y), found.solved(y))
@@ -144,7 +145,7 @@ def _slope(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def _gram(rows: Float[Array, "m ..."], scale: Float[Array, "..."], axis: int) -> Float[Array, "_ _"]:
-    """``sum_m R_m diag(scale) R_m^T``, with ``R_m`` the rows unfolded along an axis of the grid."""
+    """``sum_m R_m diag(scale) R_m^T``; ``R_m`` is row ``m`` as a matrix, unfolded along an axis of the grid."""
     first = jnp.moveaxis(rows, axis + 1, 0)
     both = [x.reshape(len(first), first.size // len(first)) for x in (jnp.moveaxis(rows * scale, axis + 1, 0), first)]
     return matmul(both[0], both[1].T)
@@ -172,7 +173,7 @@ def outer(vectors: Sequence[Float[Array, " _"]]) -> Float[Array, "..."]:
 
 
 def _along(matrices: tuple[Float[Array, "_ _"], ...], cells: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Each matrix times the columns along its axis of the grid, whose axes are the last ones of ``cells``."""
+    """Each matrix times the columns along its axis of the grid. The axes of the grid are the last axes of ``cells``."""
     first = cells.ndim - len(matrices)
     for i, A in enumerate(matrices, start=first):
         cells = jnp.moveaxis(jnp.tensordot(A, cells, (1, i), precision=lax.Precision.HIGHEST), 0, i)

@@ -1,4 +1,4 @@
-"""Matrices with structure: blocks on a diagonal and Kronecker products, held as their parts."""
+"""Structured matrices, stored as their parts: block-diagonal matrices and Kronecker products."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gpzoo._pytree import Fields
 #: The constant of a normal log density.
 LOG_2PI = math.log(2 * math.pi)
 
-#: Rows or columns of a triangular matrix that are multiplied at once; smaller products are slower than the zeros they
-#: save.
+#: Number of rows or columns of a triangular matrix that are multiplied at once. Smaller products skip more zeros, but
+#: they are slower.
 GROUP = 150
 
 
 class _OfSquares(Fields):
-    """A matrix that is held as square matrices ``[..., M_i, M_i]``, in its only field; leading axes broadcast."""
+    """A matrix stored as square matrices ``[..., M_i, M_i]``, in its only field; leading axes broadcast."""
 
-    #: The number of rows of the whole, given those of the parts.
+    #: The number of rows of the whole matrix, from the numbers of rows of the parts.
     rows: ClassVar[Callable[[Iterable[int]], int]]
 
     def __init__(self, *parts: Array) -> None:
@@ -71,7 +71,7 @@ class _OfSquares(Fields):
 
 
 class BlockDiagonalMatrix(_OfSquares):
-    """A block-diagonal matrix, held as its blocks: covariances of independent groups of variables.
+    """A block-diagonal matrix, stored as its blocks, such as the covariance of independent groups of variables.
 
     :func:`cholesky` and :func:`solve_lower` take it in place of an array, and work block by block. Blocks that are the
     same object are factorised once.
@@ -87,7 +87,7 @@ class BlockDiagonalMatrix(_OfSquares):
     rows = sum
 
     def split(self, B: Float[Array, "*batch M K"]) -> list[Float[Array, "*batch M_i K"]]:
-        """The rows of ``B``, split into those of each block."""
+        """The rows of ``B``, split into the rows for each block."""
         return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
 
     def map(self, function: Callable[..., Array], *others: BlockDiagonalMatrix) -> BlockDiagonalMatrix:
@@ -105,7 +105,7 @@ class BlockDiagonalMatrix(_OfSquares):
     def __matmul__(
         self, B: Float[Array, "... M K"] | BlockDiagonalMatrix
     ) -> Float[Array, "... M K"] | BlockDiagonalMatrix:
-        """The product with ``B``, dense or with blocks of the same sizes."""
+        """The product with ``B``, which is dense or has blocks of the same sizes."""
         if not isinstance(B, BlockDiagonalMatrix):
             return concatenate(
                 [matmul(block, rows) for block, rows in zip(self.blocks, self.split(B), strict=True)], -2
@@ -114,7 +114,7 @@ class BlockDiagonalMatrix(_OfSquares):
 
 
 def concatenate(parts: list[Float[Array, "... _ _"]], axis: int) -> Float[Array, "... _ _"]:
-    """``jnp.concatenate`` along an axis counted from the end, leading axes broadcast."""
+    """``jnp.concatenate`` along an axis counted from the end; leading axes broadcast."""
     batch = jnp.broadcast_shapes(*(part.shape[:-2] for part in parts))
     return jnp.concatenate([jnp.broadcast_to(part, batch + part.shape[-2:]) for part in parts], axis=axis)
 
@@ -147,7 +147,7 @@ def _diagonal(K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M"]:
 
 @_diagonal.defjvp
 def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # A mask becomes part of the next operation, where scattered entries would take a pass over the matrix.
+    # A mask becomes part of the next operation. Scattered entries would need another pass over the matrix.
     (dK,) = tangents
     return _diagonal(*primals), jnp.sum(jnp.where(jnp.eye(dK.shape[-1], dtype=bool), dK, 0), axis=-1)
 
@@ -155,14 +155,14 @@ def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 def matmul(
     A: Float[Array, "*#batch N M"] | BlockDiagonalMatrix, B: Float[Array, "*#batch M K"]
 ) -> Float[Array, "*#batch N K"]:
-    """``A @ B`` in the full precision of its arguments: accelerators otherwise round float32 factors to ten bits."""
+    """``A @ B`` in the full precision of its arguments; by default, accelerators round float32 factors to ten bits."""
     return (
         cast(Array, A @ B) if isinstance(A, BlockDiagonalMatrix) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
     )
 
 
 def lower_groups(size: int) -> list[tuple[int, int]]:
-    """First and last of the groups of rows, or of columns, in which a lower-triangular matrix is multiplied."""
+    """Start and end of each group of rows or columns in products with a lower-triangular matrix."""
     count = max(1, size // GROUP)
     return list(pairwise(size * i // count for i in range(count + 1)))
 
@@ -170,12 +170,12 @@ def lower_groups(size: int) -> list[tuple[int, int]]:
 def lower_product(
     A: Float[Array, "*#batch M M"], B: Float[Array, "*#batch M K"], *, lower: bool = False
 ) -> Float[Array, "*#batch M K"]:
-    """``A B`` for lower-triangular ``A``, without most products with the zeros above the diagonal.
+    """``A B`` for lower-triangular ``A``; it skips most products with the zeros above the diagonal.
 
     Args:
         A: the matrices on the left.
-        B: those on the right.
-        lower: whether these are lower-triangular too.
+        B: the matrices on the right.
+        lower: whether ``B`` is lower-triangular too.
     """
     rows = []
     for start, end in lower_groups(A.shape[-1]):
@@ -185,9 +185,10 @@ def lower_product(
 
 
 def lower_congruence(A: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """What is not above the diagonal in ``A K A^T`` for lower-triangular ``A``, without most other products.
+    """``A K A^T`` on and below the diagonal, for lower-triangular ``A``.
 
-    Above the diagonal, what stands there is not zero.
+    The function skips most products with zeros, and most products for entries above the diagonal. These entries have no
+    meaning, and they are not zero.
     """
     groups, M = lower_groups(A.shape[-1]), A.shape[-1]
     rows = [_with_zeros(matmul(A[..., start:end, :end], K[..., :end, :end]), M) for start, end in groups]
@@ -199,7 +200,10 @@ def lower_congruence(A: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"
 
 
 def lower_gram(A: Float[Array, "*batch M M"], B: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """``A^T B`` of lower-triangular matrices with zeros above the diagonal, without most products with zeros."""
+    """``A^T B`` on and below the diagonal, for lower-triangular ``A`` and ``B``; zero above the diagonal.
+
+    The function skips most products with the zeros of ``A`` and ``B``.
+    """
     rows = []
     for start, end in lower_groups(A.shape[-1]):
         part = matmul(A[..., start:, start:end].mT, B[..., start:, :end])
@@ -216,7 +220,7 @@ def _with_zeros(part: Float[Array, "*batch K _"], size: int, before: bool = Fals
 
 
 class KroneckerProduct(_OfSquares):
-    """``K_1 x ... x K_G``, held as its factors: covariances on a product of axes, the last one running fastest.
+    """``K_1 x ... x K_G``, stored as its factors: a covariance on a grid whose last axis runs fastest.
 
     Args:
         *factors: square matrices ``[..., M_d, M_d]``; leading axes broadcast.
@@ -233,7 +237,7 @@ class KroneckerProduct(_OfSquares):
         return kronecker_matmul(self.factors, B)
 
     def dense(self) -> Float[Array, "*batch M M"]:
-        """The dense matrix; for small ones."""
+        """The dense matrix; use it only if the matrix is small."""
         whole = self.factors[0]
         for K in self.factors[1:]:
             whole = jnp.einsum("...ab,...cd->...acbd", whole, K)
@@ -250,7 +254,7 @@ def kronecker_matmul(
     columns, rest = B.shape[-1], 1
     B = jnp.broadcast_to(B, batch + B.shape[-2:])
     for F in reversed(factors):
-        # The current axis is the last but `rest`; finished axes and the columns run behind it.
+        # Finished axes (`rest` rows) and the columns come after the current axis.
         own = jnp.broadcast_to(F, batch + F.shape[-2:])[..., None, :, :]
         B = matmul(own, B.reshape(*batch, -1, F.shape[-1], rest * columns))
         rest *= F.shape[-2]

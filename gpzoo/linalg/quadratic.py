@@ -1,4 +1,4 @@
-"""Variances at many inputs: quadratic forms of a projection's columns, in the layout that is fast on each backend."""
+"""Variances at many inputs: quadratic forms of a projection's columns, in the fastest layout for each backend."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def squares(
     if isinstance(R, BlockDiagonalMatrix):
         return total(squares(rows, block) for rows, block in zip(R.split(B), R.blocks, strict=True))
     if B.shape[-1] > 2 * B.shape[-2]:
-        # With many inputs the covariance is cheaper: the derivative of its quadratic form has one product less.
+        # With many inputs, the covariance is cheaper: the derivative of its quadratic form has one product less.
         return quadratic(matmul(R, jnp.swapaxes(R, -1, -2)), B)
     if B.ndim == 3:
         return jnp.sum(jnp.square(spread(B, R)), axis=-2)
@@ -49,7 +49,7 @@ def squares(
 
 
 def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array, "D M M"]) -> Float[Array, "D N"]:
-    """:func:`squares` for lower-triangular ``L``, without most products with the zeros above the diagonal."""
+    """:func:`squares` for lower-triangular ``L``; it skips most products with the zeros above the diagonal."""
     if B.ndim == 3 or B.shape[-1] > 2 * B.shape[-2]:
         return squares(B, L)
     groups = _lower_columns(L)
@@ -62,7 +62,7 @@ def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""]
         parts = zip(root.blocks, root.split(residual[..., None]), strict=True)
         squares, log_dets = zip(*(distance(block, rows[..., 0]) for block, rows in parts), strict=True)
         return total(squares), total(log_dets)
-    # The lower-triangular matrix with the same product, without that product, which would lose half the digits.
+    # A lower-triangular root of S by QR. The product R R^T itself would lose half the digits.
     lower = [
         jnp.linalg.qr(F.mT, mode="r").mT for F in (root.factors if isinstance(root, KroneckerProduct) else (root,))
     ]
@@ -84,28 +84,32 @@ def weighted_product(
     weighted = A * weights[:, None, :]
     if C.ndim == 3:
         return matmul(weighted, C.mT)
-    # One product over all outputs: XLA is slow at many small ones.
+    # One product over all outputs, because XLA is slow at many small products.
     D, M, N = weighted.shape
     return matmul(weighted.reshape(D * M, N), C.T).reshape(D, M, -1)
 
 
 @jax.custom_jvp
 def lower_trace(L: Float[Array, "D M M"]) -> Float[Array, ""]:
-    """The trace of ``L L^T`` for lower-triangular ``L``, summed over outputs; from copies of :func:`lower_squares`."""
+    """The trace of ``L L^T`` for lower-triangular ``L``, summed over outputs.
+
+    The function copies groups of columns of ``L``. :func:`lower_squares` makes the same copies, so a program that calls
+    both functions on the same ``L`` needs them only once.
+    """
     return total(jnp.sum(part * part) for part in _lower_columns(L))
 
 
 @lower_trace.defjvp
 def _lower_trace_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # Not by the columns: putting their derivatives together takes longer than all of this.
+    # Not by groups of columns, because joining their derivatives takes longer than this whole computation.
     (L,), (dL,) = primals, tangents
     return lower_trace(L), 2 * jnp.sum(L * dL)
 
 
 def _lower_columns(L: Float[Array, "D M M"]) -> list[Float[Array, "_ D _"]]:
-    """Columns of lower-triangular matrices, rows first, in groups that each lack the rows of zeros above them."""
+    """Groups of columns of lower-triangular matrices, rows first, each without the rows of zeros above it."""
     starts = [start for start, _ in lower_groups(L.shape[-1])]
-    # Parts of a split, because their derivatives are put beside each other; those of slices are added up.
+    # A split, because JAX concatenates the derivatives of its parts. The derivatives of slices would be added up.
     parts = jnp.split(L, starts[1:], axis=-1)
     return [jnp.swapaxes(part[:, start:], 0, 1) for start, part in zip(starts, parts, strict=True)]
 
@@ -124,7 +128,7 @@ def _quadratic_form(Q: Float[Array, "M M"], B: Float[Array, "M N"]) -> Float[Arr
 
 @_quadratic_form.defjvp
 def _quadratic_form_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # Q is symmetric, so that the derivative with respect to B can reuse the product Q B.
+    # Q is symmetric, so the derivative with respect to B can reuse the product Q B.
     (Q, B), (dQ, dB) = primals, tangents
     QB = matmul(Q, B)
     return jnp.sum(B * QB, axis=0), jnp.sum(B * matmul(dQ, B), axis=0) + 2 * jnp.sum(dB * QB, axis=0)
@@ -136,9 +140,9 @@ def _products(B: Float[Array, "M N"], R: Float[Array, "D M K"]) -> Float[Array, 
 
 
 def _side_by_side(B: Float[Array, "M N"], R: Float[Array, "M D K"]) -> Float[Array, "N D K"]:
-    """``B^T R`` as one product, because XLA is slow at many small ones.
+    """``B^T R`` as one product, because XLA is slow at many small products.
 
-    Rows of ``R`` stay rows: the other way round the copies that the derivative needs take longer than the product.
+    The rows of ``R`` stay rows. With another layout, the copies for the derivative would take longer than the product.
     """
     M, D, K = R.shape
     return matmul(B.T, R.reshape(M, D * K)).reshape(-1, D, K)

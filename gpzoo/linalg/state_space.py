@@ -1,9 +1,9 @@
-"""State-space forms of kernels of one column, and the density of noisy data in a time linear in their number.
+"""State-space forms of kernels of one column, and the density of noisy data in linear time.
 
 A kernel with such a form has ``k(x_n, x_m) = h_n^T A_n ... A_(m+1) P_m h_m`` for rows ``x_n >= x_m`` in order. The
 function is ``h^T z`` of a Markov process with states ``z_n ~ N(0, P_n)`` and ``E[z_n | z_(n-1)] = A_n z_(n-1)``
-(Hartikainen and Särkkä 2010; Foreman-Mackey et al. 2017). Sums of kernels put states below each other, products of
-kernels multiply them.
+(Hartikainen and Särkkä 2010; Foreman-Mackey et al. 2017). The state of a sum of kernels contains the states of all
+terms. The state of a product of kernels contains the products of the factors' states.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from gpzoo.linalg.operators import LOG_2PI, matmul
 
-#: Rows in one turn of the loop, which takes as long as the work in it.
+#: Number of rows in one turn of the loop. The overhead of a turn is as large as the work for one row.
 UNROLLED = 4
 
 
@@ -26,8 +26,8 @@ class States(NamedTuple):
     """The state-space form of a kernel at ``N`` rows in order, with ``S`` numbers in a state.
 
     Attributes:
-        h: ``[N, S]``, by which a value follows from its state.
-        A: ``[N, S, S]``, from the state of the row before; the first is not used.
+        h: ``[N, S]``; the value at a row is ``h^T`` times the state of the row.
+        A: ``[N, S, S]``, the transition from the state of the row before. The first matrix is not used.
         P: ``[N, S, S]``, the prior's covariance of each state.
     """
 
@@ -37,7 +37,7 @@ class States(NamedTuple):
 
     @classmethod
     def of(cls, h: Array, A: Array, P: Array, num_rows: int) -> States:
-        """The form of a kernel, from arrays without the axis ``N`` where all rows have the same."""
+        """The form of a kernel; an array needs no axis ``N`` if it is the same for all rows."""
         S, dtype = h.shape[-1], A.dtype
         shapes = (num_rows, S), (num_rows, S, S), (num_rows, S, S)
         return cls(*(jnp.broadcast_to(x.astype(dtype), shape) for x, shape in zip((h, A, P), shapes, strict=True)))
@@ -53,7 +53,7 @@ class States(NamedTuple):
         return States(h, _kronecker(self.A, other.A), _kronecker(self.P, other.P))
 
     def seen_by(self, weights: Float[Array, " N"]) -> States:
-        """The form of ``w f``."""
+        """The form of ``w f``, with the weights ``w``."""
         return self._replace(h=self.h * weights[:, None])
 
 
@@ -69,15 +69,15 @@ def _kronecker(A: Float[Array, "N S S"], B: Float[Array, "N T T"]) -> Float[Arra
 
 
 class Filtered(NamedTuple):
-    """What rows say of the states of those after them.
+    """The law of each state, and of each row's ``y``, given all rows before.
 
     Attributes:
-        taken: ``[N, S, S]``, what the rows before have taken from the prior's covariance of a state.
+        taken: ``[N, S, S]``, the amount by which the rows before reduce the prior's covariance of a state.
         mean: ``[N, S]``, the mean of a state given the rows before.
-        gain: ``[N, S]``, the covariance of a state with its datum, given the rows before.
-        variance: ``[N]``, of the datum given them.
-        error: ``[N]``, the datum less its mean given them.
-        positive: ``[N]``, whether there is such a variance; else it is 1.
+        gain: ``[N, S]``, the covariance of a state with its ``y`` given the rows before.
+        variance: ``[N]``, the variance of ``y`` given the rows before.
+        error: ``[N]``, ``y`` less its mean given the rows before.
+        positive: ``[N]``, whether this variance is positive. If not, ``variance`` is 1.
     """
 
     taken: Float[Array, "N S S"]
@@ -89,13 +89,13 @@ class Filtered(NamedTuple):
 
     @property
     def updated(self) -> tuple[Float[Array, "N S S"], Float[Array, "N S"]]:
-        """``taken`` and ``mean`` given the row too."""
+        """``taken`` and ``mean``, given also the row itself."""
         shares = self.gain / self.variance[:, None]
         return self.taken + self.gain[:, :, None] * shares[:, None], self.mean + shares * self.error[:, None]
 
 
 def filtered(states: States, y: Float[Array, " N"], noise: Float[Array, " N"]) -> Filtered:
-    """The Kalman filter, of what is taken from the prior."""
+    """The Kalman filter, for the amounts by which the data reduce the prior's covariances."""
 
     def step(carry: tuple[Array, Array], row: tuple[Array, ...]) -> tuple[tuple[Array, Array], Filtered]:
         (taken, mean), (h, A, P, y, noise) = carry, row
@@ -116,13 +116,14 @@ def filtered(states: States, y: Float[Array, " N"], noise: Float[Array, " N"]) -
 def log_density(
     states: States, y: Float[Array, " N"], noise: Float[Array, " N"], count: Array | int | None = None
 ) -> Float[Array, ""]:
-    """``log N(y; 0, K + diag(noise))`` in nats, ``O(N S^3)`` in time; minus infinity where a variance is not positive.
+    """``log N(y; 0, K + diag(noise))`` in nats, in time ``O(N S^3)``; minus infinity if a variance is not positive.
 
     Args:
-        states: the form of the kernel at rows in order.
+        states: the state-space form of the kernel at the rows. The rows are sorted by the input.
         y: data less their mean.
-        noise: its variances.
-        count: how many data there are, where some rows have none: ``h`` and ``y`` are 0 there, and the noise is 1.
+        noise: variances of the noise.
+        count: number of rows with data, if some rows have none. Rows without data have ``h = 0``, ``y = 0`` and the
+            noise variance 1.
     """
     value, positive = _log_density(tuple(states), y, noise)
     return jnp.where(positive, value - (len(y) if count is None else count) * LOG_2PI / 2, -jnp.inf)
@@ -143,10 +144,10 @@ def _terms(found: Filtered) -> tuple[Float[Array, ""], Bool[Array, ""]]:
 
 @_log_density.defjvp
 def _slope(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
-    """Its derivatives, from one pass over the rows in each direction.
+    """The derivatives of the density, from one pass over the rows in each direction.
 
-    With ``a = C^-1 y`` the derivative by ``C = K + diag(noise)`` is ``(a a^T - C^-1) / 2``. Each entry of ``K`` is a
-    product of ``h``, ``A`` and ``P``, and the two passes have the sums over all rows before and after.
+    With ``a = C^-1 y``, the derivative by ``C = K + diag(noise)`` is ``(a a^T - C^-1) / 2``. Each entry of ``K`` is a
+    product of ``h``, ``A`` and ``P``. The two passes compute the sums over all rows before and after each row.
     """
     (h, A, P), y, noise = primals
     (of_h, of_A, of_P), of_y, of_noise = tangents
@@ -164,7 +165,7 @@ def _slope(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     slope, A, by_A = later.slope[1:], A[1:], later.curvature[1:]
     by_A = matmul(matmul(by_A, A), held)
     by_A += slope[:, :, None] * (mean - times(held, jnp.einsum("nij,ni->nj", A, slope)))[:, None]
-    # The derivative by P is the outer product of these with h.
+    # The derivative by P is the outer product of square * h / 2 + after with h.
     along_P = jnp.einsum("ni,nij,nj->", square * h / 2 + after, of_P, h)
     total = along_P + jnp.sum(by_h * of_h) + jnp.sum(by_A * of_A[1:])
     total += jnp.sum(square[:, 0] * of_noise) / 2 - jnp.sum(later.weights * of_y)
@@ -173,15 +174,16 @@ def _slope(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
 
 
 class Smoothed(NamedTuple):
-    """What the rows from one on say of its state, less what those before say.
+    """The information of each row and all later rows about the state of the row, beyond the rows before.
 
     Attributes:
-        slope: ``[N, S]``: given all data a state has the mean ``mean + (P - taken) slope``.
-        curvature: ``[N, S, S]``: and the covariance ``C - C curvature C`` with ``C = P - taken``.
+        slope: ``[N, S]``. Given all data, a state has the mean ``mean + (P - taken) slope``.
+        curvature: ``[N, S, S]``. Given all data, a state has the covariance ``C - C curvature C`` with
+            ``C = P - taken``.
         weights: ``[N]``, ``(K + diag(noise))^-1 y``.
-        precisions: ``[N]``, the diagonal of the inverse of that covariance.
-        along: ``[N, S]``, the sum over later rows of what brings the state to their values, times their entries of
-            minus the inverse.
+        precisions: ``[N]``, the diagonal of ``(K + diag(noise))^-1``.
+        along: ``[N, S]``, a sum over later rows. Each term is the vector that maps the state to the value of the later
+            row, times minus the entry of ``(K + diag(noise))^-1`` for the two rows.
     """
 
     slope: Float[Array, "N S"]
@@ -192,7 +194,7 @@ class Smoothed(NamedTuple):
 
 
 def smoothed(states: States, found: Filtered) -> Smoothed:
-    """The pass backwards (Bryson and Frazier 1963), which divides by no covariance of states."""
+    """The backward pass (Bryson and Frazier 1963); it never divides by a covariance of states."""
 
     def step(carry: tuple[Array, Array], row: tuple[Array, ...]) -> tuple[tuple[Array, Array], Smoothed]:
         (slope, curvature), (h, A, gain, variance, error) = carry, row
@@ -218,11 +220,12 @@ def means_of_states(states: States, found: Filtered, later: Smoothed) -> Float[A
 
 
 class Between(NamedTuple):
-    """What data say of the states between rows, of each of ``N + 1`` gaps: before the first row, after each row.
+    """The information of the data about states between rows, for ``N + 1`` gaps: before the first row, after each row.
 
-    With ``a`` that brings a value at a new time from the state of the row before, and ``b`` its covariance with the
-    state of the row after, a value has the mean ``(a, b)^T mean``, and the data take ``|root^T (a, b)|^2`` from its
-    variance; of two values at one time they take the product of these columns from the covariance.
+    Let ``a`` be the vector that maps the state of the row before to a value at a new time, and ``b`` the covariance of
+    this value with the state of the row after. Then the value has the mean ``(a, b)^T mean``, and the data reduce its
+    variance by ``|root^T (a, b)|^2``. They reduce the covariance of two values at one time by the product of these
+    columns.
 
     Attributes:
         mean: ``[N + 1, 2, S]``.
@@ -274,12 +277,12 @@ def draw(states: States, key: PRNGKeyArray) -> Float[Array, "N S"]:
 
 
 def _product(A: Float[Array, "S S"], B: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    # A sum becomes part of the loop's body, where a product of matrices is a call that takes longer than itself.
+    # A sum becomes part of the loop's body. A matrix product would be a call, whose overhead is larger than its work.
     return jnp.sum(A[:, :, None] * B, axis=1)
 
 
 def differences(X: Float[Array, "N *d"]) -> Float[Array, "N *d"]:
-    """Steps from the row before, the first of which is 0."""
+    """Differences from the row before; the first difference is 0."""
     return jnp.diff(X, axis=0, prepend=X[:1])
 
 

@@ -1,4 +1,4 @@
-"""Symmetric Toeplitz matrices, given by their first column and never formed: products, roots, inverses."""
+"""Symmetric Toeplitz matrices: products, roots and inverses from the first column, without the matrix itself."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def toeplitz_matmul(column: Float[Array, " M"], B: Float[Array, "M K"]) -> Float
 
 
 def toeplitz_root(column: Float[Array, " M"]) -> Float[Array, " M"]:
-    """First column of a symmetric Toeplitz matrix whose square is nearly the one with this first column.
+    """First column of a symmetric Toeplitz matrix ``R`` with ``R R`` close to the matrix with the given first column.
 
-    The points are treated as if on a circle, so that it is inexact only near the ends. It gives smooth processes
-    coordinates of unit variance without a factorisation.
+    The function treats the points as if they lay on a circle, so the root is inexact only near the ends. With this
+    root, smooth processes have coordinates of unit variance without a factorisation.
     """
     M = column.shape[0]
     spectrum = jnp.fft.rfft(jnp.concatenate([column, column[-1:], column[:0:-1]])).real
-    # A circulant spectrum may be zero or negative; the bound below keeps the root invertible.
+    # A circulant spectrum may be zero or negative. The following bound keeps the root invertible.
     floor = 1e-3 * jnp.mean(spectrum)
     return jnp.fft.irfft(jnp.sqrt(jnp.maximum(spectrum, floor)), n=2 * M)[:M].astype(column.dtype)
 
@@ -40,11 +40,10 @@ class ToeplitzInverse(Fields):
 
     The recursion of Levinson and Durbin gives the first column ``x`` of the inverse and the determinant, in ``O(M^2)``
     time and ``O(M)`` memory. By the formula of Gohberg and Semencul, the inverse is a difference of products of
-    triangular Toeplitz matrices made of ``x``, so that solves are Fourier transforms. Derivatives are computed in the
-    same way.
+    triangular Toeplitz matrices made of ``x``. So Fourier transforms compute solves, and also derivatives.
 
     Args:
-        column: first column of the matrix, of two rows or more. A matrix that is not positive definite gives NaN.
+        column: first column of the matrix, with two rows or more. A matrix that is not positive definite gives NaN.
     """
 
     x: Float[Array, " M"]
@@ -86,7 +85,7 @@ def _durbin(column: Float[Array, " M"]) -> tuple[Float[Array, " M"], Float[Array
     ratio = column[1:] / column[0]
 
     def step(carry: tuple[Array, Array], k: Array) -> tuple[tuple[Array, Array], Array]:
-        # y solves the Yule-Walker equations of order k; error is the relative variance of that prediction's error.
+        # y solves the Yule-Walker equations of order k. error is the relative variance of the prediction error.
         y, error = carry
         index = jnp.arange(M - 1)
         inside = index < k
@@ -117,7 +116,7 @@ def _durbin_backward(
     d_x, d_log_det = cotangents
     M = x.shape[0]
     correlate = partial(_diagonal_sums, M=M)
-    # d log|T| is the trace of T^-1 dT, a sum along the diagonals of the inverse, which also follow from x.
+    # d log|T| is the trace of T^-1 dT, a sum along the diagonals of the inverse. These also follow from x.
     weight = jnp.arange(M, dtype=x.dtype)
     traces = ((M - weight) * correlate(x, x) - 2 * correlate(weight * x, x)) / x[0]
     # dx = -T^-1 dT x.

@@ -1,4 +1,4 @@
-"""Posteriors of Gaussian processes by inducing variables: forms of ``q(u)`` and conditionals of ``f`` given ``u``."""
+"""Posteriors of Gaussian processes with inducing variables: forms of ``q(u)`` and conditionals of ``f`` given ``u``."""
 
 from gpzoo.posteriors import forms
 from gpzoo.posteriors.base import Conditional, Form

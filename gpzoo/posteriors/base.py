@@ -1,7 +1,7 @@
-"""The parts of a posterior: a form of ``q(u)``, and a conditional, by which ``f`` follows from ``u``.
+"""The parts of a posterior: a form of ``q(u)``, and a conditional, the distribution of ``f`` given ``u``.
 
-All their computations have an axis of outputs ``D``, of length 1 if the site has none: means ``m`` of ``q(u)`` are
-``[M, D]``, forms are results of :meth:`Form.by_output`, and results have ``D`` first.
+All their computations have an axis of outputs ``D``, of length 1 if the site has no such axis. Means ``m`` of ``q(u)``
+are ``[M, D]``, forms are results of :meth:`Form.by_output`, and results have ``D`` as their first axis.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Form(Fields):
-    """A form of the covariance ``S`` of ``q(u)``; with values for its fields, a covariance of that form.
+    """A form of the covariance ``S`` of ``q(u)``; with values in its fields, it is a covariance of this form.
 
     Without values, an instance only names the form: ``InducingGuide(program, kmeans(100), covariance=MyForm())``. The
-    annotated fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. A form of your
-    own defines the initial values of its parameters and, in the simplest case, another form with the same covariance::
+    annotated fields are its parameters: the field ``scale`` of site ``f`` is the parameter ``f_scale``. To write a form
+    of your own, define the initial values of its parameters (:meth:`start`). In the simplest case, also define
+    :meth:`by_output`, which returns a form of gpzoo that has the same covariance::
 
         class Isotropic(Form):
             scale: Array
@@ -42,17 +43,17 @@ class Form(Fields):
                 return forms.Diagonal(jnp.broadcast_to(self.scale, (num_inducing, num_outputs or 1)))
 
     Instead of :meth:`by_output`, a form can define :meth:`root`, and any other operation that it can compute faster.
-    These operations are only called on results of :meth:`by_output`.
+    gpzoo calls these operations only on results of :meth:`by_output`.
 
     Args:
-        *values: values of the fields, in order; none for a form that is only a name.
+        *values: values of the fields, in order. Give none for a form that is only a name.
     """
 
-    #: Constraints of the parameters; parameters that are not named are real.
+    #: Constraints of the parameters; parameters without an entry are real.
     constraints: ClassVar[Mapping[str, constraints.Constraint]] = {}
-    #: The text by which a guide names this form, if it has one.
+    #: The text that names this form in ``InducingGuide(covariance=...)``, if there is one.
     short_name: ClassVar[str | None] = None
-    #: Whether :meth:`parts` has a diagonal. On a grid of one axis, such a covariance needs no factor of the prior.
+    #: Whether :meth:`parts` has a diagonal. On a grid of one axis, such a covariance does not need the prior's factor.
     has_diagonal: ClassVar[bool] = False
 
     def __init__(self, *values: Any) -> None:
@@ -67,28 +68,28 @@ class Form(Fields):
         return all(getattr(self, field) is not None for field in self.data_fields)
 
     def with_values(self, **values: Any) -> Self:
-        """This form with other values of its fields."""
+        """This form with these values of its fields."""
         return self._with_fields(**values)
 
     @property
     def said(self) -> str:
-        """The name by which a user calls this form."""
+        """The name of this form for users."""
         return repr(self.short_name) if "short_name" in vars(type(self)) else type(self).__name__
 
     # -- as parameters -----------------------------------------------------------------------------------------------
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """Whether this form fits the inducing variables of a site; by default all but grids of several axes."""
+        """Whether this form fits the inducing variables of a site; by default, all except grids of several axes."""
         return conditional.inducing.num_axes <= 1
 
     def check(self, conditional: Conditional) -> None:
-        """Refuse inducing variables that this form does not go with.
+        """Refuse inducing variables that do not fit this form.
 
         Args:
             conditional: the :class:`~gpzoo.posteriors.Conditional` of the site.
 
         Raises:
-            ValueError: naming the site.
+            ValueError: if they do not fit; the message names the site.
         """
         axes = conditional.inducing.num_axes
         with_what = f"a grid of {axes} axes" if axes else type(conditional.inducing).__name__
@@ -108,9 +109,9 @@ class Form(Fields):
         """This form with its initial values.
 
         Args:
-            conditional: the :class:`~gpzoo.posteriors.Conditional` of the site, which knows the prior of ``u``, its
-                shape and precision.
-            scale: factor of the standard deviations that fit the prior.
+            conditional: the :class:`~gpzoo.posteriors.Conditional` of the site. It has the prior, the shape and the
+                precision of ``u``.
+            scale: factor by which the prior's standard deviations are multiplied.
         """
         checks.unwritten(self, "start(conditional, scale)")
 
@@ -118,7 +119,7 @@ class Form(Fields):
         """Refuse values whose shapes differ from the shapes of the initial values.
 
         Raises:
-            ValueError: naming the site and the shapes.
+            ValueError: if shapes differ; the message names the site and the shapes.
         """
         wanted = jax.eval_shape(lambda: self.start(conditional, 1.0))
         for field in self.data_fields:
@@ -137,7 +138,7 @@ class Form(Fields):
             checks.refuse(_shapes(found) != shape, wrong)
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Form:
-        """This covariance with an axis for outputs, of length 1 if the site has none.
+        """This covariance with an axis of outputs; the axis has length 1 if the site has no outputs.
 
         By default, the axis of outputs is the first axis of every value.
         """
@@ -146,7 +147,7 @@ class Form(Fields):
     def extended(
         self, mean: Float[Array, "M *D"], old: Conditional, new: Conditional
     ) -> tuple[Float[Array, "_ *D"], Form]:
-        """``q(u)`` with more inducing variables; given the old variables, the new ones follow the prior.
+        """``q(u)`` with more inducing variables; given the old variables, the new variables follow the prior.
 
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
@@ -168,18 +169,21 @@ class Form(Fields):
     ) -> tuple[Float[Array, "M *D"], Form, Array]:
         """A step of ``q(u)`` along the natural gradient of a loss (Salimbeni, Eleftheriadis and Hensman 2018).
 
-        With ``g`` the loss's derivatives by ``m`` and ``S``, ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate
-        S_new g_m``. The step is the same for ``u`` and whitened ``v``.
+        Let ``g_m`` and ``g_S`` be the derivatives of the loss by ``m`` and ``S``. Then
+        ``S_new^-1 = S^-1 + 2 rate g_S`` and ``m_new = m - rate S_new g_m``. The step is the same for ``u`` and for
+        whitened ``v``.
 
         Args:
             mean: ``m``, ``[M]`` or ``[M, D]``.
             slope: the loss's derivative by ``mean``.
             slopes: the loss's derivatives by the values of this form.
-            rate: step length, a number; 1 is exact if all but ``q(u)`` is fixed and the likelihood is Gaussian.
+            rate: step length, a number. A step of length 1 is exact if only ``q(u)`` is trained and the likelihood is
+                Gaussian.
             step: number of the step, from 0.
 
         Returns:
-            The new mean and form, and 1 if the step was shortened because its result was not a covariance, else 0.
+            The new mean, the new form, and a number. This number is 1 if the step was shortened because its result was
+            not a covariance, else 0.
 
         Raises:
             NotImplementedError: if the form has no such step.
@@ -196,9 +200,9 @@ class Form(Fields):
         checks.unwritten(self, "root()")
 
     def parts(self) -> tuple[Float[Array, "D M R"] | None, Float[Array, "D M"]]:
-        """``V``, or ``None``, and variances ``d`` with ``S = V V^T + diag(d)``.
+        """``V`` (or ``None``) and variances ``d`` with ``S = V V^T + diag(d)``.
 
-        Only forms with :attr:`has_diagonal` define it.
+        Only forms with :attr:`has_diagonal` define this method.
         """
         checks.unwritten(self, "parts()")
 
@@ -219,7 +223,7 @@ class Form(Fields):
         return linalg.total(jnp.sum(s * s) for s in jax.tree.leaves(self.root()))
 
     def distance(self, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """``r^T S^-1 r`` and ``log |S|``, summed over outputs: the parts of a density."""
+        """``r^T S^-1 r`` and ``log |S|``, summed over outputs: the two parts of a log density."""
         return distance(self.root(), residual)
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
@@ -232,20 +236,20 @@ class Form(Fields):
 class Conditional(Fields):
     """The distribution of ``f`` given ``u``, and the prior ``p(u)``.
 
-    ``q(u)`` is a mean and a :class:`~gpzoo.posteriors.Form`, which the methods take.
+    The methods take ``q(u)`` as a mean and a :class:`~gpzoo.posteriors.Form`.
 
     Attributes:
         prior: the site's :class:`~gpzoo.GaussianProcess`.
         inducing: the inducing variable.
-        L: lower factor of the prior covariance of ``u``, or ``None`` if this is not factorised.
+        L: lower factor of the prior covariance of ``u``, or ``None`` if this covariance is not factorised.
         L_inverse: the inverse of ``L``.
         whiten: whether mean and form belong to ``v`` with ``u = L v``.
         site: name of the site, for messages.
     """
 
-    #: Whether ``f`` is a function of ``u`` alone, so that its values have no joint density.
+    #: Whether ``f`` is a function of ``u`` alone. Then the values of ``f`` have no joint density.
     deterministic: ClassVar[bool]
-    #: Whether values at different inputs have no joint distribution here.
+    #: Whether this class has only single values, without a joint distribution at different inputs.
     row_by_row: ClassVar[bool] = False
 
     prior: GaussianProcess
@@ -254,17 +258,17 @@ class Conditional(Fields):
     L_inverse: Any
     whiten: bool = static()
     site: str = static()
-    #: Number of the term of the kernel that these values belong to; ``None`` for the whole sum.
+    #: Number of the term of the kernel that these values belong to; ``None`` if they belong to the whole kernel.
     part: int | None = static(default=None)
 
     @property
     def toeplitz(self) -> bool:
-        """Whether the Toeplitz structure of the prior over ``u`` replaces its factor."""
+        """Whether the Toeplitz structure of the prior of ``u`` replaces the prior's factor."""
         return False
 
     @property
     def outside(self) -> Integer[Array, "*D"] | None:
-        """Number of inputs outside a grid's bounds, for each output with its own inputs; ``None`` without bounds."""
+        """Number of inputs outside a grid's bounds, for each set of inputs; ``None`` if there are no bounds."""
         return None
 
     @property
@@ -290,7 +294,7 @@ class Conditional(Fields):
             kernel: kernel of the term.
 
         Raises:
-            ValueError: if ``f`` is interpolated, so that ``u`` says nothing about its terms.
+            ValueError: if ``f`` is interpolated. Then ``u`` has no information about the terms of ``f``.
         """
         raise ValueError(
             f"GP site {self.site!r} is interpolated from a grid, whose variables say nothing of the kernel's addends: "
@@ -300,12 +304,12 @@ class Conditional(Fields):
     def start_root(self) -> Any:
         """A root of the initial covariance of ``q(u)``, ``[M, M]``, ``[D, M, M]`` or structured.
 
-        It is the identity if variables are whitened, else the prior's factor.
+        The root is the identity if variables are whitened, else the prior's factor.
         """
         checks.unwritten(self, "start_root()")
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """Initial variances of a ``q(u)`` that has no other covariance."""
+        """Initial variances of a ``q(u)`` with independent variables."""
         checks.unwritten(self, "start_variances()")
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
@@ -335,8 +339,8 @@ class Conditional(Fields):
             m: mean of ``q(u)``.
             form: covariance of ``q(u)``.
             size: number of inputs in a group.
-            keys: random keys, one for each group: groups are independent of each other.
-            rows: whether there are many small groups, the inputs of rows of data.
+            keys: random keys, one for each group. Groups are independent of each other.
+            rows: whether the groups are the inputs of the rows of data, so that there are many small groups.
         """
         checks.unwritten(self, "draws_in_groups(m, form, size, keys)")
 
@@ -356,10 +360,10 @@ class Conditional(Fields):
         """``KL[q(u) || p(u)]`` summed over outputs, in nats."""
         checks.unwritten(self, "kl(m, form)")
 
-    # -- densities of u, never of v: with u = L v, they differ by log |L|, which hyperparameters change ----------------
+    # -- densities of u, never of v: with u = L v, they differ by log |L|, which depends on hyperparameters ------------
 
     def log_prior(self, draw: Float[Array, "D M"]) -> Float[Array, ""]:
-        """``log p(u)`` of a result of :meth:`draw`, for the conditional of :meth:`given_draw`, summed over outputs."""
+        """``log p(u)`` of a result of :meth:`draw`, summed over outputs; call it on :meth:`given_draw`."""
         v = draw if self.whiten else self.whitened(draw)
         return log_normal(jnp.sum(jnp.square(v)), 2 * self._log_det_of_prior(len(v)), v.size)
 
@@ -382,7 +386,7 @@ class Conditional(Fields):
 
 
 def log_normal(square: Array, log_det: Any, size: int) -> Float[Array, ""]:
-    """The log density of ``size`` normal numbers, from their squared distance and the log determinant."""
+    """The log density of ``size`` normal numbers, from the squared distance and the log determinant."""
     return -(square + log_det + size * LOG_2PI) / 2
 
 

@@ -1,4 +1,4 @@
-"""Conditionals, by which values ``f`` follow from inducing variables ``u``: projection and interpolation."""
+"""Conditionals, the distributions of values ``f`` given inducing variables ``u``: projection and interpolation."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Projection(Conditional):
-    """The conditional of ``f`` given ``u`` by their covariance ``Kuf`` (convolutional GPs, eq. 3-4 and 6-8).
+    """The conditional of ``f`` given ``u``, from their covariance ``Kuf`` (van der Wilk et al. 2017, eq. 3-4, 6-8).
 
-    With ``A = L^-1 Kuf`` and ``L L^T = Kuu``,
+    With ``A = L^-1 Kuf`` and ``L L^T = Kuu``, the moments of ``f`` are
 
     * whitened (``u = L v``, ``q(v) = N(m, S)``): ``mean = A^T m``, ``cov = Kff - A^T A + A^T S A``;
-    * not whitened (``q(u) = N(m, S)``): the same, with ``L^-T A`` in place of the outer ``A``.
+    * not whitened (``q(u) = N(m, S)``): the same, with ``L^-T A`` in place of ``A`` next to ``m`` and ``S``.
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`.
         inducing: inducing variable whose ``Kuu`` is ``[M, M]`` (``[D, M, M]`` with one kernel per output).
         whiten: whether ``m`` and ``S`` belong to ``v = L^-1 u``.
         site: name of the site, for messages.
-        factor: ``L`` and its inverse, if they are known.
+        factor: ``L`` and its inverse, if they are already computed.
 
     Raises:
-        FactorisationError: outside ``jit``, naming the site, if ``Kuu`` does not factorise.
+        FactorisationError: outside ``jit``, if ``Kuu`` has no Cholesky factor; the message names the site.
     """
 
     deterministic = False
@@ -91,7 +91,7 @@ class Projection(Conditional):
         """``L^-1`` or ``L^-T`` times columns."""
         if self.inducing.independent:
             return columns / linalg.diagonal(self.L)[..., None]
-        # In training, the factor's derivative forms the inverse anyway; elsewhere, it does not pay for few inputs.
+        # In training, the factor's derivative computes the inverse anyway. Elsewhere, few inputs are cheaper to solve.
         if 8 * columns.shape[-1] < self.num_inducing:
             return linalg.solve_lower(self.L, columns, transpose=transpose)
         if transpose:
@@ -120,7 +120,7 @@ class Projection(Conditional):
         return A, A if self.whiten else self.solved(A, transpose=True)
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """See :meth:`Conditional.mean`: ``Kfu w``, with weights ``w`` that are solved for only once."""
+        """See :meth:`Conditional.mean`: ``Kfu w``; the weights ``w`` are computed once for all inputs."""
 
         def at(X: Float[Array, "..."], self: Projection, weights: Array) -> tuple[Array, ...]:
             return (self.weighted(self.covariances(X), weights),)
@@ -139,7 +139,7 @@ class Projection(Conditional):
         return mean_at(K, weights)
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean and variance of the zero-mean part of ``f`` (eq. 7 and 8)."""
+        """Mean and variance of the zero-mean part of ``f`` (van der Wilk et al. 2017, eq. 7 and 8)."""
 
         def at(X: Float[Array, "..."], self: Projection, m: Array, form: Form) -> tuple[Array, ...]:
             mean, squares, residual, floor = self._parts_at(X, m, form)
@@ -163,7 +163,9 @@ class Projection(Conditional):
     def factors(
         self, m: Float[Array, "M D"], form: Any
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
-        """Mean and residual variance, and ``C^T B`` of the noise that the site shares with other sites, by source.
+        """Mean, residual variance (the variance given ``u``), and ``C^T B`` for each shared noise, by its name.
+
+        Sites with one ``q`` share this noise; see :mod:`gpzoo.posteriors.coupled`.
 
         Args:
             m: see :meth:`marginals`.
@@ -183,9 +185,9 @@ class Projection(Conditional):
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "... N"], Float[Array, "... N"]]:
-        """Mean, both parts of the variance, and the lower limit of a variance.
+        """Mean, the two parts of the variance, and the lower limit of a variance.
 
-        Where the data determine ``f``, rounding can make ``kff - |A|^2`` smaller than the noise.
+        At inputs at which the data determine ``f``, rounding can make ``kff - |A|^2`` smaller than the noise.
         """
         A, B = self._projections(X)
         return mean_at(B, m), form.squares(B), *self.residual(X, A)
@@ -193,10 +195,11 @@ class Projection(Conditional):
     def residual(
         self, X: Float[Array, "..."], A: Float[Array, "*D M N"]
     ) -> tuple[Float[Array, "... N"], Float[Array, "... N"]]:
-        """The variance that ``u`` leaves, ``kff - |A|^2``, and its lower limit.
+        """The residual variance given ``u``, ``kff - |A|^2``, and its lower limit.
 
-        At inducing points, ``|A|^2`` lacks the jitter. For a sum with a diffuse term, the jitter may exceed what the
-        noise allows, so it is subtracted, unless the user chose it.
+        At inducing points, the residual contains the jitter of ``Kuu``. For a sum of kernels with a diffuse term (a
+        term with a large variance), this jitter may be large compared with the noise. So it is subtracted for sums,
+        unless the user chose the jitter.
         """
         prior = self.prior
         kff = prior.kernel.diag(X)
@@ -225,9 +228,9 @@ class Projection(Conditional):
     def draws_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
     ) -> Float[Array, "D G {size}"]:
-        """See :meth:`Conditional.draws_in_groups`: ``B^T u`` of a draw ``u`` for each group, plus a draw of the rest.
+        """See :meth:`Conditional.draws_in_groups`: for each group, ``B^T u`` of a draw ``u``, plus a draw of the rest.
 
-        The covariance of the rest is ``Kff - A^T A``. All outputs with the same kernel share it and its root.
+        The covariance of the rest is ``Kff - A^T A``. Outputs with the same kernel share this covariance and its root.
         """
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
@@ -245,7 +248,7 @@ class Projection(Conditional):
         apart = B.ndim == 4  # a kernel or inputs for each output
         if apart:
             u, noise = (jnp.moveaxis(x, -1, 0)[..., None] for x in (u, noise))
-        # For rows, the jitter of the prior, whose rounding errors may exceed all that is left of its covariance: if one
+        # For rows, the jitter of the prior: its rounding errors may exceed the whole covariance of the rest. If one
         # group had no Cholesky factor, eigenvalues would be computed for all groups.
         jitter, at = (jnp.max(jitter), f"the {size} inputs of a row") if rows else (None, f"{size} inputs")
         variances, name = linalg.diagonal(Kff), f"the joint posterior covariance of site {self.site!r} at {at}"
@@ -256,13 +259,13 @@ class Projection(Conditional):
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
     def draws_of_parts(self, m: Float[Array, "M D"], parts: Sequence[Projection], key: Array) -> list[Array]:
-        """A joint draw of the terms of the zero-mean part of ``f`` at all inputs, ``[D, N]`` each.
+        """A joint draw of the terms of the zero-mean part of ``f`` at all inputs, one array ``[D, N]`` per term.
 
         Given ``u``, a term has the covariance ``K_i - A_i^T A_i``, and two terms have ``-A_i^T A_j``.
 
         Args:
-            m: the value of ``u``, whitened if the conditional is.
-            parts: the conditionals of the terms, see :meth:`of_part`.
+            m: the value of ``u``, or of ``v`` if variables are whitened.
+            parts: the conditionals of the terms; see :meth:`of_part`.
             key: random key.
         """
         X, each = self.prior.X, [part._projections(self.prior.X) for part in parts]
@@ -301,7 +304,7 @@ class Projection(Conditional):
         return m + form.draw(key)
 
     def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
-        """``KL[q(u) || p(u)]`` summed over outputs, in nats (eq. C.26)."""
+        """``KL[q(u) || p(u)]`` summed over outputs, in nats (van der Wilk et al. 2017, eq. C.26)."""
         M, D = m.shape
         log_det_q = form.log_det()
         if self.whiten:
@@ -318,10 +321,10 @@ class Projection(Conditional):
 
 
 class OnValues(Projection):
-    """A projection on a value of ``u`` that noise may hardly separate from other values; it uses triangular solves.
+    """A projection on one value of ``u``, by triangular solves that stay accurate if the noise is small.
 
-    A product with the inverse would multiply rounding errors: if noise is a ten thousandth of the variance, float32
-    would leave nothing of the posterior's standard deviation. Here, ``q(u)`` has no spread.
+    A product with the inverse would multiply rounding errors. With a noise variance of a ten thousandth of the
+    variance, the posterior's standard deviation would be lost in float32. Here, ``q(u)`` has no spread.
     """
 
     def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
@@ -331,7 +334,7 @@ class OnValues(Projection):
         return linalg.solve_lower(self.L, columns, transpose=transpose)
 
     def weighted(self, K: Float[Array, "*D M N"], weights: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """``K^T w`` in sums of few terms, because weights are large and have both signs."""
+        """``K^T w``, in sums of few terms, because weights are large and of both signs."""
         M = K.shape[-2]
         size = math.isqrt(M)
         beyond = -M % size
@@ -350,10 +353,10 @@ class OnValues(Projection):
 
 
 class Narrowed(Projection):
-    """A projection of whitened variables whose marginals take one product with a triangular matrix.
+    """A projection of whitened variables that computes marginals by one product with a triangular matrix.
 
-    If ``S`` is below the prior's covariance, ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``: ``mean = B^T U^-1 m`` and
-    ``variance = kff - |B|^2``. Otherwise the marginals are computed as in any projection.
+    If ``S`` is smaller than the prior's covariance, let ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``. Then
+    ``mean = B^T U^-1 m`` and ``variance = kff - |B|^2``. Otherwise the marginals are computed as in any projection.
 
     Args:
         known: the projection.
@@ -375,7 +378,7 @@ class Narrowed(Projection):
         def narrow(X: Float[Array, "..."], self: Narrowed, mean: Array) -> tuple[Array, ...]:
             B = lower_product(self.taken, self.covariances(X))
             left, floor = self.residual(X, B)
-            # The excess of the root over 1 must not make variances smaller: it would be a large part of small ones.
+            # The root belongs to 1 + rounding - S. This excess must not reduce variances: small ones would lose much.
             return mean_at(B, mean), jnp.maximum(left + self.rounding * self.prior.kernel.diag(X), floor)[None]
 
         wide = super().marginals
@@ -387,7 +390,7 @@ class Narrowed(Projection):
 def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed: Any) -> tuple[Array, ...]:
     N = X.shape[axis]
     most = _platform.inputs_at_a_time(N)
-    # A remainder would be a second program, and with few inputs that program would take other products.
+    # A remainder would be a second program. With few inputs, this program would compute in another way.
     size = next((size for size in range(most, most // 2, -1) if N % size == 0), most)
     rest, whole = jnp.split(X, [N % size], axis=axis)
     chunks = whole.reshape(*X.shape[:axis], -1, size, *X.shape[axis + 1 :])
@@ -411,24 +414,26 @@ def _whitened(inverse: Any, columns: Float[Array, "D M K"]) -> Float[Array, "*_ 
 
 
 class Interpolation(Conditional):
-    """The conditional that interpolates ``f(x) = w(x)^T u`` from inducing variables on a grid (SV-DKL, section 4).
+    """The conditional that interpolates ``f(x) = w(x)^T u`` from a grid ``u`` (Wilson et al. 2016, section 4).
 
-    ``mean = W m`` and ``cov = W S W^T``: ``u`` determines ``f``. The cost per input does not depend on the grid.
-    ``q(u)`` and its KL divergence cost only as much as factors along the axes of the grid (eq. 10-11).
+    The moments of ``f`` are ``mean = W m`` and ``cov = W S W^T``, because ``u`` determines ``f``. The cost per input
+    does not depend on the size of the grid. ``q(u)`` and its KL divergence need only factors along the axes of the grid
+    (eq. 10-11 of this paper).
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
-            noise in its kernel is on the grid points.
+            noise in its kernel belongs to the values at the grid points.
         inducing: the :class:`~gpzoo.InducingGrid`.
         whiten: whether ``m`` and ``S`` belong to ``v`` with ``u = (L_1 x ... x L_G) v``. With Toeplitz structure, the
-            matrix of ``toeplitz_root`` whitens the mean and the columns of :meth:`~gpzoo.posteriors.Form.parts`, but
-            the variances of the parts are variances of ``u``.
+            matrix of ``toeplitz_root`` whitens the mean and the columns of :meth:`~gpzoo.posteriors.Form.parts`. The
+            variances in these parts are still variances of ``u``.
         site: name of the site, for messages.
         toeplitz: whether the prior's Toeplitz structure replaces its factor. This needs one axis, a stationary kernel
             and a form with a diagonal.
 
     Raises:
-        FactorisationError: outside ``jit``, naming the site and axis, if the prior does not factorise.
+        FactorisationError: outside ``jit``, if the prior has no Cholesky factor; the message names the site and the
+            axis.
     """
 
     deterministic = True
@@ -446,9 +451,9 @@ class Interpolation(Conditional):
         self.L = self.L_inverse = None
         if toeplitz:
             return
-        # Factorised after the inputs are known, not while a network computes them: on a CPU, the factorisation would
-        # wait for a thread of the pool and keep another thread from the network. XLA orders operations only by their
-        # dependences, so the covariances add a zero that is made from the inputs.
+        # The prior is factorised after the inputs are known, not while a network computes the inputs. Otherwise, on a
+        # CPU, the factorisation would wait for a thread of the pool and keep another thread from the network. XLA
+        # orders operations only by their dependences, so a zero made from the inputs is added to the covariances.
         first = jax.lax.stop_gradient(prior.X[(0,) * prior.X.ndim])
         zero = jnp.where(jnp.isnan(first), first, jnp.zeros_like(first))
         axes, jitter = inducing.axes(prior.X.dtype), prior.jitter
@@ -482,7 +487,7 @@ class Interpolation(Conditional):
         return KroneckerProduct(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """The prior's conditional variances, which are the variances of the best independent variables."""
+        """The prior's conditional variances; they are the variances of the best ``q(u)`` with independent variables."""
         if self.toeplitz:
             column = self.prior_column()
             inverse = lambda column: ToeplitzInverse(column).diagonal()  # noqa: E731
@@ -517,7 +522,7 @@ class Interpolation(Conditional):
         return roots, None
 
     def parts_of_u(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
-        """``V``, if there is one, and ``d`` with ``cov(u) = V V^T + diag(d)``, for a form with a diagonal."""
+        """``V`` (if the form has it) and ``d`` with ``cov(u) = V V^T + diag(d)``, for a form with a diagonal."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 
@@ -618,7 +623,7 @@ class Interpolation(Conditional):
     # -- KL ----------------------------------------------------------------------------------------------------------
 
     def kl(self, m: Float[Array, "M D"], form: Form) -> Float[Array, ""]:
-        """``KL[q(u) || p(u)]`` summed over outputs, in nats, from factors along the axes (eq. 10-11)."""
+        """``KL[q(u) || p(u)]`` summed over outputs, in nats, axis by axis (Wilson et al. 2016, eq. 10-11)."""
         if self.toeplitz:
             return self._kl_toeplitz(m, form)
         M, D = m.shape
@@ -695,7 +700,7 @@ def _interpolated(
 ) -> Float[Array, "D N"]:
     """``W u``, from the nodes and weights along each axis."""
     n = weights[0].shape[-1]
-    # Along the last axis, the nodes of an input are neighbours in memory: one row of a table holds them.
+    # Along the last axis, the nodes of an input are neighbours in memory, so one row of a table contains them.
     cells = sizes[-1] - n + 1
     table = u.reshape(u.shape[0], -1, sizes[-1])
     table = jnp.stack([table[..., a : a + cells] for a in range(n)], axis=-1).reshape(u.shape[0], -1, n)

@@ -1,18 +1,19 @@
-"""Forms of one normal ``q`` over the inducing variables of several GP sites; each site holds its rows of the root.
+"""Forms of one normal ``q`` of the inducing variables of several GP sites; each site has its rows of the root.
 
-With ``u_i`` the variables of site ``i`` (whitened if the site's variables are) and independent standard normal ``e_j``,
+Let ``u_i`` be the variables of site ``i`` (whitened if the site's variables are) and ``e_j`` independent standard
+normal numbers. Then
 
 ``u_i = m_i + sum_(j < i) C_ij e_j + L_i e_i``.
 
 ``C_ij`` and lower-triangular ``L_i`` are the rows of a lower-triangular root of the joint covariance, which can be any
-covariance. The priors of the sites are independent, so the KL divergence from them is a sum over sites. The noise ``e``
-that sites share (:class:`~gpzoo.processes.shared.SharedNoise`) holds what data determine better about the sum of sites
-than about each site.
+covariance. The priors of the sites are independent, so the KL divergence from them is a sum over sites. Often, the data
+determine the sum of the sites better than each site. The noise ``e`` that the sites share
+(:class:`~gpzoo.processes.shared.SharedNoise`) represents this.
 
 If sites have the same number of outputs, and a program adds only outputs with the same number, each output has its own
-root. If a program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of
-outputs, the data see outputs together. Then ``u_i`` are the variables of all outputs of a site, one output below the
-other, and there is one root (``together``).
+root. Other programs mix or choose outputs, ``f @ A + g`` or ``f[:, 0] + g``, or add sites with different numbers of
+outputs. Then a row of data can depend on several outputs. So ``u_i`` are the variables of all outputs of a site, one
+output below the other, and there is one root (``together``).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from gpzoo.posteriors.forms import Full
 
 
 class Coupled(Form):
-    """The covariance of the first of several sites with one ``q``.
+    """The covariance of a site's inducing variables, for the first of several sites with one ``q``.
 
     Args:
         scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``; ``[D M, D M]`` if outputs are together.
@@ -67,11 +68,11 @@ class Coupled(Form):
         return f"'full' of one q with {', '.join(map(repr, self.group))}"
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """All inducing variables but grids; see :meth:`Form.goes_with`."""
+        """Whether the inducing variables are not a grid; see :meth:`Form.goes_with`."""
         return conditional.inducing.num_axes == 0
 
     def start(self, conditional: Conditional, scale: float | Array) -> Self:
-        """The prior's factor times ``scale``, and nothing shared."""
+        """The prior's factor times ``scale``, without shared noise."""
         return self.with_values(**self.alone(Full().start(conditional, scale).scale))
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
@@ -79,7 +80,7 @@ class Coupled(Form):
         return {"scale": block_diag(*scale) if self.together and scale.ndim == 3 else scale}
 
     def num_rows(self, num_inducing: int, outputs: tuple[int, ...]) -> int:
-        """The number of rows of the root that belong to a site, over all outputs if these are together."""
+        """The number of rows of the root that belong to a site; if outputs are together, of all outputs."""
         return num_inducing * math.prod(outputs) if self.together else num_inducing
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
@@ -104,7 +105,7 @@ class Coupled(Form):
         return jnp.concatenate([*self.shared(), self.scale], axis=-1)
 
     def factors(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> dict[str, Float[Array, "D _ N"]]:
-        """``C_ij^T B`` and ``L_i^T B``, by the site whose noise they multiply."""
+        """``C_ij^T B`` and ``L_i^T B``; the key is the name of the site whose noise they multiply."""
         return dict(zip(self.group, (spread(B, R) for R in (*self.shared(), self.scale)), strict=False))
 
     def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
@@ -130,7 +131,7 @@ class Coupled(Form):
         return self.spread_noise(R, random.normal(key, (R.shape[-1], 1 if self.together else len(R)), R.dtype))
 
     def spread_noise(self, R: Float[Array, "D M K"], e: Float[Array, "_ *_"]) -> Float[Array, "M D"]:
-        """Rows of the root times noise: ``[K, D]`` for each output, or ``[M, D]`` for all if outputs are together."""
+        """Rows of the root times noise. The noise is ``[K, D]``, or ``[M, D]`` if outputs are together."""
         e = e.T.reshape(-1, 1) if self.together else e.reshape(len(e), -1)
         return jnp.einsum("dmk,kd->md", R, jnp.broadcast_to(e, (R.shape[-1], len(R))))
 
@@ -150,12 +151,12 @@ class Coupled(Form):
 
 
 class CoupledAfter(Coupled):
-    """The covariance of any later one of several sites with one ``q``.
+    """The covariance of a site's inducing variables, for every later one of several sites with one ``q``.
 
     Args:
         scale: see :class:`Coupled`.
-        cross: ``C`` of all earlier sites, side by side: ``[M, K]`` or ``[D, M, K]``; ``[D M, K]`` if outputs are
-            together.
+        cross: the matrices ``C`` for all earlier sites, side by side: ``[M, K]`` or ``[D, M, K]``; ``[D M, K]`` if
+            outputs are together. ``K`` is the sum of ``sizes``.
         group: see :class:`Coupled`.
         sizes: see :class:`Coupled`.
         together: see :class:`Coupled`.
@@ -168,7 +169,7 @@ class CoupledAfter(Coupled):
         self.cross = cross
 
     def after(self, sizes: Iterable[int]) -> CoupledAfter:
-        """This form for a site that comes after sites with ``sizes`` rows of the root."""
+        """This form for a site that comes after earlier sites; ``sizes`` has a number of rows for each of these."""
         return CoupledAfter(group=self.group, sizes=tuple(sizes), together=self.together)
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
@@ -211,8 +212,9 @@ def rows_of_root(root: Float[Array, "*D T T"], forms: list[Coupled]) -> list[Cou
 def covariance(
     a: Mapping[str, Float[Array, "_ _ N"]], b: Mapping[str, Float[Array, "_ _ L"]]
 ) -> Float[Array, "_ N L"] | None:
-    """The covariance of two sites from their :meth:`Coupled.factors`; ``None`` if they share nothing.
+    """The covariance of two sites from their :meth:`Coupled.factors`; ``None`` if the sites share no noise.
 
-    Outputs with the same number are paired; a site with one output is paired with each output of the other site.
+    Output ``d`` of one site is paired with output ``d`` of the other. A single output is paired with each output of the
+    other site.
     """
     return linalg.total([matmul(a[name].mT, b[name]) for name in a.keys() & b.keys()]) if a.keys() & b.keys() else None

@@ -1,4 +1,4 @@
-"""An earlier ``q(u)`` without the prior that it contains, with which inducing variables replace data that are gone."""
+"""An earlier ``q(u)`` divided by its prior; it replaces earlier data that are no longer available."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Earlier(Fields):
     """The ``q_old(a)`` of earlier data, where ``a`` are the first of the present inducing variables ``u``.
 
     Earlier data enter a bound as ``E_q[log q_old(a) - log p_old(a)]``, in place of ``E_q[log p(y_old | f)]`` (Bui,
-    Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, eq. 6). If neither the kernel nor the
-    prior's mean changed and there are no more inducing variables, ``KL[q(u) || p(u)]`` less this is
+    Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, eq. 6). Suppose that the kernel, the
+    prior's mean and the inducing variables are still the same. Then ``KL[q(u) || p(u)]`` less this term is
     ``KL[q(u) || q_old(u)]``.
 
     Args:
-        mean: mean of ``q_old``, ``[M]`` or ``[M, D]``, of whitened variables if ``q`` is whitened.
+        mean: mean of ``q_old``, ``[M]`` or ``[M, D]``. If ``q`` is whitened, it is the mean of whitened variables.
         form: covariance of ``q_old``, :class:`~gpzoo.posteriors.forms.Full`.
-        L: the lower factor of ``p_old(a)``; ``None`` if the kernel is the same.
+        L: the lower factor of the covariance of ``p_old(a)``; ``None`` if the kernel has not changed since.
     """
 
     mean: Float[Array, "M *D"]
@@ -45,7 +45,7 @@ class Earlier(Fields):
         before = self.mean.reshape(self.mean.shape[0], -1)
         count = before.shape[0]
         first = (..., slice(count), slice(count))
-        # The factors are lower triangular, so the first variables depend on no other columns.
+        # The factors are lower triangular, so the first variables do not depend on other columns.
         now, past = (
             _beside(m[:count], form.root()[first]),
             _beside(before, self.form.by_output(count, outputs).root()),

@@ -26,7 +26,7 @@ from gpzoo.processes.process import to_event_shape
 
 __all__ = ["BlockDiagonal", "Diagonal", "Form", "Full", "Kronecker", "LowRank", "Orthogonal"]
 
-#: Number of grid points along one axis beyond which the prior is not factorised, unless the user asks for it.
+#: With more grid points than this along one axis, the prior is factorised only if the user asks for it.
 LARGE_GRID = 256
 
 
@@ -34,8 +34,8 @@ class Full(Form):
     """A full covariance, ``S = L L^T`` for any lower-triangular ``L``.
 
     Args:
-        scale: ``L``, ``[M, M]`` or ``[D, M, M]``; entries above the diagonal are ignored, and the diagonal's signs do
-            not matter.
+        scale: ``L``, ``[M, M]`` or ``[D, M, M]``. Entries above the diagonal are ignored, and the signs of the diagonal
+            do not matter.
     """
 
     scale: Any
@@ -113,7 +113,7 @@ class _OfFactors(Form):
 
 
 class BlockDiagonal(_OfFactors):
-    """Independent blocks of inducing variables, each with a full covariance (convolutional GPs, appendix C).
+    """Independent blocks of inducing variables, each with a full covariance (van der Wilk et al. 2017, appendix C).
 
     Args:
         scale: a lower-triangular factor for each block, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
@@ -122,7 +122,7 @@ class BlockDiagonal(_OfFactors):
     short_name = "block_diagonal"
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """All inducing variables but grids; see :meth:`Form.goes_with`."""
+        """Whether the inducing variables are not a grid; see :meth:`Form.goes_with`."""
         return conditional.inducing.num_axes == 0
 
     def check(self, conditional: Conditional) -> None:
@@ -139,20 +139,22 @@ class BlockDiagonal(_OfFactors):
         return BlockDiagonal(tuple(_each_output(L, conditional, scale) for L in conditional.start_root().blocks))
 
     def root(self) -> linalg.BlockDiagonalMatrix:
-        """The factors on the diagonal."""
+        """A block-diagonal matrix of the factors."""
         return linalg.BlockDiagonalMatrix(*self.scale)
 
 
 class Orthogonal(_OfFactors):
-    """Two independent sets of inducing variables, the second for what the first leaves (SOLVE-GP).
+    """Two independent sets of inducing variables: one for a projection of the function, one for the rest (SOLVE-GP).
 
-    A guide takes it as ``covariance=forms.Orthogonal(first=100)``. In SOLVE-GP (Shi, Titsias and Mnih 2020, *Sparse
-    orthogonal variational inference for Gaussian processes*), ``f`` is the sum of its projection onto the first
-    variables and an independent rest. The second set are inducing variables of the rest, with their own ``q``. Because
-    whitening takes variables in their order, this is ``q(v) = N(m_1, S_1) N(m_2, S_2)`` for whitened ``v``.
+    Pass it to a guide as ``covariance=forms.Orthogonal(first=100)``. In SOLVE-GP (Shi, Titsias and Mnih 2020, *Sparse
+    orthogonal variational inference for Gaussian processes*), ``f`` is the sum of two independent parts: its projection
+    onto the first set of inducing variables, and the rest. The second set are inducing variables of the rest, with
+    their own ``q``. Whitening takes variables in their order. So SOLVE-GP is ``q(v) = N(m_1, S_1) N(m_2, S_2)`` for
+    whitened ``v``.
 
-    The bound lies between the bound of the first set alone and the bound of a full covariance of all variables. If both
-    sets have the same size, the full covariance has twice as many parameters and products for each output.
+    The bound lies between two other bounds: the bound of the first set alone, and the bound of a full covariance of all
+    variables. If the two sets have the same size, the full covariance has twice as many parameters and matrix products
+    for each output.
 
     Args:
         scale: a lower-triangular factor for each set, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
@@ -176,12 +178,12 @@ class Orthogonal(_OfFactors):
         )
 
     def start(self, conditional: Conditional, scale: float | Array) -> Orthogonal:
-        """The prior's factors, which are identities, times ``scale``."""
+        """Identity matrices, the factors of the whitened prior, times ``scale``."""
         sizes = self.first, conditional.num_inducing - self.first
         return Orthogonal(tuple(_each_output(jnp.eye(M, dtype=conditional.dtype), conditional, scale) for M in sizes))
 
     def root(self) -> Float[Array, "D M M"]:
-        """The factors on the diagonal of a matrix."""
+        """A dense matrix with the factors as blocks on its diagonal."""
         return linalg.BlockDiagonalMatrix(*self.scale).dense()
 
     def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
@@ -195,7 +197,7 @@ class Orthogonal(_OfFactors):
 
 
 class Kronecker(_OfFactors):
-    """A product of full covariances along the axes of a grid (SV-DKL, eq. 10-11).
+    """A product of full covariances along the axes of a grid (Wilson et al. 2016, eq. 10-11).
 
     Args:
         scale: a lower-triangular factor along each axis, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
@@ -204,11 +206,11 @@ class Kronecker(_OfFactors):
     short_name = "kronecker"
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """Only grids of several axes; see :meth:`Form.goes_with`."""
+        """Whether the inducing variables are a grid of several axes; see :meth:`Form.goes_with`."""
         return conditional.inducing.num_axes > 1
 
     def start(self, conditional: Conditional, scale: float | Array) -> Kronecker:
-        """The prior's factors along each axis, the first times ``scale``."""
+        """The prior's factors along each axis; ``scale`` multiplies the first of them."""
         first, *others = conditional.start_root().factors
         rest = (_each_output(L, conditional, 1.0) for L in others)
         return Kronecker((_each_output(first, conditional, scale), *rest))
@@ -228,7 +230,11 @@ class Kronecker(_OfFactors):
         return jnp.sum(math.prod(jnp.sum(jnp.square(F), axis=(-2, -1)) for F in self.scale))
 
     def rates(self, num_inducing: int, rate: Array, step: Array | int) -> list[Array]:
-        """The factors take turns, each as if the others were fixed; the others scale a factor's part of the metric."""
+        """The step length of each factor. The factors take turns: in each step, one changes and the others are fixed.
+
+        Let ``M`` be the number of all grid points, and ``M_i`` the number along axis ``i``. The metric of the natural
+        gradient of factor ``i`` is proportional to ``M / M_i``. So its step length is ``rate M_i / M``.
+        """
         own = [rate * (L.shape[-1] / num_inducing) for L in self.scale]
         return [jnp.where(step % len(own) == axis, each, 0) for axis, each in enumerate(own)]
 
@@ -258,7 +264,7 @@ class Diagonal(Form):
         return self.scale.T[:, :, None] * jnp.eye(self.scale.shape[0], dtype=self.scale.dtype)
 
     def parts(self) -> tuple[None, Float[Array, "D M"]]:
-        """No columns, and the variances."""
+        """``None`` in place of ``V``, and the variances."""
         return None, jnp.square(self.scale.T)
 
     def spread(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D K N"]:
@@ -292,7 +298,7 @@ class Diagonal(Form):
 
 
 class LowRank(Form):
-    """A low-rank covariance, ``S = V V^T + diag(d^2)``, for grids of one axis, whose prior is never factorised.
+    """A low-rank covariance, ``S = V V^T + diag(d^2)``, for grids of one axis; it needs no factor of the prior.
 
     Args:
         scale: the standard deviations ``d``, ``[M]`` or ``[M, D]``.
@@ -312,11 +318,11 @@ class LowRank(Form):
         self.rank = checks.positive_int("rank", rank if factor is None else factor.shape[-1])
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """Only grids of one axis, whose prior has no factor; see :meth:`Form.goes_with`."""
+        """Whether the inducing variables are a grid of one axis without a factor; see :meth:`Form.goes_with`."""
         return conditional.toeplitz
 
     def start(self, conditional: Conditional, scale: float | Array) -> LowRank:
-        """Deviations as in :class:`Diagonal` and the principal components of a smooth prior, all times ``scale``."""
+        """Deviations as in :class:`Diagonal`, and principal components of a smooth prior; ``scale`` multiplies both."""
         M, dtype = conditional.num_inducing, conditional.dtype
         position = (jnp.arange(M, dtype=dtype) + 0.5) / M
         # Smooth stationary priors consist of such waves, with less variance at higher frequencies.
@@ -344,8 +350,9 @@ def _natural_factor(
 ) -> tuple[Float[Array, "*D M M"], Float[Array, ""]]:
     """The lower factor of ``S_new`` from the lower factor ``L`` of ``S`` and a loss's derivative by ``L``.
 
-    ``S_new = L B^-1 L^T`` with ``B = I + 2 rate L^T g_S L``, which follows from the derivative by ``L``. Nothing is
-    divided by ``S``, which can be nearly singular. The second result is 1 if the step was shortened, else 0.
+    ``S_new = L B^-1 L^T`` with ``B = I + 2 rate L^T g_S L``. ``B`` follows from the derivative by ``L``. The function
+    never divides by ``S``, because ``S`` can be nearly singular. The second result is 1 if the step was shortened, else
+    0.
     """
     L, M = jnp.tril(L), L.shape[-1]
     half = lower_gram(L, jnp.tril(slope))
@@ -362,7 +369,7 @@ def _natural_factor(
         return jnp.where(inside[..., None, None], U, held)
 
     U = upper(B)
-    # Rounding alone can leave pivots below this limit.
+    # Below this limit, a pivot can be due to rounding alone.
     least = 4 * M * jnp.finfo(B.dtype).eps * jnp.max(jnp.abs(B), axis=(-2, -1))
     inside = jnp.all(jnp.square(linalg.diagonal(U)) > least[..., None], axis=-1)
     every = jnp.all(inside)
@@ -390,11 +397,12 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
     """The form for the argument ``covariance`` of a guide.
 
     Args:
-        covariance: one of :data:`NAMES`, a form, or its class; ``None`` for the usual form of these inducing variables.
+        covariance: one of :data:`NAMES`, a form, or its class; ``None`` takes the usual form of these inducing
+            variables.
         inducing: inducing variable, or its initialiser.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if ``covariance`` is none of these.
     """
     if covariance is None:
         return _usual(inducing)

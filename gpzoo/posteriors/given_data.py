@@ -1,11 +1,11 @@
 """The distribution of a GP site given data, in place of ``q(u)``; the data's covariance is already factorised.
 
-Data with Gaussian noise see sums of sites, ``y = sum_j w_j f_j + e`` with ``cov(y) = L L^T``. A site then has
+Data with Gaussian noise are sums of sites, ``y = sum_j w_j f_j + e`` with ``cov(y) = L L^T``. Given them, a site has
 
 ``mean = K_j(x, X) w_j a``, ``a = cov(y)^-1 y``, and ``cov(f_i, f_j) = delta_ij K_j(x, x') - B_i^T B_j``,
 ``B_j = L^-1 w_j K_j(X, x)`` (Rasmussen and Williams 2006, eq. 2.23 and 2.24).
 
-Otherwise the distribution is given for whitened variables, ``v ~ N(m, R R^T)``.
+Given other data, the site has a distribution of whitened variables, ``v ~ N(m, R R^T)``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Root(Coupled):
-    """A covariance ``R R^T`` of whitened variables, or none if the data's factor lowers the prior's covariance.
+    """A covariance ``R R^T`` of whitened variables; if ``R`` is ``None``, the prior's covariance less ``B^T B``.
 
     Args:
-        scale: ``R``, ``[M, K]`` or ``[D, M, K]``, with the ``K`` columns of all sites that data see together.
-        group: the name of the noise that these sites share; empty for a site that shares no noise.
+        scale: ``R``, ``[M, K]`` or ``[D, M, K]``. ``K`` is the number of whitened variables of all sites that enter the
+            same data. ``None`` if ``B`` follows from the data's covariance, see the module.
+        group: ``(name,)`` with the name of the standard normal noise that all these sites share. ``()`` if only this
+            site enters the data.
     """
 
     @property
@@ -64,13 +66,15 @@ class Root(Coupled):
 
 
 class GivenData(OnValues):
-    """A projection on data, or on values at the inputs of data, by a factor that is known.
+    """The conditional of a site given noisy data, or given values of its function at the inputs of the data.
+
+    The lower factor of their covariance is an argument, so it is not computed again.
 
     Args:
         prior: prior of the site.
         inducing: :class:`~gpzoo.InducingPoints` at the inputs of the data.
-        factor: ``L``.
-        seen: ``w``, ``[M]`` or ``[D, M]``; ``None`` for values.
+        factor: lower factor ``L`` of the covariance of the data, or of the values.
+        seen: weights ``w`` of the site in the data, ``[M]`` or ``[D, M]``; ``None`` if values are given and not data.
         site: name of the site.
     """
 
@@ -95,7 +99,7 @@ class GivenData(OnValues):
         return super().solved(columns, transpose)
 
     def weights(self, m: Float[Array, "M D"]) -> Float[Array, "M D"]:
-        """``a``, which is stored in place of the mean."""
+        """``a = cov(y)^-1 y``; here, the argument ``m`` is already ``a`` and not a mean."""
         return m
 
     def residual(
@@ -131,13 +135,14 @@ def given_data(
     group: tuple[str, ...],
     site: str,
 ) -> InducingPosterior:
-    """The posterior of a site from the distribution that :mod:`gpzoo.inference.bounds.laws` has found.
+    """The posterior of a site from the distribution that :mod:`gpzoo.inference.bounds.laws` has computed.
 
     Args:
         prior: prior of the site.
         inducing: inducing variables of the site.
-        law: ``mean``, and ``seen`` (for data with Gaussian noise), or ``scale`` and, without inducing variables,
-            ``factor``; for a time series, ``times``, ``between`` and ``root``; for data on a grid, ``grid``.
+        law: arrays of the distribution, by name. They are ``mean`` and, for data with Gaussian noise, ``seen``. For
+            other data, they are ``mean``, ``scale`` and, without inducing variables, ``factor``. For a time series,
+            they are ``mean``, ``times``, ``between`` and ``root``. For data on a grid, they are ``mean`` and ``grid``.
         factor: factor of the data's covariance.
         group: see :class:`Root`.
         site: name of the site.

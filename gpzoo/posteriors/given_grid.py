@@ -1,4 +1,4 @@
-"""The distribution of a GP site given data on a grid, by the Kronecker structure of their covariance."""
+"""The distribution of a GP site given data on a grid; it uses the Kronecker structure of the data's covariance."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class GivenGrid(RowByRow):
     Args:
         prior: prior of the site, at new inputs.
         inducing: :class:`~gpzoo.InducingPoints` at the inputs of the data.
-        data: the data's covariance, in units of their noise.
-        weights: ``U^T`` times its inverse times the data, with the axes of the grid.
+        data: the covariance of the data, in units of the noise.
+        weights: ``U^T`` times the inverse of this covariance times the data, with the axes of the grid.
         points: inputs at the points of each axis, with all columns.
-        scales: by which the site's covariances are divided at the points of each axis.
+        scales: divisors of the site's covariances at the points of each axis.
         numbers: number of the cell of each row.
         empty: numbers of the cells without a row.
         site: name of the site.

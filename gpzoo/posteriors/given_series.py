@@ -1,4 +1,4 @@
-"""The distribution of a GP site given a time series, by its state-space form: from the rows before and after a time."""
+"""The distribution of a GP site given a time series, in state-space form: from the rows before and after each time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class GivenSeries(RowByRow):
-    """The conditional of a site, value by value, given data with Gaussian noise that see a sum of Markov processes.
+    """The conditional of a site, value by value, given a sum of Markov processes observed with Gaussian noise.
 
     Args:
         prior: prior of the site, at new times.
         inducing: :class:`~gpzoo.InducingPoints` at the times of the data.
         times: the times of the data, in order.
-        between: what the data say about the site's states.
+        between: the information of the data about the site's states between rows.
         site: name of the site.
     """
 
@@ -48,12 +48,12 @@ class GivenSeries(RowByRow):
     def factors(
         self, m: Float[Array, "M 1"], form: Any
     ) -> tuple[Float[Array, "1 N"], Float[Array, "1 N"], dict[str, Float[Array, "1 _ N"]]]:
-        """See :meth:`gpzoo.posteriors.Projection.factors`; the columns of different rows are not related."""
+        """See :meth:`gpzoo.posteriors.Projection.factors`; columns of different rows give no covariance."""
         mean, columns = self._columns()
         return mean[None], self.prior.kernel.diag(self.prior.X)[None], {form.group[0]: columns[None]}
 
     def _columns(self) -> tuple[Float[Array, " N"], Float[Array, "_ N"]]:
-        """Means, and columns whose squares the data subtract from the variances, at the prior's times."""
+        """Means and columns at the prior's times; the squares of the columns are subtracted from the variances."""
         x, N = self.prior.X[:, 0], len(self.times)
         gap = jnp.searchsorted(self.times, x, side="right")
         before = jnp.where(gap > 0, self.times[jnp.maximum(gap - 1, 0)], x)

@@ -29,9 +29,9 @@ from gpzoo.processes.shared import SharedNoise
 class InducingPosterior(ProcessAtInputs):
     """The posterior of a GP site given inducing variables ``u ~ q(u)``: ``q(f) = int p(f | u) q(u) du``.
 
-    A conditional holds ``u`` and defines how ``f`` follows from ``u``. ``q(u)`` is a mean and a covariance of some
-    form. ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016) is registered with
-    :func:`numpyro.distributions.kl.kl_divergence`.
+    A conditional contains ``u`` and defines the distribution of ``f`` given ``u``. ``q(u)`` has a mean and a covariance
+    of some form. :func:`numpyro.distributions.kl.kl_divergence` computes the KL divergence from the prior,
+    ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016).
 
     Example:
         >>> import jax, numpy as np
@@ -46,20 +46,20 @@ class InducingPosterior(ProcessAtInputs):
         ('InducingPosterior', Array([0., 0., 0.], dtype=float32), (3,))
 
     Args:
-        conditional: :class:`~gpzoo.posteriors.Projection` or :class:`~gpzoo.posteriors.Interpolation`, which holds the
-            site's prior and inducing variables.
-        u_mean: ``m``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
-        form: ``S``, such as ``forms.Full(scale)``.
+        conditional: :class:`~gpzoo.posteriors.Projection` or :class:`~gpzoo.posteriors.Interpolation`, with the site's
+            prior and inducing variables.
+        u_mean: mean ``m`` of ``q(u)``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
+        form: covariance ``S`` of ``q(u)``, such as ``forms.Full(scale)``.
         value: function ``value(posterior, key)`` that makes the site's value in place of a joint draw over all inputs.
             If it is given, ``log_prob`` raises. Make it a :class:`jax.tree_util.Partial` if the posterior passes
             through ``jit``.
-        earlier: the distribution of ``u`` given earlier data, which the KL divergence from the prior then contains.
-        drawn: a draw of ``u``, of the shape of ``u_mean``, if other sites have seen it: all values follow from it, but
-            moments and KL divergence still belong to ``q(u)``.
+        earlier: the distribution of ``u`` given earlier data. The KL divergence from the prior then contains it.
+        drawn: a draw of ``u``, of the shape of ``u_mean``, if other sites already depend on it. All values then follow
+            from this draw, but moments and KL divergence still belong to ``q(u)``.
 
     Raises:
         TypeError: if ``form`` is not a form, or has no values.
-        ValueError: for shapes that do not fit each other, or a form that does not go with the inducing variables.
+        ValueError: for shapes that do not fit each other, or a form that does not fit the inducing variables.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -123,11 +123,11 @@ class InducingPosterior(ProcessAtInputs):
 
     @property
     def covariance_jitter(self) -> float | Array:
-        """The prior's jitter, so that parts of ``f`` that ``u`` says nothing about cancel in ``log q(f) - log p(f)``.
+        """The prior's jitter; with it, the parts of ``f`` without information from ``u`` cancel in ``log q - log p``.
 
-        Where inputs are close and the data have made the covariance small, less than this jitter is left of the
-        covariance, and it has no factor in float32. Draws have no jitter: on average, this ``log q`` is no smaller than
-        a ``log q`` that is consistent with the draws.
+        If inputs are close and the data have made the covariance small, the covariance can be smaller than this jitter.
+        Without the jitter, it then has no factor in float32. Draws have no jitter. Their average ``log q(f)`` is at
+        least as large as the average over draws with jitter would be.
         """
         return self.prior.covariance_jitter
 
@@ -145,9 +145,10 @@ class InducingPosterior(ProcessAtInputs):
         return self._with_loc(mean), self._in_shape(variance)
 
     def for_many_inputs(self) -> InducingPosterior:
-        """The same process, whose marginals at many inputs take fewer products if ``q(u)`` allows it.
+        """The same process, with fewer matrix products for marginals at many inputs, if ``q(u)`` allows it.
 
-        Sums of kernels stay as they are, because their precision needs all products.
+        If the kernel is a sum, the result is this posterior itself. With fewer products, its marginals would lose too
+        many digits.
         """
         known, M = self.conditional, self.conditional.num_inducing
         simple = (
@@ -160,7 +161,7 @@ class InducingPosterior(ProcessAtInputs):
         return InducingPosterior(Narrowed(cast(Projection, known), self._q()[1]), self.u_mean, self.form)
 
     def marginal_parts(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], Float[Array, "*event"]]:
-        """Mean at every input, variance due to ``q(u)``, and the residual variance ``k(x, x) - q(x, x)`` given ``u``.
+        """Mean, variance due to ``q(u)``, and residual variance (the variance given ``u``), at every input.
 
         Raises:
             ValueError: if ``f`` is a function of ``u`` alone.
@@ -179,7 +180,7 @@ class InducingPosterior(ProcessAtInputs):
         return isinstance(self.form, Coupled) and bool(self.form.group)
 
     def with_shared_noise(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], SharedNoise]:
-        """Mean of a site that has one ``q`` with others, its own variance, and the noise that it shares with them."""
+        """Mean, own variance and shared noise of a site that has one ``q`` with other sites."""
         mean, residual, factors = self._factors()
         form = cast(Coupled, self.form)
         shared = SharedNoise.of(factors, len(mean) > 1 and not form.together, form.taken)
@@ -189,19 +190,21 @@ class InducingPosterior(ProcessAtInputs):
         return cast(Any, self.conditional).factors(*self._q())
 
     def covariance_with(self, other: InducingPosterior) -> Float[Array, "*D N L"]:
-        """The covariance of this site's values with another's, each at its inputs: ``[N, L]`` or ``[D, N, L]``.
+        """The covariance of this site's values with another site's values: ``[N, L]`` or ``[D, N, L]``.
 
-        The covariance is zero unless the guide gave both sites one ``q``.
+        Each site has its own inputs. The covariance is zero unless the guide gave the two sites one ``q``.
 
         Args:
-            other: posterior of another site of the same guide. If both sites have the same number of outputs, outputs
-                with the same number are paired. If one site has one output, it is paired with each output of the other.
+            other: posterior of another site of the same guide. If the sites have equally many outputs, output ``d`` of
+                one is paired with output ``d`` of the other. A single output is paired with each output of the other
+                site.
 
         Raises:
-            ValueError: for other numbers of outputs.
+            ValueError: if both sites have several outputs, but different numbers of them; if this posterior has single
+                values only, because it is given a time series or a grid.
         """
         if self.conditional.row_by_row:
-            self.moments()  # which says why there is none
+            self.moments()  # raises an error that says why there is no covariance
         outputs = {self.num_outputs or 1, other.num_outputs or 1}
         checks.refuse(len(outputs - {1}) > 1, f"Sites {self.site!r} and {other.site!r} have {sorted(outputs)} outputs.")
         own, theirs = ({} if not isinstance(q.form, Coupled) else q._factors()[2] for q in (self, other))
@@ -213,8 +216,8 @@ class InducingPosterior(ProcessAtInputs):
     def parts(self) -> list[InducingPosterior]:
         """The posterior of each term of ``f``, one for each term of the kernel, without white noise.
 
-        With a kernel ``k = k_1 + k_2``, a function is a sum of independent ones, ``f = f_1 + f_2``. Given ``u``, each
-        term has the covariances of its own kernel with ``u``. The prior's mean belongs to no term.
+        With a kernel ``k = k_1 + k_2``, a function is a sum of independent functions, ``f = f_1 + f_2``. Each term has
+        the covariances of its own kernel with ``u``. The prior's mean does not belong to any term.
 
         Raises:
             ValueError: if ``f`` is interpolated from a grid.
@@ -228,7 +231,7 @@ class InducingPosterior(ProcessAtInputs):
     def draws_of_parts(self, key: Array) -> tuple[Float[Array, "*event"], list[Float[Array, "*event"]]]:
         """A joint draw of ``f`` and of its terms over all inputs, for a ``q`` that is concentrated on one ``u``.
 
-        ``f`` is the sum of the terms, the prior's mean and white noise.
+        ``f`` is the sum of all terms, plus the prior's mean and white noise.
 
         Raises:
             ValueError: see :meth:`parts`.
@@ -241,13 +244,14 @@ class InducingPosterior(ProcessAtInputs):
         return self._with_loc(f), [self._in_shape(x) for x in drawn]
 
     def estimates(self, key: Array) -> tuple[Float[Array, "*event"], Float[Array, "*event"]]:
-        """Unbiased estimates under sampled views (learning invariances, eq. 16-21).
+        """Unbiased estimates under sampled views (van der Wilk et al. 2018, eq. 16-21).
 
         Args:
             key: random key of the views.
 
         Returns:
-            The estimate of the mean ``mu``, and the estimate of ``mu ** 2 + sigma ** 2`` less the square of the first.
+            The estimate of the mean ``mu``; and the estimate of ``mu ** 2 + sigma ** 2``, less the square of the
+            estimated mean.
 
         Raises:
             TypeError: for inducing variables that do not belong to the base process.
@@ -262,7 +266,7 @@ class InducingPosterior(ProcessAtInputs):
         return mean if self.prior.loc is None else mean + self.prior.loc
 
     def _in_shape(self, per_output: Float[Array, "D N"]) -> Float[Array, "*event"]:
-        """``[D, N]`` to the event's shape."""
+        """An array ``[D, N]`` in the event's shape."""
         return (per_output[0] if self.num_outputs is None else per_output.T).reshape(self.event_shape)
 
     def moments(self) -> tuple[Float[Array, "*event"], Float[Array, "... N N"]]:
@@ -284,7 +288,7 @@ class InducingPosterior(ProcessAtInputs):
         """A value of the site: a joint draw over all inputs, or the result of ``value``.
 
         Raises:
-            ValueError: for a ``sample_shape`` if draws are not joint.
+            ValueError: if a ``sample_shape`` is given and ``value`` makes the values.
         """
         if self.drawn is not None:
             return self.given(self.drawn).sample(key, sample_shape)
@@ -345,7 +349,7 @@ class InducingPosterior(ProcessAtInputs):
         return mean[0] if self.num_outputs is None else mean.T, covariance
 
     def given_noise(self, noise: dict[str, Float[Array, "_ *_"]]) -> InducingPosterior:
-        """This posterior given the noise of the earlier sites, with a draw of ``u`` from its own noise.
+        """This posterior given the noise of the earlier sites, with a draw of ``u`` from the site's own noise.
 
         Args:
             noise: ``e`` of the earlier sites and of this site, by name; see :mod:`gpzoo.posteriors.coupled`.
@@ -357,20 +361,26 @@ class InducingPosterior(ProcessAtInputs):
         return alone._replace(drawn=drawn.reshape(mean.shape))
 
     def draw_inducing(self, key: Array) -> Float[Array, "M *D"]:
-        """A draw from ``q``, of the shape of ``u_mean``: of ``v`` if whitened, but of ``u`` otherwise and on grids."""
+        """A draw from ``q``, with the shape of ``u_mean``.
+
+        If variables are whitened and not on a grid, it is a draw of ``v``, else of ``u``.
+        """
         draw = self.conditional.draw(*self._q(), key) if self.drawn is None else self.drawn
         return draw.reshape(self.u_mean.shape)
 
     def log_density_of(self, draw: Float[Array, "M *D"]) -> Float[Array, ""]:
-        """``log q(u)`` of a result of :meth:`draw_inducing`, summed over outputs, in nats: of ``u``, never of ``v``."""
+        """``log q(u)`` of a result of :meth:`draw_inducing`, summed over outputs, in nats.
+
+        It is the density of ``u``, even if the draw is a draw of ``v``.
+        """
         return self.conditional.log_density(*self._q(), draw[None] if self.num_outputs is None else draw.T)
 
     def log_prior_of_inducing(self) -> Float[Array, ""]:
-        """``log p(u)`` of the ``u`` on which :meth:`given` has concentrated this posterior, summed over outputs."""
+        """``log p(u)`` for a posterior that :meth:`given` has concentrated on one ``u``, summed over outputs."""
         return self.conditional.log_prior(self._q()[0].T)
 
     def given(self, u: Float[Array, "M *D"]) -> InducingPosterior:
-        """``p(f | u)``: this posterior with ``q`` concentrated on ``u``, as :meth:`draw_inducing` gives it."""
+        """``p(f | u)``: this posterior with ``q`` concentrated on ``u``, a result of :meth:`draw_inducing`."""
         form = Diagonal(jnp.zeros_like(u))
         return self._replace(conditional=self.conditional.given_draw(), u_mean=u, form=form, drawn=None)
 
@@ -379,24 +389,24 @@ class InducingPosterior(ProcessAtInputs):
         return self._replace(value=None)
 
     def valued(self, value: Callable[[InducingPosterior, Array], Any]) -> InducingPosterior:
-        """This posterior with other values; see ``value`` of the class."""
+        """This posterior with this ``value``, the function that makes the site's values."""
         return self._replace(value=value)
 
     def after(self, earlier: Earlier | None) -> InducingPosterior:
-        """This posterior after earlier data; see ``earlier`` of the class."""
+        """This posterior after earlier data; see the argument ``earlier`` of the class."""
         return self._replace(earlier=earlier)
 
 
 @kl_divergence.register(InducingPosterior, GaussianProcess)
 def _kl_inducing(q: InducingPosterior, p: GaussianProcess) -> Float[Array, ""]:
-    """``KL[q(u) || p(u)]`` summed over outputs, in nats, with the ``p(u)`` of ``q``'s own prior (eq. C.26).
+    """``KL[q(u) || p(u)]`` summed over outputs, in nats, where ``p(u)`` is from the prior in ``q`` (eq. C.26).
 
-    After earlier data, it is smaller by :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
+    After earlier data, the result is smaller by :meth:`~gpzoo.posteriors.earlier.Earlier.expected`.
     """
     shapes = f"Site {q.site!r} has shape {q.event_shape} in the guide and {p.event_shape} in the model."
     checks.refuse(q.event_shape != p.event_shape, shapes)
     ours, theirs = type(p.kernel), type(q.prior.kernel)
-    # A class that was defined again keeps its name.
+    # If a user defines a kernel class again, as in a notebook, the class is another one with the same name.
     alike = ours.__name__ == theirs.__name__ or issubclass(ours, theirs) or issubclass(theirs, ours)
     checks.refuse(
         not alike and not p.samples_views,

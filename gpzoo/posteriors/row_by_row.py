@@ -1,4 +1,4 @@
-"""The base of laws of a GP site given data of some structure, which are known value by value only."""
+"""The base class of distributions of a GP site given structured data; they are known value by value only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RowByRow(Conditional):
 
     deterministic: ClassVar[bool] = False
     row_by_row: ClassVar[bool] = True
-    #: The option of :class:`gpzoo.inference.marginal` that uses the structure.
+    #: Name of the option of :class:`gpzoo.inference.marginal` that uses the structure of the data.
     option: ClassVar[str]
 
     def __init__(self, prior: GaussianProcess, inducing: Any, site: str) -> None:
@@ -39,7 +39,7 @@ class RowByRow(Conditional):
         return len(self.inducing.Z)
 
     def at(self, m: Float[Array, "M 1"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Means, and what the data take from the prior's variances, at the prior's inputs."""
+        """Means at the prior's inputs, and the amounts by which the data reduce the prior's variances there."""
         checks.unwritten(self, "at(m)")
 
     def mean(self, m: Float[Array, "M 1"]) -> Float[Array, "1 N"]:
@@ -53,10 +53,10 @@ class RowByRow(Conditional):
         floor = noise + jnp.finfo(prior.dtype).eps * prior
         return mean[None], jnp.maximum(prior - taken, floor)[None]
 
-    # -- of values at the rows of the data, in place of weights --------------------------------------------------------
+    # -- here ``u`` is the values at the rows of the data, in place of weights -----------------------------------------
 
     def draw(self, m: Float[Array, "M 1"], form: Any, key: Array) -> Float[Array, "1 M"]:
-        """See :meth:`Conditional.draw`: the values, which have no spread."""
+        """See :meth:`Conditional.draw`: the values themselves, because they have no spread."""
         return m.T
 
     def inducing_moments(self, m: Float[Array, "M 1"], form: Any) -> tuple[Float[Array, "1 M"], None]:
@@ -68,14 +68,14 @@ class RowByRow(Conditional):
         checks.unwritten(self, "log_prior(draw)")
 
     def of_part(self, part: int, kernel: Kernel) -> NoReturn:
-        """Refused: the law is of the whole kernel."""
+        """Refuse single terms, because the distribution belongs to the whole kernel."""
         raise ValueError(
             f"GP site {self.site!r} has a law by marginal(program, {self.option}=True), which says nothing of its "
             f"kernel's addends: give each addend a GP site of its own, or leave {self.option} out."
         )
 
     def moments(self, m: Float[Array, "M 1"], form: Any) -> NoReturn:
-        """Refused: see :attr:`row_by_row`."""
+        """Refuse joint moments; see :attr:`row_by_row`."""
         raise ValueError(
             f"Values of GP site {self.site!r} at several inputs have no joint law by marginal(program, "
             f"{self.option}=True): draw them by Trained.functions or to_arviz, or leave {self.option} out."

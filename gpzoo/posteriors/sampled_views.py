@@ -1,10 +1,12 @@
-"""Covariances estimated without bias from sampled views (learning invariances, section 4.4 and appendix B).
+"""Unbiased estimates of covariances from sampled views (van der Wilk et al. 2018, section 4.4 and appendix B).
 
-The square of a mean over views is ``I = sum_pq r(x_p, x_q) / P^2``. From ``S`` views of one input, it is estimated by
-``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. For a density of views, only pairs of different views count
-(eq. 21): ``off = 1 / (S (S - 1))``, ``on = 0``. If views are drawn from ``P`` without replacement, pairs of different
-views have the share ``(P - 1) / P``, and pairs of a view with itself have the rest:
-``off = (1 - 1 / P) / (S (S - 1))`` and ``on = 1 / (P S)``. For ``S = P``, the estimate is the sum itself.
+The square of a mean over the ``P`` views of an input is ``I = sum_pq r(x_p, x_q) / P^2`` with a term ``r`` for each
+pair of views. From ``S`` sampled views of this input, the estimate is
+``off * sum_{s != t} r(x_s, x_t) + on * sum_s r(x_s, x_s)``. If views have a continuous distribution, only pairs of
+different views count (eq. 21 of this paper): ``off = 1 / (S (S - 1))``, ``on = 0``. Views may also be drawn without
+replacement from ``P`` views. Then the share of pairs of different views is ``(P - 1) / P``, and the rest is pairs of a
+view with itself: ``off = (1 - 1 / P) / (S (S - 1))`` and ``on = 1 / (P S)``. For ``S = P``, the estimate is the sum
+itself.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class PairWeights(NamedTuple):
 def estimates(
     conditional: Projection, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray
 ) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-    """Unbiased estimates of the first two moments of the zero-mean part of ``f`` (eq. 16-21).
+    """Unbiased estimates of two moments of the zero-mean part of ``f`` (van der Wilk et al. 2018, eq. 16-21).
 
     All estimates use the same ``S`` views of every input.
 
@@ -81,7 +83,7 @@ def estimates(
     B = A if conditional.whiten else conditional.solved(A, transpose=True)
 
     def squares(A: Array, B: Array) -> Array:
-        """The contribution of a view to ``mu ** 2 + sigma ** 2 - kff``, for ``S`` views of one input or their sum."""
+        """Contributions to ``mu ** 2 + sigma ** 2 - kff``, of each view of one input or of the sum of its views."""
         return jnp.square(mean_at(B, m)) + form.squares(B) - jnp.sum(A * A, axis=-2)
 
     of_each = squares(A, B).reshape(-1, N, S).sum(axis=-1)
@@ -94,7 +96,7 @@ def sampled_part(kernel: Kernel) -> DoubleSum:
     """The only double sum over sampled views in a kernel.
 
     Raises:
-        ValueError: if there are several such double sums, or if one is part of anything but a sum or a multiple.
+        ValueError: if there is not exactly one such double sum, alone or inside sums and multiples only.
     """
     parts = _reachable(kernel)
     checks.refuse(
@@ -116,7 +118,7 @@ def _reachable(kernel: Kernel) -> list[DoubleSum]:
 def view_columns(
     inducing: Any, kernel: Kernel, X: Float[Array, "N ..."], views: Float[Array, "N S e"]
 ) -> Float[Array, "M N _"]:
-    """Covariance of inducing variables with every view's contribution (eq. 17).
+    """Covariance of inducing variables with each view's contribution to ``f`` (van der Wilk et al. 2018, eq. 17).
 
     Args:
         inducing: inducing variable of the kernel.
@@ -125,11 +127,12 @@ def view_columns(
         views: the views of every input.
 
     Returns:
-        ``[M, N, S]``, whose mean over ``S`` estimates ``Kuf``. A part without views has one column, ``[M, N, 1]``.
+        ``[M, N, S]``; its mean over ``S`` estimates ``Kuf``. For a term of the kernel that has no sampled views, the
+        last axis has length 1, and the result is ``Kuf`` itself.
 
     Raises:
         TypeError: for inducing variables that do not belong to the base process.
-        ValueError: for one set of inducing variables per output.
+        ValueError: if each output has its own inducing variables.
     """
     if not has_sampled_views(kernel):
         return Kuf(inducing, kernel, X)[..., None]
@@ -159,7 +162,7 @@ def view_columns(
     elif isinstance(inducing, InducingPatches):
         columns = base(inducing.Z, views.reshape(N * S, -1))
     else:
-        # A double sum over one view, the input itself, is the base process at that view.
+        # A double sum whose only view is the input itself is the base process at this input.
         size = views.shape[2]
         columns = Kuf(inducing, DoubleSum(base, Orbit(np.arange(size)[None])), views.reshape(N * S, size))
     return columns.reshape(-1, N, S)
@@ -168,7 +171,7 @@ def view_columns(
 def view_variances(
     kernel: Kernel, X: Float[Array, "N ..."], views: Float[Array, "N S e"], pairs: PairWeights
 ) -> Float[Array, " N"]:
-    """Estimates of ``k_f(x_n, x_n)`` (eq. 20-21)."""
+    """Estimates of ``k_f(x_n, x_n)`` (van der Wilk et al. 2018, eq. 20-21)."""
     if not has_sampled_views(kernel):
         return kernel.diag(X)
     if isinstance(kernel, Scaled):

@@ -1,4 +1,4 @@
-"""Gaussian processes at inputs: their distribution, its marginals, and moments estimated from sampled views."""
+"""Gaussian processes at inputs: the distribution, its marginals, and moments estimated from sampled views."""
 
 from gpzoo.processes.marginals import EstimatedMarginals, GaussianMarginals, draws
 from gpzoo.processes.process import GaussianProcess

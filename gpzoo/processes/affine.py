@@ -15,8 +15,7 @@ class AffineMap(Fields):
     """The part of a value ``f`` that is linear in the outputs ``g`` ``[M, J]`` of one GP site.
 
     ``f_nk = constant + sum_j weights_nkj g_j[numbers_n]``, summed over sites. The ``parts`` of
-    :class:`~gpzoo.GaussianMarginals` hold the map, and operations on the marginals change it as they change the
-    marginals.
+    :class:`~gpzoo.GaussianMarginals` contain such maps. Operations on the marginals change the maps in the same way.
 
     Attributes:
         weights: ``[N, K]`` if output ``k`` of the value depends only on output ``k`` of the site, else ``[N, K, J]``.
@@ -48,21 +47,21 @@ class AffineMap(Fields):
         return self.weights.ndim == 2
 
     def dense(self) -> Float[Array, "_ K J"]:
-        """The weights, whatever their form."""
+        """The weights in their dense form, with an axis for the outputs of the site."""
         return (
             self.weights[:, :, None] * jnp.eye(self.outputs, dtype=self.weights.dtype) if self.apart else self.weights
         )
 
     def taken(self, columns: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """Columns given for the rows of the site, taken at the rows of the value."""
+        """The columns at the rows of the value, from columns at the rows of the site."""
         return columns if self.all_rows else columns[..., self.numbers]
 
     def __call__(self, outputs: Float[Array, "J M"]) -> Float[Array, "N K"]:
-        """This part of the value, at outputs of the site."""
+        """This part of the value, for given outputs of the site."""
         rows = self.taken(outputs).T
         return self.weights * rows if self.apart else jnp.sum(self.weights * rows[:, None, :], axis=-1)
 
-    # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
+    # -- operations of GaussianMarginals on their parts --------------------------------------------------------------
 
     def scaled(self, c: Any) -> Self:
         """The part of ``f * c``; ``c`` is a number or has rank two."""

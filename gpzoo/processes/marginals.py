@@ -1,4 +1,4 @@
-"""Gaussian marginals: the value of a GP site under the evidence lower bound, with exact affine operations."""
+"""Gaussian marginals, with exact affine operations: the value of a GP site under the evidence lower bound."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class DrawLog:
         self.refuse = refuse
         #: Names of the sites that were drawn.
         self.sites: set[str] = set()
-        #: Names of the sites of each sum, and of sites whose outputs were mixed or chosen.
+        #: Names of the sites of each sum (``sums``), and names of sites whose outputs were mixed or chosen (``mixed``).
         self.sums: dict[frozenset[str], None] = {}
         self.mixed: set[str] = set()
 
     def asked(self, sites: frozenset[str]) -> None:
-        """Called whenever a draw of marginals of ``sites`` is taken."""
+        """Note, or refuse, a draw of marginals of ``sites``; every such draw calls this method."""
         if self.refuse:
             raise RuntimeError(
                 f"The program draws {_named(sites)}, which it did not do when its guide was set up, so that the value "
@@ -48,11 +48,11 @@ class DrawLog:
 def draws(f: ArrayLike | GaussianMarginals) -> Any:
     """A random draw of a GP site's value, for programs that need an array; it has one number for each entry of ``f``.
 
-    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is :class:`~gpzoo.GaussianMarginals`,
-    which gpzoo's likelihoods and affine operations take exactly. All other operations need numbers, for example
-    ``jnp.exp(draws(f))``. The bound is then a mean over draws, noisier than a closed form, and the site is drawn
-    wherever it is used. If a site's value is already an array, as under MCMC or in a draw from the prior, it is
-    returned as it is.
+    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is :class:`~gpzoo.GaussianMarginals`.
+    The likelihoods of gpzoo and affine operations use marginals exactly. All other operations need numbers, for example
+    ``jnp.exp(draws(f))``. The bound is then a mean over draws, with more noise than a closed form, and all uses of the
+    site are draws. If the value of a site is already an array, as under MCMC or in a draw from the prior, ``draws``
+    returns this array.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -67,8 +67,9 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
         f: marginals ``[N]`` or ``[N, K]``, or an array.
 
     Returns:
-        An array of the shape of ``f``: the array, or a reparameterised draw, independent over rows. The same marginals
-        give the same draw. Marginals made from ``f`` by an operation give another draw, so draw before you combine.
+        An array of the shape of ``f``: the array itself, or a reparameterised draw that is independent over rows. The
+        same marginals give the same draw. An operation on ``f`` makes new marginals, and their draw is not the draw of
+        ``f``. So draw ``f`` first, and then combine.
 
     Raises:
         TypeError: for :class:`~gpzoo.EstimatedMarginals`, which have no draw.
@@ -83,29 +84,31 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
 
 
 def through(loading: Float[Array, "*N J K"], sources: Float[Array, "*S N J"]) -> Float[Array, "*S N K"]:
-    """The outputs ``loading_n^T g_n`` that follow from sources; see :meth:`GaussianMarginals.sources`."""
+    """The outputs ``loading_n^T g_n`` for independent functions ``g``; see :meth:`GaussianMarginals.sources`."""
     return sources @ loading if loading.ndim == 2 else jnp.einsum("njk,...nj->...nk", loading, sources)
 
 
 def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Square root of a variance, with a finite gradient even where rounding made the variance zero or negative.
+    """Square root of a variance, with a finite gradient even if rounding made the variance zero or negative.
 
     Args:
-        variance: variances; values below the square of the machine epsilon count as that square.
+        variance: variances; the square of the machine epsilon replaces smaller values.
     """
     return jnp.sqrt(jnp.maximum(variance, jnp.finfo(variance.dtype).eps ** 2))
 
 
 class VarianceParts(Fields):
-    """The variance of independent sources ``g_j`` in parts, for bounds that change how ``f`` follows from ``u``.
+    """The variance of marginals in parts, for ``GaussianProcessELBO(tight=True)`` and similar bounds.
 
-    A source has ``Var[g_j(x_n)] = a_n^T S a_n + d_nj``: one part due to ``q(u)``, and the residual
-    ``d_nj = k(x_n, x_n) - q(x_n, x_n)``, which remains given ``u``. The marginals belong to ``f_n = loading^T g_n``
-    plus a constant.
+    The marginals belong to ``f_n = loading^T g_n`` plus a constant. The sources ``g_j`` are independent functions. Let
+    ``S`` be the covariance of ``q(u)`` for the inducing variables ``u``. Then ``Var[g_j(x_n)] = a_n^T S a_n + d_nj``,
+    where ``a_n^T u`` is the mean of ``g_j(x_n)`` given ``u``. The first part is due to ``q(u)``. The second part is the
+    residual variance, the variance of ``g_j(x_n)`` given ``u``. These bounds multiply the residual variance by a
+    factor, because they use a ``q(f | u)`` in place of ``p(f | u)``.
 
     Attributes:
         inducing: ``[N, J]``, the variance due to ``q(u)``; the whole variance if there is no ``residual``.
-        residual: ``[N, J]``, the variance whose factor a likelihood may choose; ``None`` if it is already chosen.
+        residual: ``[N, J]``, the residual variance if a likelihood may still choose its factor; otherwise ``None``.
         divergence: ``[J]``, in nats and per row, the KL divergence of ``q(g | u)`` from ``p(g | u)``; ``None`` if they
             are equal.
         loading: ``[J, K]``, or ``None`` if the outputs are the sources.
@@ -143,27 +146,28 @@ class VarianceParts(Fields):
 
 
 class GaussianMarginals(Fields):
-    """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with a reparameterised draw.
+    """Marginals ``N(mean_n, variance_n)`` of one or more GP sites at ``N`` inputs, with reparameterised draws.
 
     Marginals are the value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. The following operations
     are exact and give marginals again:
 
-    * ``f + c``, ``f - c`` and ``f * c``, each from both sides, ``f / c`` and ``-f``, with a number or an array that
-      broadcasts with ``f`` to the rows of ``f``, from Python, NumPy or JAX, traced or not;
+    * ``f + c``, ``f - c`` and ``f * c``, each from both sides, ``f / c`` and ``-f``. Here ``c`` is a number, or an
+      array that broadcasts with ``f`` to the rows of ``f``, from Python, NumPy or JAX, traced or not;
     * ``f @ A``, ``f.dot(A)`` and ``f.sum(axis=-1)`` (maps over outputs);
     * ``f[rows]``, ``f[:, k]`` and ``f[:, None]``;
     * ``f + g`` and ``f - g``, if the two come from different sites.
 
-    All other operations, including every function of ``jnp``, raise a ``TypeError`` that names the way out,
-    :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so a sum of two of
-    them is refused.
+    All other operations, including every function of ``jnp``, raise a ``TypeError``. Its message says what to do
+    instead, with :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so
+    gpzoo refuses the sum of two such marginals.
 
-    A draw of ``f`` and a draw of marginals made from ``f`` are each right, but not jointly. To combine several pieces
-    of a site, draw the site first, ``f = draws(f)``.
+    A draw of ``f`` has the right distribution, and so has a draw of marginals made from ``f``. But the two draws do not
+    have the right joint distribution. To combine several pieces of a site, draw the site first, ``f = draws(f)``.
 
-    After ``f @ A``, the outputs of a row are correlated. Then ``mean`` has ``K`` columns, ``source_variance`` keeps the
-    ``J`` independent sources, and ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that need one
-    output at a time use the diagonal (``variance``); other likelihoods draw jointly.
+    After ``f @ A``, the outputs of a row are correlated. They are mixtures of ``J`` independent functions, the sources.
+    Then ``mean`` has ``K`` columns, one per output, and ``source_variance`` has the variances of the ``J`` sources. The
+    covariance of the outputs of a row is ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that
+    need one output at a time use the diagonal (``variance``). Other likelihoods draw jointly.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -179,15 +183,16 @@ class GaussianMarginals(Fields):
         True
 
     Args:
-        mean: ``[N]`` or ``[N, K]``; kept as ``loc``, which is the prior's mean if the site is integrated out.
+        mean: ``[N]`` or ``[N, K]``. It is kept as ``loc``. If the site is integrated out, it is the prior's mean.
         source_variance: ``[N]`` or ``[N, J]``, without the variance that ``shared`` adds.
-        key: the site's random key, from which its draws are made; ``None`` if it is never drawn.
-        loading: ``[J, K]``, or ``None`` for independent outputs (``J = K``).
-        sites: names of the GP sites these marginals come from.
+        key: the site's random key for its draws; ``None`` if the site is never drawn.
+        loading: ``[J, K]``, the weights of the sources in the outputs; ``None`` if outputs are independent (``J = K``).
+        sites: names of the GP sites of these marginals.
         log: the log that notes, or refuses, draws.
-        rows: ``[N]`` integers that identify the rows; with them, a row's draws do not depend on its batch.
-        parts: one entry for each site: either parts of the variance, for the tighter bounds only; or the map from the
-            site's outputs, only for programs whose sites are integrated out.
+        rows: ``[N]`` integers that identify the rows. With them, the draws of a row do not depend on its batch.
+        parts: one entry for each site. Under ``GaussianProcessELBO(tight=True)`` and similar bounds, an entry is the
+            parts of the variance. For programs whose sites are integrated out, an entry is the map from the site's
+            outputs. Otherwise there are no entries.
         shared: the noise that these marginals share with marginals of other sites, if these sites have one ``q``.
     """
 
@@ -257,7 +262,7 @@ class GaussianMarginals(Fields):
 
     @property
     def variance(self) -> Float[Array, "N *K"]:
-        """Marginal variance of every entry, of the shape of ``mean``.
+        """Marginal variance of every entry, with the shape of ``mean``.
 
         Raises:
             TypeError: if the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
@@ -280,9 +285,9 @@ class GaussianMarginals(Fields):
         return apart or self.ndim == 1 or self.shape[-1] == 1
 
     def sources(self) -> tuple[Float[Array, "N *J"], Float[Array, "*N J K"] | None]:
-        """Variances of independent sources, and the loading from sources to outputs, ``[N, J, K]`` if by row.
+        """Variances of independent functions (sources) whose mixtures are the outputs, and the loading that mixes them.
 
-        The loading is ``None`` if the outputs are the sources.
+        The loading is ``[N, J, K]`` if rows have different loadings, and ``None`` if the outputs are the sources.
         """
         if self.independent:
             return self.variance, None
@@ -290,18 +295,18 @@ class GaussianMarginals(Fields):
             return self.source_variance, self.loading
         covariance = self.covariance
         eye = jnp.eye(self.shape[-1], dtype=self.dtype)
-        # Outputs that are one function have a singular covariance.
+        # If several outputs are the same function, their covariance is singular.
         jitter = 4 * jnp.finfo(self.dtype).eps * jnp.trace(covariance, axis1=-2, axis2=-1)
         return jnp.ones_like(self.loc), jnp.linalg.cholesky(covariance + jitter[:, None, None] * eye).mT
 
     def noise(self, num_draws: int) -> Float[Array, "{num_draws} N *J"]:
-        """Standard-normal noise of the independent sources, from which :meth:`draws` are made.
+        """Standard-normal noise of the sources (see :meth:`sources`), from which :meth:`draws` makes draws.
 
         Args:
             num_draws: number of draws.
 
         Raises:
-            ValueError: if the marginals carry no key.
+            ValueError: if the marginals have no key.
         """
         no_key = "These marginals carry no random key and cannot be drawn: use their mean and variance."
         checks.refuse(self.key is None, no_key)
@@ -318,10 +323,10 @@ class GaussianMarginals(Fields):
             num_draws: number of draws.
 
         Returns:
-            The draws; the same marginals give the same draws.
+            The draws. The same marginals give the same draws.
 
         Raises:
-            ValueError: if the marginals carry no key.
+            ValueError: if the marginals have no key.
         """
         variance, loading = self.sources()
         deviation = standard_deviation(variance) * self.noise(num_draws)
@@ -353,7 +358,7 @@ class GaussianMarginals(Fields):
         self._refuse("A NumPy function")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        # NumPy's operators call this method; their functions have other names than Python's methods.
+        # NumPy's operators call this method. Their names differ from the names of Python's methods.
         name = _OF_NUMPY.get(ufunc)
         in_place = len(options) == 1 and options.get("out", (None,))[0] is inputs[0]  # total += f
         if name is None or method != "__call__" or (options and not in_place):
@@ -382,7 +387,7 @@ class GaussianMarginals(Fields):
         return self._with_fields(loc=mean, source_variance=source_variance, loading=loading, parts=parts, shared=shared)
 
     def _with_constant(self, other: Any, change: Callable[[GaussianMarginals], Any], symbol: str) -> Any:
-        """``change`` of these marginals, after they are repeated over columns if the constant has more columns."""
+        """``change`` of these marginals; if the constant has more columns, they are first repeated over columns."""
         if isinstance(other, GaussianMarginals):
             self._refuse(f"f {symbol} g, of {_named(self.sites)} and {_named(other.sites)},")
         if not isinstance(other, (int, float, np.ndarray, np.generic, Array)):
@@ -579,15 +584,17 @@ class GaussianMarginals(Fields):
 class EstimatedMarginals(GaussianMarginals):
     """Unbiased estimates of marginals: the value of a GP site in training if its kernel samples views of the inputs.
 
-    ``mean`` estimates the mean, and ``mean ** 2 + variance`` the mean square: ``E[mean] = E[f]`` and
-    ``E[mean ** 2 + variance] = E[f ** 2]`` over the views (learning invariances, eq. 16-21). ``variance`` alone is
-    therefore not the estimate of a variance: it can be negative, and nothing that needs the distribution of ``f`` can
-    use it. Terms that are quadratic in ``f`` are unbiased. The likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
-    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have such terms; other
-    likelihoods refuse estimates.
+    Views are transformed inputs (:class:`~gpzoo.SampledView`). ``mean`` estimates the mean, and
+    ``mean ** 2 + variance`` estimates the mean square. Over the views, ``E[mean] = E[f]`` and
+    ``E[mean ** 2 + variance] = E[f ** 2]`` (van der Wilk et al. 2018, eq. 16-21). ``variance`` alone is therefore not
+    the estimate of a variance. It can be negative, and operations that need the distribution of ``f`` cannot use it.
+    Terms that are quadratic in ``f`` are unbiased. The likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
+    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have such terms. All
+    likelihoods without such terms refuse estimates.
 
-    Constants, rows and columns, and sums of different sites are exact, as for :class:`GaussianMarginals`. All other
-    operations raise ``TypeError``, because there is no draw.
+    Operations with constants, choices of rows and columns, and sums of different sites are exact, as for
+    :class:`GaussianMarginals`. All other operations raise ``TypeError``. They need draws or covariances of ``f``, and
+    estimates have neither.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -603,7 +610,7 @@ class EstimatedMarginals(GaussianMarginals):
     """
 
     def noise(self, num_draws: int) -> Array:
-        """Refused: estimates have no noise, and therefore no draw.
+        """Refuse noise: it makes draws, and estimates give no draws.
 
         Raises:
             TypeError: always.
@@ -625,10 +632,10 @@ class EstimatedMarginals(GaussianMarginals):
 
 
 class _NoArray:
-    """The answer to JAX when it asks marginals for an array: no array.
+    """The object that marginals return when JAX asks them for an array; it is not an array.
 
-    JAX's operators then leave the operation to the marginals. JAX's functions look for the array's type, or write their
-    argument into an error message: both raise the error of the marginals.
+    JAX's operators then leave the operation to the marginals. JAX's functions ask this object for its type, or write it
+    into an error message. In both cases, the marginals raise their own error.
     """
 
     def __init__(self, marginals: GaussianMarginals) -> None:
@@ -683,7 +690,7 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
     return operation
 
 
-#: Python's other operators, with the words for them in errors.
+#: Python's other operators, with their names in error messages.
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
 _COMPARED = {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
@@ -696,6 +703,6 @@ _OTHERS |= {"float": "float(f)", "int": "int(f)"}
 for _name, _what in _OTHERS.items():
     setattr(GaussianMarginals, f"__{_name}__", _refusing(_what))
 
-#: Methods of NumPy's operators.
+#: The names of Python's methods for NumPy's operators.
 _OF_NUMPY = {np.add: "add", np.subtract: "sub", np.multiply: "mul", np.true_divide: "truediv", np.matmul: "matmul"}
 _OF_NUMPY |= {np.power: "pow", np.remainder: "mod", np.floor_divide: "floordiv", np.divmod: "divmod"}

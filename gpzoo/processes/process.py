@@ -23,10 +23,11 @@ from gpzoo.processes.marginals import GaussianMarginals, draws
 
 
 class ProcessAtInputs(dist.Distribution):
-    """A Gaussian over the values of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
+    """A Gaussian distribution of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
 
-    With ``P`` inputs for each of ``N`` rows, the values are ``[N, P]`` or ``[N, P, D]``, and computations have ``N P``
-    inputs. Subclasses define :meth:`moments`. Computations have a leading output axis, which the public methods hide.
+    With ``P`` inputs for each of ``N`` rows, the values are ``[N, P]`` or ``[N, P, D]``. Internally, there are then
+    ``N P`` inputs. Subclasses define :meth:`moments`. Internal arrays have a leading axis of outputs, which the public
+    methods hide.
     """
 
     jitter: float | Array | None
@@ -58,14 +59,16 @@ class ProcessAtInputs(dist.Distribution):
         checks.unwritten(self, "moments()")
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
-        """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``, finite if the moments are.
+        """Joint draws over all inputs, ``sample_shape + [N]`` or ``sample_shape + [N, D]``.
+
+        The draws are finite if the moments are finite.
 
         Raises:
             FactorisationError: outside ``jit``, if the covariance holds NaN or infinity.
         """
         mean, covariance = self.moments()
         noise = random.normal(key, sample_shape + self.event_shape, mean.dtype)
-        # All draws and, with one kernel, all outputs are columns of one product. Both orders are their own inverses.
+        # All draws are columns of one product. With one kernel, so are all outputs. Both orders are their own inverses.
         own = covariance.ndim == 3
         order = (2, 1, 0) if own else (1, 0, 2)
         columns = noise.reshape(-1, self.num_inputs, self.num_outputs or 1).transpose(order)
@@ -77,11 +80,11 @@ class ProcessAtInputs(dist.Distribution):
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S"]:
         """Joint log density of ``value``, ``[..., N]`` or ``[..., N, D]``, in nats: shape ``[...]``.
 
-        Under ``jit``, the log density is minus infinity if the covariance is not positive definite; NUTS counts this as
-        a divergence.
+        Under ``jit``, the log density is minus infinity if the covariance is not positive definite. NUTS counts this
+        case as a divergence.
 
         Raises:
-            ValueError: if ``value`` has another shape.
+            ValueError: if the last axes of ``value`` do not have the shape of the site.
             FactorisationError: outside ``jit``, if the covariance is not positive definite.
         """
         self._check_value(value)
@@ -102,12 +105,12 @@ class ProcessAtInputs(dist.Distribution):
         return jnp.reshape(jnp.sum(each, axis=0), draws) - count * LOG_2PI / 2
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
-        """Variances of the prior, which set the scale of rounding errors in every covariance computed from them."""
+        """Variances of the prior; they set the scale of rounding errors in all covariances computed from them."""
         checks.unwritten(self, "_prior_variance()")
 
     @property
     def covariance_jitter(self) -> float | Array:
-        """The jitter on the covariance of all inputs, absolute."""
+        """The absolute jitter on the covariance of all inputs."""
         checks.unwritten(self, "covariance_jitter")
 
     def _check_value(self, value: Any) -> None:
@@ -122,7 +125,7 @@ class ProcessAtInputs(dist.Distribution):
     # -- no plates, no masks -----------------------------------------------------------------------------------------
 
     def expand(self, batch_shape: tuple[int, ...]) -> dist.Distribution:
-        """Refused: a GP site must be outside every plate.
+        """Refuse a plate, because a GP site must be outside every plate.
 
         Raises:
             ValueError: if ``batch_shape`` is not empty.
@@ -136,10 +139,10 @@ class ProcessAtInputs(dist.Distribution):
         return self
 
     def mask(self, mask: Any) -> dist.Distribution:
-        """Refused, except for ``True`` and ``False`` (NumPyro masks a density that it does not need with ``False``).
+        """Refuse all masks but ``True`` and ``False``; NumPyro uses ``False`` for a density that it does not need.
 
         Raises:
-            ValueError: for any other mask: a joint density over inputs has no terms to mask.
+            ValueError: for a mask that is not a single bool, because a joint density over inputs has no terms to mask.
         """
         checks.refuse(
             not isinstance(mask, bool),
@@ -152,10 +155,11 @@ class ProcessAtInputs(dist.Distribution):
 class GaussianProcess(KnowsRanks, ProcessAtInputs):
     """The values of a Gaussian process at inputs ``X``: ``f ~ N(mean, K(X, X))``.
 
-    An unobserved site, ``numpyro.sample("f", GaussianProcess(kernel, X))``, is a latent function. It can be drawn from
-    the prior. It has an exact density, so that a small model runs under NUTS, best :func:`~gpzoo.inference.whitened`.
-    And :class:`~gpzoo.inference.InducingGuide` can approximate it. An observed site (``obs=y``) is exact GP regression:
-    the noise is in the kernel (``+ White(noise_variance)``), and ``log_prob`` is the log marginal likelihood.
+    An unobserved site, ``numpyro.sample("f", GaussianProcess(kernel, X))``, is a latent function. NumPyro can draw it
+    from the prior. The site has an exact density, so NUTS can run a small model, best with
+    :func:`~gpzoo.inference.whitened`. :class:`~gpzoo.inference.InducingGuide` approximates the posterior of the site.
+    An observed site (``obs=y``) is exact GP regression: the noise is in the kernel (``+ White(noise_variance)``), and
+    ``log_prob`` is the log marginal likelihood.
 
     Example:
         >>> import jax, numpy as np
@@ -171,16 +175,18 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     Args:
         kernel: covariance function; with a leading axis ``D`` on its leaves, one kernel per output.
-        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output. The value of another GP site, as in
-            a deep GP, is drawn first: :func:`~gpzoo.draws`.
+        X: inputs ``[N, ...]``, or ``[D, N, ...]`` for one set of inputs per output. If ``X`` is the value of another GP
+            site, as in a deep GP, gpzoo first draws this value (:func:`~gpzoo.draws`).
         mean: prior mean at ``X``, an array that broadcasts to the shape of the site; zero if ``None``. The mean is
-            known only at ``X``, so inducing variables always belong to the zero-mean part of the process. The value of
-            another GP site is drawn first; to add two sites exactly, add their values, ``f + g``.
+            given only at ``X``, so inducing variables always belong to the zero-mean part of the process. If ``mean``
+            is the value of another GP site, gpzoo first draws this value. To add two sites exactly, add their values,
+            ``f + g``.
         num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number gives ``[N, D]``.
-        jitter: absolute jitter on covariance diagonals; ``None`` for the jitter that factorisations need
+        jitter: absolute jitter on covariance diagonals; ``None`` takes the jitter that factorisations need
             (:func:`gpzoo.linalg.factorise.needed_jitter`).
-        per_row: whether a row of the data has several inputs, such as an image's patches: inputs are ``[N, P, ...]``
-            and values ``[N, P]`` or ``[N, P, D]``. Under guides, such a site is always drawn, jointly within a row.
+        per_row: whether a row of the data has several inputs, such as an image's patches. Inputs are then
+            ``[N, P, ...]`` and values ``[N, P]`` or ``[N, P, D]``. A guide always draws the values of such a site,
+            jointly within a row.
 
     Raises:
         ValueError: if inputs have the wrong rank, are empty or not finite; if the mean does not broadcast; if
@@ -272,7 +278,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     @property
     def rows_of_inputs(self) -> Float[Array, "N ..."]:
-        """The inputs, ``[N, P, ...]`` if a row has several, or ``[D, N, ...]`` if each output has its own."""
+        """The inputs: ``[N, P, ...]`` if a row has several, ``[D, N, ...]`` if each output has its own set."""
         return self.X if self.in_row is None else self.X.reshape(-1, self.in_row, *self.X.shape[1:])
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
@@ -280,20 +286,20 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     @property
     def covariance_jitter(self) -> float | Array:
-        """The absolute jitter on the covariance of all inputs: the given one, or else the one that it needs."""
+        """The absolute jitter on the covariance of all inputs: ``jitter``, or the amount that the covariance needs."""
         return self.kernel.jitter(self.X) if self.jitter is None else self.jitter
 
     @property
     def samples_views(self) -> bool:
-        """Whether the kernel contains sampled views, so that its moments can only be estimated."""
+        """Whether the kernel contains sampled views; its moments can then only be estimated."""
         return has_sampled_views(self.kernel)
 
     def with_fixed_views(self, key: PRNGKeyArray) -> GaussianProcess:
-        """This process with its sampled views drawn, the same for every input."""
+        """This process with its sampled views drawn once; all inputs have the same views."""
         return self._replace(kernel=with_fixed_views(self.kernel, key), _ranks=None)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
-        """Joint draws over all inputs; sampled views are drawn first, with the same key for all draws."""
+        """Joint draws over all inputs. If the kernel samples views, all draws have the same views."""
         if self.samples_views:
             key, key_views = random.split(key)
             return self.with_fixed_views(key_views).sample(key, sample_shape)
@@ -301,7 +307,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
 
 def to_event_shape(per_output: Float[Array, "... N"], event_shape: tuple[int, ...]) -> Float[Array, "N *D"]:
-    """``[N]`` or ``[D, N]`` to the event's shape ``[N]`` or ``[N, D]``."""
+    """An array ``[N]`` or ``[D, N]`` in the event's shape, ``[N]`` or ``[N, D]``."""
     if per_output.ndim == 2:
         return per_output.T
     return jnp.broadcast_to(per_output if len(event_shape) == 1 else per_output[:, None], event_shape)

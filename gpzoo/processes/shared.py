@@ -1,4 +1,4 @@
-"""Noise that the marginals of several GP sites share, from which the variance of their sum follows."""
+"""Noise that the marginals of several GP sites share; the variance of the sum of these sites follows from it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from gpzoo.linalg.operators import total
 
 
 class SharedNoise(Fields):
-    """The part of a value ``f`` that depends on standard normal noise ``e_s`` of several sources.
+    """The part of a value ``f`` that depends on standard normal noise ``e_s``, which several GP sites share.
 
-    This part is ``sum_s loads_s[:, n, k]^T e_s``, with one ``e_s`` for all outputs or, if outputs are apart, one for
-    each output. The variance that data have taken from the prior is a source too, whose products are subtracted.
+    This part is ``sum_s loads_s[:, n, k]^T e_s`` at row ``n`` and output ``k``. ``s`` is a source of noise, such as a
+    GP site. There is one ``e_s`` for all outputs or, if outputs are apart, one for each output. The variance by which
+    the data reduce the prior's variance is a source too. The products of this source are subtracted.
 
     Attributes:
-        loads: ``[M_s, N, K]`` for each source.
+        loads: ``[M_s, N, K]`` for each source, where ``M_s`` is the length of ``e_s``.
         sources: names of the sources.
         apart: whether each output has its own noise.
         taken: names of the sources whose variances and covariances are subtracted.
@@ -33,12 +34,12 @@ class SharedNoise(Fields):
 
     @classmethod
     def of(cls, factors: Mapping[str, Float[Array, "K _ N"]], apart: bool, taken: bool = False) -> Self:
-        """The part of a site's own value, from its ``factors`` by source."""
+        """The part for a site's own value, from the ``factors`` of the site by source."""
         loads, sources = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values()), tuple(factors)
         return cls(loads, sources, apart, frozenset(sources if taken else ()))
 
     def variance(self) -> Float[Array, "N K"]:
-        """The variance of every entry, with a minus for what data take away."""
+        """The variance of every entry; sources in ``taken`` count with a minus."""
         return self._signed(lambda x: jnp.sum(jnp.square(x), axis=0))
 
     def covariance(self) -> Float[Array, "N K K"]:
@@ -53,7 +54,7 @@ class SharedNoise(Fields):
         return total(-x if source in self.taken else x for source, x in each)
 
     def beside(self, variance: Float[Array, "N *K"]) -> Float[Array, "N *K"]:
-        """The variance of ``f``, of which ``variance`` is not shared; it stays positive in spite of rounding."""
+        """The variance of ``f``, given its part ``variance`` that is not shared; rounding cannot make it negative."""
         found = variance + self.variance().reshape(variance.shape)
         return jnp.maximum(found, jnp.finfo(found.dtype).eps * variance) if self.taken else found
 
@@ -65,7 +66,7 @@ class SharedNoise(Fields):
         apart, taken = self.apart or other.apart, self.taken | other.taken
         return SharedNoise(tuple(found.values()), tuple(found), apart, taken)
 
-    # -- what GaussianMarginals do to their parts --------------------------------------------------------------------
+    # -- operations of GaussianMarginals on their parts --------------------------------------------------------------
 
     def scaled(self, c: Any) -> Self:
         """The part of ``f * c``; ``c`` is a number or has rank two."""

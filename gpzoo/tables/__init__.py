@@ -1,4 +1,4 @@
-"""Tables of rows that need not fit into memory: arrays and Parquet files, their standardisation and minibatches."""
+"""Tables of rows that may be larger than memory: arrays and Parquet files, their standardisation and minibatches."""
 
 from gpzoo.tables.arrays import ArrayTable
 from gpzoo.tables.hold_out import hold_out

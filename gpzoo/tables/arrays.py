@@ -1,4 +1,4 @@
-"""Tables of arrays in memory or in mapped files."""
+"""Tables of arrays, in memory or in mapped files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpzoo.tables.table import ColumnGroup, Table
 
 
 class ArrayTable(Table):
-    """A table of NumPy arrays with one row per datum, in memory or mapped from files with :class:`numpy.memmap`.
+    """A table of NumPy arrays with equally many rows, in memory or mapped from files with :class:`numpy.memmap`.
 
-    Mapped arrays (and views of them, such as ``data[:, :8]``) are never copied whole. The table reads their rows from
-    the file and not through the mapping, because the mapping's pages would stay in the process's memory. It uses the
-    mapping only if rows are not contiguous in the file (Fortran order).
+    The table never copies a whole mapped array, nor a view of it, such as ``data[:, :8]``. It reads the rows of mapped
+    arrays from the file and not through the mapping, because pages of a mapping would stay in the memory of the
+    process. It uses the mapping only if rows are not contiguous in the file (Fortran order).
 
     Example:
         >>> import numpy as np
@@ -33,9 +33,10 @@ class ArrayTable(Table):
         (1000, [(3,), ()])
 
     Args:
-        *arrays: ``[N, ...]``, one per argument of the model, inputs first, the target last.
-        block_size: number of rows of a block.
-        dtype: dtype of floating-point arrays; ``None`` keeps the dtype of each. Integers (classes) are not converted.
+        *arrays: arrays ``[N, ...]``, one for each argument of the model. The inputs come first, and the target last.
+        block_size: number of rows of a block; the rows of a block are read at once.
+        dtype: dtype for floating-point arrays; ``None`` keeps the dtype of each array. Integers (classes) are not
+            converted.
 
     Raises:
         TypeError: if an array does not hold real numbers, or ``dtype`` is not floating.
@@ -62,7 +63,7 @@ class ArrayTable(Table):
         self.groups, self._places = tuple(groups), tuple(map(_place, self._arrays))
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
-        """As :meth:`Table.stored`; arrays in memory are returned as views, which must not be changed."""
+        """As :meth:`Table.stored`. For arrays in memory, the results are views, which must not be changed."""
         start = int(self._starts[block])
         stop = start + int(self.block_rows[block])
         out = []
@@ -132,12 +133,12 @@ def _place(array: np.ndarray) -> _Place | None:
             mapped = owner
         owner = owner.base
     row_bytes = array.itemsize + sum((n - 1) * step for n, step in zip(array.shape[1:], array.strides[1:], strict=True))
-    # If whole pages lie between two rows, as in a view of every thousandth row, the mapping reads less.
+    # If whole pages lie between two rows, as in a view of every thousandth row, the mapping reads fewer bytes.
     ordered = min(array.strides) >= 0 and row_bytes <= array.strides[0] <= row_bytes + mmap.PAGESIZE
     # A copy-on-write mapping may differ from its file.
     if mapped is None or mapped.mode == "c" or not isinstance(owner, mmap.mmap) or not ordered:
         return None
-    # A view keeps its parent's ``offset``, so only the view's address tells where its rows start.
+    # A view has the ``offset`` of its parent, so only the view's address tells the start of its rows.
     begin = mapped.offset - mapped.offset % mmap.ALLOCATIONGRANULARITY
     inside = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     return _Place(str(mapped.filename), begin + inside, row_bytes)

@@ -14,7 +14,7 @@ from gpzoo.errors import DatasetError
 
 
 def unreadable(what: Path | str, reason: str, advice: str = "Replace or remove it") -> DatasetError:
-    """The error for a file, folder or part of one that cannot be read at all."""
+    """The error for a file, a folder or a part of a file that cannot be read at all."""
     return DatasetError(f"cannot read {what}: {reason}. {advice}.")
 
 
@@ -34,16 +34,17 @@ def opened(path: Path, most: int | None, digest: str | None = None, method: str 
 
     Args:
         path: the file, or a link to it.
-        most: largest number of bytes; ``None`` only for the user's own table, which is read block by block.
+        most: largest number of bytes. ``None`` only for the user's own table, which is read block by block.
         digest: the file's expected digest; ``None`` if it is not known.
         method: the digest's method, a name in ``hashlib``.
 
     Raises:
-        DatasetError: if the file is not a regular file (pipes and devices are refused at once), is larger, has another
-            digest or cannot be read.
+        DatasetError: if the file is not a regular file (pipes and devices are refused before they are opened), is too
+            large, does not have this digest or cannot be read.
     """
     try:
-        # Checked before opening, which can affect a device, and after opening, because the file may have been replaced.
+        # Checked before opening, because opening can affect a device. Checked again after opening, because the file may
+        # have been replaced in between.
         _regular(path, os.stat(path), most, digest, method)
         stream = open(os.fspath(path), "rb", opener=_open_without_waiting)
     except (OSError, ValueError) as error:

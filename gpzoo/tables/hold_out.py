@@ -14,7 +14,7 @@ from gpzoo.tables.table import Table
 
 
 def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
-    """Hold out random rows of a table, drawn without replacement; the function reads only these rows.
+    """Hold out random rows of a table, drawn without replacement; only blocks with such rows are read.
 
     Example:
         >>> import numpy as np
@@ -32,7 +32,7 @@ def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
         The table of the other rows, and the held-out arrays ``[rows, ...]``, one per group.
 
     Raises:
-        ValueError: if ``rows`` is below 1, or not less than the number of rows of the table.
+        ValueError: if ``rows`` is below 1, or at least the number of rows of the table.
         DatasetError: if a block cannot be read.
     """
     rows = operator.index(rows)

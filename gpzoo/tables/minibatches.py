@@ -1,4 +1,4 @@
-"""Minibatches of a table in a random order, read ahead of the device."""
+"""Minibatches of a table in a random order, read before the device needs them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from gpzoo.tables.table import Table, empty
 class Minibatches:
     """Minibatches of a table in a random order, which depends only on ``(table, batch_size, seed, window)``.
 
-    Every epoch visits the blocks in a new random order, cuts that order into windows and shuffles the rows of each
-    window. Minibatches are cut from the result, and the rows of a minibatch stand in the order of their blocks. Windows
-    have at least ``window`` rows and are as even as the blocks allow. They grow to ``window`` rows and two blocks, and
-    a table that does not fill two windows is one window.
+    A block is a group of consecutive rows that the table reads at once. Every epoch puts the blocks into a new random
+    order, divides this order into windows (whole blocks that follow each other), and shuffles the rows of each window.
+    Minibatches are consecutive parts of the result. The rows of a minibatch are in the order of their blocks. Windows
+    have at least ``window`` rows, and their sizes are as equal as the blocks allow. If there are many windows, they
+    have at most about ``window`` rows plus the rows of two blocks. A table with too few rows for two windows is one
+    window.
 
     An epoch leaves out its last ``num_rows % batch_size`` rows, so that each epoch has ``steps_per_epoch`` steps. To
-    start at any step, only the windows of its rows are read. One thread reads and shuffles windows ahead, and
-    ``read_ahead + 2`` windows are held in memory.
+    start at any step, only the windows that contain its rows are read. One thread reads and shuffles windows in
+    advance. There are ``read_ahead + 2`` windows in memory.
 
     Example:
         >>> import numpy as np
@@ -40,10 +42,10 @@ class Minibatches:
         seed: 0 to 2**64 - 1.
         window: least number of rows that are shuffled together, unless the table has fewer. For a sorted table, a
             window should span many blocks.
-        read_ahead: number of windows prepared ahead; 0 to read on demand.
-        part: the rows of each minibatch that are wanted, ``slice(start, stop)``, if not all. Only the wanted rows of a
-            window are held in memory, and only the blocks that contain them are read, which is about the same fraction
-            of the window.
+        read_ahead: number of windows that are prepared in advance; 0 to read on demand.
+        part: the wanted rows of each minibatch, ``slice(start, stop)``; by default all. Only the wanted rows of a
+            window are in memory, and only the blocks that contain them are read. These blocks are about the same
+            fraction of the window as the wanted rows are of a minibatch.
 
     Attributes:
         steps_per_epoch: number of steps that visit the table once, ``num_rows // batch_size``.
@@ -88,13 +90,14 @@ class Minibatches:
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "gpzoo-minibatches")
 
     def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
-        """Minibatches of ``count`` steps from ``step`` on, as new arrays ``[count, batch_size, ...]``.
+        """The minibatches of ``count`` steps, from ``step`` on, as new arrays ``[count, batch_size, ...]``.
 
         With a ``part``, the arrays have only the rows of the part.
 
         Raises:
             DatasetError: if a block cannot be read.
-            ValueError: if ``step`` is negative or ``count`` below 1; after :meth:`close`; if a block holds bad values.
+            ValueError: if ``step`` is negative or ``count`` is below 1; after :meth:`close`; if a block holds bad
+                values.
         """
         step, count = operator.index(step), operator.index(count)
         checks.must(step >= 0 and count >= 1, "step", "be 0 or more and count 1 or more", f"{step} and {count}")
@@ -120,7 +123,7 @@ class Minibatches:
         return tuple(array.reshape(count, self._part, *array.shape[1:]) for array in out)
 
     def close(self) -> None:
-        """End the thread and free the memory; afterwards, :meth:`take` raises."""
+        """End the thread and free the memory. Afterwards, :meth:`take` raises ``ValueError``."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=True, cancel_futures=True)
@@ -181,9 +184,9 @@ class Minibatches:
             self._next = (epoch, index + 1) if index + 1 < len(order.windows) else (epoch + 1, 0)
 
     def _prepare(self, order: _Order, epoch: int, index: int, buffers: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Read a window and put its wanted rows into ``buffers``; returns their places.
+        """Read a window and put its wanted rows into ``buffers``; return the places of these rows.
 
-        Runs in the thread, to which ``_scratch`` belongs.
+        This method runs in the thread. Only the thread uses ``_scratch``.
         """
         blocks = order.windows[index]
         ends = np.cumsum(self.table.block_rows[blocks])
@@ -234,11 +237,11 @@ class _Order(NamedTuple):
     batch_size: int
 
     def first(self, index: int) -> int:
-        """The number of rows before a window, or of all rows for the index after the last window."""
+        """The number of rows before a window; for the index after the last window, the number of all rows."""
         return int(self.ends[index - 1]) if index else 0
 
     def shares(self, batch: int) -> dict[int, np.ndarray]:
-        """The places of each window's rows in a minibatch: evenly spread, so that blocks stay in order."""
+        """The places of each window's rows in a minibatch, evenly spread, so that blocks stay in order."""
         left, chosen = np.arange(self.batch_size), {}
         index = int(np.searchsorted(self.ends, batch * self.batch_size, side="right"))
         while len(left):
@@ -250,7 +253,7 @@ class _Order(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """A window that is prepared, or in preparation."""
+    """A window that is ready, or that the thread is preparing."""
 
     key: tuple[int, int]
     buffers: tuple[np.ndarray, ...]
@@ -258,5 +261,5 @@ class _Prepared(NamedTuple):
 
 
 def _random(seed: int, epoch: int, stream: int) -> np.random.Generator:
-    # The generator counts in the first words of its counter, so streams with different last words never overlap.
+    # The generator increments the first words of its counter, so streams with different last words never overlap.
     return np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=[0, 0, 0, stream]))

@@ -1,7 +1,8 @@
-"""Tables in Parquet files, read a block at a time.
+"""Tables in Parquet files, read one block at a time.
 
-The module does not use ``pyarrow.dataset``, which also finds files and row groups. That reads every file by the schema
-of the first one, so that integers of a second file came back as doubles, and it saves none of the checks below.
+The module does not use ``pyarrow.dataset``, although this also finds files and row groups. ``pyarrow.dataset`` reads
+every file with the schema of the first file, so integers of a second file became doubles. And all checks of this module
+would still be needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from gpzoo.tables.table import ColumnGroup, Table, pieces
 
 
 class ParquetTable(Table):
-    """A table of columns of Parquet files; a block is a row group, which should have at most a million rows.
+    """A table of columns of Parquet files.
+
+    A row group of a file is a block, which the table reads at once. If possible, write the files with a million rows or
+    fewer in each row group.
 
     Example:
         >>> import pathlib, tempfile, pyarrow as pa, pyarrow.parquet as pq
@@ -38,9 +42,9 @@ class ParquetTable(Table):
     Args:
         paths: a file, a folder (all its ``*.parquet`` files, by name), or a sequence of files and folders.
         columns: names of the inputs, ``[N, len(columns)]``.
-        target: name of the target, ``[N]``; ``None`` for a table of inputs alone.
-        classes: whether the target has integer classes, returned as int32, instead of real numbers.
-        dtype: dtype of inputs and of a real target. Moments are computed in the precision of the files.
+        target: name of the target, ``[N]``; ``None`` if the table has no target.
+        classes: whether the target is integer classes and not real numbers. Classes are returned as int32.
+        dtype: dtype of the inputs and of a real target. Moments are computed in the precision of the files.
 
     Raises:
         ImportError: if pyarrow is not installed.
@@ -161,7 +165,7 @@ def _number_type(path: Path, schema: Any, name: str, integer: bool) -> np.dtype:
     """The NumPy type of a column.
 
     Raises:
-        ValueError: if there is not exactly one column of that name.
+        ValueError: if there is not exactly one column of this name.
         TypeError: if the column does not hold numbers; with ``integer``, if it does not hold integers.
     """
     import pyarrow as pa

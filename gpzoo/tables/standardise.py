@@ -1,4 +1,4 @@
-"""Tables standardised in one streaming pass."""
+"""Standardised tables; one pass over the blocks computes their means and standard deviations."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Moments:
 
     Attributes:
         num_rows: number of rows from which the moments were computed.
-        mean: one float64 array of the shape of a row (a float for ``()``) per group; ``None`` for groups left out.
-        std: standard deviations of the rows (divisor ``N``), shaped like ``mean``; exactly 0 for a constant column.
+        mean: for each group of columns (:class:`ColumnGroup`), a float64 array of the shape of a row (a float for
+            ``()``), or ``None`` for a group that was left out.
+        std: standard deviations of the rows (divisor ``N``), in the same shapes; exactly 0 for a constant column.
     """
 
     num_rows: int
@@ -41,8 +42,8 @@ class Moments:
 def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
     """Means and standard deviations of a table's columns, in one pass and in float64.
 
-    The computation centres pieces of rows on their own means and merges them with the update of Chan, Golub and LeVeque
-    (1979). This avoids cancellation, even if means are much larger than deviations.
+    The computation takes rows in pieces and centres each piece on its own mean. It then merges the pieces with the
+    update of Chan, Golub and LeVeque (1979). So no digits are lost, even if means are much larger than deviations.
 
     Example:
         >>> import numpy as np
@@ -53,11 +54,11 @@ def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
 
     Args:
         table: the table, which is read once, block by block.
-        groups: positions of the groups; ``None`` for all groups.
+        groups: positions of the groups of columns (:class:`ColumnGroup`); ``None`` takes all groups.
 
     Raises:
         DatasetError: if a block cannot be read.
-        ValueError: for groups that the table does not have, or as :meth:`Table.read`.
+        ValueError: for groups that the table does not have, and as for :meth:`Table.read`.
     """
     wanted = range(len(table.groups)) if groups is None else [operator.index(g) for g in groups]
     known = set(wanted) <= set(range(len(table.groups)))
@@ -86,7 +87,7 @@ class _Running:
         columns = rows.reshape(len(rows), -1).T.astype(np.float64, order="C")
         if self.first is None:
             self.first = columns[:, 0].copy()
-        # Distances from the first row, because merged results would lose digits to rounding if means are far from 0.
+        # Distances from the first row, because merged results would lose digits if means are far from 0.
         columns -= self.first[:, None]
         if not self.varies.all():
             self.varies |= columns.any(axis=1)
@@ -105,7 +106,7 @@ class _Running:
 
 
 class Standardised(Table):
-    """A table whose columns are shifted and scaled as they are read: ``(x - mean) / std``, in float64 before the cast.
+    """A table that shifts and scales its columns while they are read: ``(x - mean) / std``, computed in float64.
 
     Example:
         >>> import numpy as np
@@ -117,12 +118,13 @@ class Standardised(Table):
 
     Args:
         table: the original table.
-        mean: one array of the shape of a row per group; ``None`` leaves a group unchanged.
-        std: as ``mean``. A column with deviation 0 carries no information and becomes 0.
+        mean: for each group of columns (:class:`ColumnGroup`), an array of the shape of a row; ``None`` leaves a group
+            unchanged.
+        std: as ``mean``. A column with deviation 0 has no information and becomes 0.
 
     Attributes:
-        mean: as given. In original units, a standardised target ``y`` (the last group) is ``mean[-1] + std[-1] * y``,
-            an RMSE is ``std[-1]`` times the standardised RMSE, and a log density is lower by ``log(std[-1])``.
+        mean: as given. To go back to original units, use ``mean[-1] + std[-1] * y`` for a standardised target ``y``
+            (the last group). Multiply an RMSE by ``std[-1]``, and subtract ``log(std[-1])`` from a log density.
         std: as given.
 
     Raises:
@@ -149,13 +151,13 @@ class Standardised(Table):
         self.groups = tuple(groups)
 
     def apply(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Shift and scale other rows, such as test inputs, like the rows of this table.
+        """Shift and scale rows from elsewhere, such as test inputs, in the same way as the rows of this table.
 
         Args:
-            *arrays: one array for each of the first groups.
+            *arrays: one array per group, from the first group on; arrays for the last groups may be left out.
 
         Raises:
-            ValueError: if there are more arrays than groups, or rows have another shape.
+            ValueError: if there are more arrays than groups, or rows do not have the shape of the group's rows.
         """
         for position, (array, group) in enumerate(zip(arrays, self.groups, strict=False)):
             shape, wanted = np.shape(array), f"have shape {group.shape}"
@@ -193,8 +195,8 @@ class Standardised(Table):
 def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Sequence[int] = ()) -> Standardised:
     """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over the table.
 
-    A constant input column becomes 0, a constant target is only shifted, and a target of integer classes is unchanged,
-    as in a data set's ``standardised``.
+    A constant input column becomes 0. A constant target is only shifted. A target of integer classes does not change.
+    The method ``standardised`` of a data set treats these cases in the same way.
 
     Example:
         >>> import numpy as np
@@ -204,14 +206,14 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
         (array([2., 3.]), array([-1.22,  0.  ,  1.22]))
 
     Args:
-        table: the table, with inputs first and the target last; a table of one group has inputs only.
-        groups: positions of the groups to standardise; ``None`` for all groups but integer classes.
-        keep: columns of the inputs (the first group) that stay as they are, such as codes of categories: their mean
-            counts as 0 and their deviation as 1.
+        table: the table, with inputs first and the target last. A table of one group has inputs only.
+        groups: positions of the groups to standardise; ``None`` takes all groups except integer classes.
+        keep: columns of the inputs (the first group) that do not change, such as codes of categories. Their mean counts
+            as 0 and their deviation as 1.
 
     Raises:
         DatasetError: if a block cannot be read.
-        ValueError: for groups that the table does not have, columns that the inputs do not have, or as
+        ValueError: for groups that the table does not have, for columns that the inputs do not have, and as for
             :meth:`Table.read`.
     """
     last = len(table.groups) - 1

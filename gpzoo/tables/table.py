@@ -1,4 +1,4 @@
-"""The base class of tables: groups of columns, read in blocks of rows, which need not fit into memory."""
+"""The base class of tables, which may be larger than memory: groups of columns, read in blocks of rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpzoo._digests import fingerprint as sha256_of
 #: Number of values converted to float64 at a time: they fit into the processor's cache, and memory use stays constant.
 _PIECE = 65_536
 
-#: Bytes of rows at either end of a table that a fingerprint hashes, which takes a second or two.
+#: Bytes of rows at each end of a table that a fingerprint hashes. This takes a second or two.
 _SEEN_BYTES = 2**27
 
 
 class ColumnGroup(NamedTuple):
-    """The columns that form one argument of a model: ``n`` rows of these columns are an array ``[n, *shape]``.
+    """The columns for one argument of a model; ``n`` rows of these columns are an array ``[n, *shape]``.
 
     Example:
         >>> import numpy as np
@@ -62,8 +62,9 @@ class Table(ABC):
         (200, array([10000., 10201.], dtype=float32))
 
     Attributes:
-        groups: one :class:`ColumnGroup` per argument of the model, inputs first, the target (if there is one) last.
-        block_rows: number of rows of each block, ``[num_blocks]``, none of them 0.
+        groups: one :class:`ColumnGroup` per argument of the model. The inputs come first, and the target (if there is
+            one) last.
+        block_rows: number of rows of each block, ``[num_blocks]``. No block is empty.
     """
 
     groups: tuple[ColumnGroup, ...]
@@ -78,12 +79,12 @@ class Table(ABC):
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
         """The rows of a block, one array ``[n, *shape]`` per group, in the stored precision.
 
-        Moments are computed and subtracted in this precision, because float32 would lose a column with mean 1e8 and
-        deviation 1.
+        Moments are computed and subtracted in this precision, because float32 would lose the differences in a column
+        with mean 1e8 and deviation 1.
 
         Raises:
             DatasetError: if the block cannot be read.
-            ValueError: for null values, NaN and infinity, naming the block and the column.
+            ValueError: for null values, NaN and infinity; the message names the block and the column.
         """
 
     def read(self, block: int) -> tuple[np.ndarray, ...]:
@@ -91,7 +92,7 @@ class Table(ABC):
 
         Raises:
             DatasetError: if the block cannot be read.
-            ValueError: for null values, NaN and infinity, naming the block and the column.
+            ValueError: for null values, NaN and infinity; the message names the block and the column.
         """
         arrays = self.stored(block)
         with np.errstate(over="ignore"):
@@ -102,18 +103,18 @@ class Table(ABC):
         return cast
 
     def head(self, rows: int) -> tuple[np.ndarray, ...]:
-        """The first rows, one array ``[rows, *shape]`` per group; in a sorted table they are not representative.
+        """The first rows, one array ``[rows, *shape]`` per group. If the table is sorted, they are not representative.
 
         Raises:
             DatasetError: if a block cannot be read.
-            ValueError: if ``rows`` is below 1 or more than the table has, or as :meth:`read`.
+            ValueError: if ``rows`` is below 1 or more than the table has, and as for :meth:`read`.
         """
         rows = operator.index(rows)
         checks.must(1 <= rows <= self.num_rows, "rows", f"be between 1 and the {self.num_rows} of the table", str(rows))
         return self.rows(self.in_blocks(np.arange(rows)))
 
     def in_blocks(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Numbers of rows of the table, in ascending order, as numbers of rows within each block."""
+        """Row numbers of the table, in ascending order, converted to row numbers within each block."""
         ends = np.cumsum(self.block_rows)
         parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
         return [part - (end - size) for part, end, size in zip(parts, ends, self.block_rows, strict=True)]
@@ -129,15 +130,15 @@ class Table(ABC):
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Plain values that identify this table, from its first and last rows, 128 MB of each.
+        """Plain values that identify this table, from 128 MB of its first rows and 128 MB of its last rows.
 
-        Rows between them are not read, as ``"seen"`` says. Tables that differ only in these rows have the same
-        fingerprint, unless the layout of their blocks differs, such as their compressed sizes.
+        Rows between them are not read; the entry ``"seen"`` says so. Tables that differ only in such rows have the same
+        fingerprint, unless the layout of their blocks differs, for example the compressed sizes.
         """
         digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
         row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)
         ends = np.cumsum(self.block_rows)
-        # Only whole blocks are read, at least one from either end.
+        # Only whole blocks are read, at least one from each end.
         first = int(np.searchsorted(ends * row, _SEEN_BYTES)) + 1
         last = max(first, int(np.searchsorted(ends * row, ends[-1] * row - _SEEN_BYTES, side="right")))
         for block in (*range(min(first, len(ends))), *range(last, len(ends))):

@@ -1,4 +1,4 @@
-"""Transformations of images that are differentiable in their parameters: affine maps and smooth displacements."""
+"""Transformations of images with derivatives by their parameters: affine maps and smooth displacements."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TOLERANCE = 1e-3
 def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "*shape"]) -> Float[Array, "*shape _"]:
     """Values of an image between its pixels; zero outside the pixels' centres, as in spatial transformers.
 
-    The result equals ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, except that
+    The result equals ``scipy.ndimage.map_coordinates(order=1, mode="constant")`` in every channel, with one exception:
     positions at most a thousandth of a pixel outside count as on the border. Derivatives with respect to the image and
-    the positions are the derivatives of the interpolating surface; they ignore its jump to zero at the border.
+    the positions are the derivatives of the interpolating surface. They ignore the jump to zero at the border.
 
     Args:
         image: ``[H, W, C]``, at least two pixels high and wide.
@@ -30,7 +30,7 @@ def bilinear(image: Array, rows: Float[Array, "*shape"], columns: Float[Array, "
     good = jnp.ndim(image) == 3 and min(jnp.shape(image)[:2]) >= 2
     checks.must(good, "image", "be [H, W, C] with H, W >= 2", f"shape {tuple(jnp.shape(image))}")
     H, W, C = image.shape
-    # NaN fails both comparisons, so that a NaN position is not outside and shows in the result.
+    # NaN fails both comparisons, so a NaN position does not count as outside, and the result is NaN.
     beyond = [(x < -_TOLERANCE) | (x > size - 1 + _TOLERANCE) for x, size in ((rows, H), (columns, W))]
     row, column = (jnp.clip(jnp.floor(x), 0, size - 2) for x, size in ((rows, H), (columns, W)))
     down, right = (rows - row)[..., None], (columns - column)[..., None]
@@ -44,13 +44,13 @@ def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> 
     """The matrix of :func:`affine_positions` from interpretable parameters.
 
     The content of the image is rotated, then sheared, then scaled, then shifted. The matrix is the inverse map, from a
-    position in the output to its origin in the image: ``[A, -A shift]`` with
+    position in the output to the position in the image. It is ``[A, -A shift]`` with
     ``A = R(rotation) [[1, shear], [0, 1]] diag(scale)``, as in the authors' code.
 
     Args:
         parameters: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
             everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
-        aspect: height over width, between the centres of the outer pixels, so that angles are angles of the image.
+        aspect: height over width, between the centres of the outer pixels. It keeps angles true to the image.
     """
     rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
     angle = rotation * (jnp.pi / 180)
@@ -64,11 +64,11 @@ def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> 
 def affine_positions(
     matrix: Float[Array, "2 3"], height: int, width: int
 ) -> tuple[Float[Array, "{height} {width}"], Float[Array, "{height} {width}"]]:
-    """Positions in an image of the pixels of its affine transform (spatial transformers, Jaderberg et al. 2015).
+    """The positions in an image from which an affine transform takes its pixels (Jaderberg et al. 2015).
 
     Args:
-        matrix: maps ``(x, y, 1)`` of the output to ``(x, y)`` of the image, where ``x`` runs to the right
-            and ``y`` down, from -1 to 1 between the centres of the outer pixels.
+        matrix: maps ``(x, y, 1)`` of the output to ``(x, y)`` of the image. ``x`` runs to the right and ``y`` down,
+            from -1 to 1 between the centres of the outer pixels.
         height: height of the image, in pixels.
         width: width of the image, in pixels.
 
@@ -86,7 +86,7 @@ def smooth_displacements(
 ) -> Float[Array, "2 H W"]:
     """Random fields of displacements, smooth over the image (elastic distortions, Simard et al. 2003).
 
-    A Gaussian filter smooths white noise; it is normalised so that the distribution is the same for all pixels.
+    A Gaussian filter smooths white noise. The filter is normalised so that all pixels have the same distribution.
 
     Args:
         noise: standard normal numbers, for rows and columns.

@@ -19,10 +19,9 @@ from gpzoo._pytree import Fields, static
 class View(Fields):
     """A map from an input to a fixed number of vectors, such as patches or an orbit: the ``T_p x`` of a double sum.
 
-    A subclass has annotated fields (trained arrays and static values), up to three integer properties, and
-    :meth:`view`, as in the example.
-
-    Gradients reach its array fields, and the inputs, through :class:`gpzoo.kernels.DoubleSum`.
+    A subclass has annotated fields (trained arrays and static values), up to three integer properties, and the method
+    :meth:`view`, as in the example. :class:`gpzoo.kernels.DoubleSum` gives gradients with respect to the array fields
+    and the inputs.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -73,10 +72,10 @@ class View(Fields):
 
 
 class Composed(View):
-    """Views of views: ``outer`` is applied to an input, and then ``inner`` to every result, in order.
+    """Views of views: ``outer`` takes an input, and then ``inner`` takes every result, in order.
 
     For example, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))`` gives the patches of
-    all rotated images, for a convolution under an orbit. :func:`gpzoo.kernels.Invariant` makes such views.
+    all rotated images, for an invariant convolution. :func:`gpzoo.kernels.Invariant` makes such views.
 
     Args:
         outer: view of inputs; its views have the shape of an input.
@@ -105,17 +104,18 @@ class Composed(View):
         """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
-            ValueError: if one of the views does not take inputs of its shape.
+            ValueError: if one of the two views does not take inputs of the shape that it gets.
         """
         views = self.outer.view(X)
         return self.inner.view(views.reshape(-1, *X.shape[1:])).reshape(X.shape[0], -1, self.view_size)
 
 
 def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """``values`` as a tuple of positive integers, whose length is one of ``lengths``.
+    """``values`` as a tuple of positive integers; the length of the tuple is one of ``lengths``.
 
     Raises:
-        ValueError: with ``name`` and the values.
+        ValueError: if a value is not a positive integer, or for a length that is not in ``lengths``; the message has
+            ``name`` and the values.
     """
     values = tuple(values)
     good = len(values) in lengths and all(int(value) == value and value >= 1 for value in values)
@@ -124,14 +124,15 @@ def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> t
 
 
 class SampledView(Fields):
-    """A distribution of views of an input (learning invariances, eq. 8).
+    """A distribution of views of an input, such as randomly transformed images.
 
-    A subclass defines :meth:`noise`, the parameter-free randomness of a view, and :meth:`transform`, the effect of this
-    randomness on an input. The annotated fields of the subclass are its parameters.
+    A subclass defines two methods. :meth:`noise` draws the random numbers of a view, without any parameter.
+    :meth:`transform` applies them to an input. The annotated fields of the subclass are its parameters. The
+    distribution is eq. 8 of van der Wilk, Bauer, John and Hensman (2018).
 
-    Inducing variables live in the space of one flattened view, whether inputs are images or vectors:
-    ``unique_patches(100)`` starts them at views of the data, ``InducingPatches(Z)`` at any ``Z [M, view_size]``. For
-    views that are given rather than drawn, such as views from a data file, override :meth:`sample`.
+    Inducing variables belong to the space of one flattened view, both for images and for vectors.
+    ``unique_patches(100)`` starts them at views of the data, and ``InducingPatches(Z)`` at any ``Z [M, view_size]``. If
+    views are given and not drawn, such as views from a data file, override :meth:`sample`.
 
     Example:
         >>> import jax, numpy as np
@@ -157,7 +158,7 @@ class SampledView(Fields):
         num_fixed: number of views in prediction.
 
     Raises:
-        ValueError: if there are fewer than two views in training, or less than one in prediction.
+        ValueError: if there are fewer than two views in training, or fewer than one in prediction.
     """
 
     num_views: int = static()
@@ -175,15 +176,15 @@ class SampledView(Fields):
 
     @property
     def orbit_size(self) -> float:
-        """Total number of views of an input if :meth:`noise` draws without replacement; else infinity."""
+        """Total number of views of an input if :meth:`noise` draws without replacement, else infinity."""
         return math.inf
 
     def noise(self, key: PRNGKeyArray, num_views: int) -> Any:
-        """The randomness of ``num_views`` views of one input, a pytree with a leading axis of views."""
+        """The random numbers of ``num_views`` views of one input, a pytree with a leading axis of views."""
         checks.unwritten(self, "noise(key, num_views)")
 
     def transform(self, x: Float[Array, "*shape"], noise: Any) -> Float[Array, "*shape"]:
-        """One view of one input ``x``, of the same shape."""
+        """One view of one input ``x``, with the shape of ``x``."""
         checks.unwritten(self, "transform(x, noise)")
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -202,14 +203,14 @@ class SampledView(Fields):
         """Views drawn separately for each input: ``num_views`` of ``view_size`` numbers.
 
         Raises:
-            ValueError: if an input has another shape.
+            ValueError: if an input does not have the input shape of the view.
         """
         self.check_inputs(X)
         noise = jax.vmap(lambda key: self.noise(key, self.num_views))(random.split(key, X.shape[0]))
         return self._views(X, noise, (0, 0))
 
     def fixed(self, key: PRNGKeyArray, num_views: int | None = None) -> FixedViews:
-        """A view with ``num_views`` (or ``num_fixed``) transformations drawn once, the same for every input.
+        """A view whose ``num_views`` (or ``num_fixed``) transformations are drawn once and are the same for all inputs.
 
         Raises:
             ValueError: if ``num_views`` is less than 1 or more than ``orbit_size``.
@@ -228,10 +229,10 @@ class SampledView(Fields):
         return views.reshape(*views.shape[:2], self.view_size)
 
     def check_inputs(self, X: Array | np.ndarray) -> None:
-        """Refuse inputs of another shape than ``input_shape``.
+        """Refuse inputs whose shape is not ``input_shape``.
 
         Raises:
-            ValueError: with both shapes.
+            ValueError: if the shapes differ; the message has both shapes.
         """
         each = f"Sampled views take the same X for all outputs, got one per output: {jnp.shape(X)}."
         checks.refuse(jnp.ndim(X) == self.input_ndim + 2, each)
@@ -240,10 +241,10 @@ class SampledView(Fields):
 
 
 def check_shape(X: Array | np.ndarray, input_shape: tuple[int, ...], hint: str = "") -> None:
-    """Refuse inputs of another shape than a view takes.
+    """Refuse inputs whose shape is not the input shape of a view.
 
     Raises:
-        ValueError: naming both shapes.
+        ValueError: if the shapes differ; the message has both shapes.
     """
     found = tuple(jnp.shape(X))
     checks.must(found[1:] == input_shape, "X", f"be inputs [N, ...] of shape {input_shape}", f"shape {found}", hint)
@@ -279,7 +280,7 @@ class FixedViews(View):
         """The views of inputs, ``num_views`` of ``view_size`` numbers each.
 
         Raises:
-            ValueError: if an input has another shape.
+            ValueError: if an input does not have the input shape of the view.
         """
         self.sampled.check_inputs(X)
         return self.sampled._views(jnp.asarray(X), self.noise, (0, None))

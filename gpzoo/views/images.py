@@ -19,7 +19,7 @@ from gpzoo.views.base import SampledView, whole_sizes
 
 
 class Affine(SampledView):
-    """Images under affine maps with uniform parameters, ``phi ~ Unif(low, high)`` (learning invariances, section 5).
+    """Images under affine maps with parameters ``phi ~ Unif(low, high)`` (van der Wilk et al. 2018, section 5).
 
     Interpolation is bilinear, with zeros outside the image. Results can be differentiated with respect to both bounds.
 
@@ -36,11 +36,12 @@ class Affine(SampledView):
 
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
-        low: ``[6]``: rotation (degrees, counter-clockwise), scale along the width and the height (2 shows everything at
-            half the size), shear, shift right and down (halves of the width and height). With ``raw=True``, entries of
-            the matrix, row by row: it maps ``(x, y, 1)`` of the output, from -1 to 1, to its origin in the image.
-        high: ``[6]``, the upper bounds; equal to ``low`` if a parameter is fixed.
-        raw: whether the bounds are bounds of the matrix entries, not of the parameters.
+        low: ``[6]``, the lower bounds of rotation (degrees, counter-clockwise), scale along the width, scale along the
+            height (2 shows everything at half the size), shear, shift to the right, and shift down (in halves of the
+            width and height). With ``raw=True``, they are lower bounds of the matrix entries, row by row. The matrix
+            maps ``(x, y, 1)`` of the output, from -1 to 1, to a position in the image.
+        high: ``[6]``, the upper bounds. A parameter is fixed if its two bounds are equal.
+        raw: whether the bounds are for the matrix entries, not for the parameters.
         num_views: number of views per input and step in training.
         num_fixed: number of views in prediction.
 
@@ -85,7 +86,7 @@ class Affine(SampledView):
 
 
 def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int = 16, num_fixed: int = 64) -> Affine:
-    """Images rotated by angles uniform in ``[-angle, angle]`` degrees (learning invariances, section 5.1).
+    """Images rotated by angles uniform in ``[-angle, angle]`` degrees (van der Wilk et al. 2018, section 5.1).
 
     Example:
         >>> import jax, numpy as np
@@ -101,7 +102,7 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
         num_fixed: number of views in prediction.
 
     Raises:
-        ValueError: as :class:`Affine`.
+        ValueError: as for :class:`Affine`.
     """
     angle = _parameters("angle", angle, ())
     at_rest = jnp.asarray([0, 1, 1, 0, 0, 0], angle.dtype)
@@ -111,10 +112,10 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
 
 
 class Deformation(Affine):
-    """Images under smooth local displacements, after a small affine map (learning invariances, section 5).
+    """Images under smooth local displacements, after a small affine map (van der Wilk et al. 2018, section 5).
 
-    The paper uses other displacements, those of infiniteMNIST (Loosli et al. 2007), which add multiples of an image's
-    tangents, including the tangent of its thickness. Here, pixels move by one smooth random field.
+    Here, one smooth random field moves the pixels. The paper uses the displacements of infiniteMNIST (Loosli et al.
+    2007) instead. They add multiples of an image's tangents, and one of these tangents changes the thickness of lines.
 
     Example:
         >>> import jax, numpy as np
@@ -128,14 +129,14 @@ class Deformation(Affine):
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         amplitude: standard deviation of a pixel's displacement along each axis, in pixels.
         smoothness: standard deviation of the Gaussian filter that smooths the displacements, in pixels.
-        low: lower bounds of the affine map, as for :class:`Affine`; ``None`` for the identity.
-        high: upper bounds.
-        num_views: views per input and step in training.
-        num_fixed: views in prediction.
+        low: lower bounds of the affine map, as for :class:`Affine`; ``None`` takes the identity as the map.
+        high: upper bounds of the affine map.
+        num_views: number of views per input and step in training.
+        num_fixed: number of views in prediction.
 
     Raises:
-        ValueError: as :class:`Affine`; also if ``amplitude`` or ``smoothness`` is not one number, or one bound is given
-            without the other.
+        ValueError: as for :class:`Affine`; also if ``amplitude`` or ``smoothness`` is not one number, or only one of
+            the two bounds is given.
     """
 
     amplitude: Float[Array, ""]

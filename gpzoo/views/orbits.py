@@ -1,4 +1,4 @@
-"""Finite sets of transformed inputs as views: orbits under rearrangements of entries, whole or sampled."""
+"""Orbits as views: finite sets of inputs with rearranged entries, whole or sampled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from gpzoo.views.base import SampledView, View, check_shape, whole_sizes
 class Orbit(View):
     """The orbit of an input under transformations that move its entries: rotations, flips, shifts, permutations.
 
-    Orbits are the views of a kernel that is invariant to a finite group (convolutional GPs, appendix D.2, eq. D.29). If
-    the transformations include every element of the group, ``DoubleSum(base, Orbit(...))`` is the prior of functions
-    that do not change when their input is transformed. Views are flattened inputs.
+    A kernel that is invariant to a finite group has orbits as its views (van der Wilk, Rasmussen and Hensman 2017,
+    appendix D.2, eq. D.29). If the transformations include every element of the group, ``DoubleSum(base, Orbit(...))``
+    is the prior of functions that do not change under the transformations. A view here is one transformed input,
+    flattened.
 
-    Examples are ``Orbit.of_images((28, 28), rotations=True, shifts=1)``, and ``Orbit([(0, 1), (1, 0)])`` for
-    ``f(x, y) = f(y, x)``.
+    For example, ``Orbit.of_images((28, 28), rotations=True, shifts=1)`` is for images, and ``Orbit([(0, 1), (1, 0)])``
+    is for functions with ``f(x, y) = f(y, x)``.
 
     Example:
         >>> import numpy as np
@@ -32,8 +33,8 @@ class Orbit(View):
         8
 
     Args:
-        table: ``[P, size]`` integers: entry ``i`` of view ``p`` is entry ``table[p, i]`` of the flattened input, or
-            zero if the table has -1. Equal rows count once.
+        table: ``[P, size]`` integers. Entry ``i`` of view ``p`` is entry ``table[p, i]`` of the flattened input, or
+            zero if ``table[p, i]`` is -1. Equal rows count once.
         input_shape: shape of one input; a vector if ``None``.
 
     Raises:
@@ -77,8 +78,8 @@ class Orbit(View):
             image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
             rotations: whether to rotate by multiples of 90 degrees; images must be square.
             flips: whether to flip left to right, and top to bottom.
-            shifts: largest shift along both axes, in pixels; pixels from outside the image are zero. The kernel is
-                therefore invariant to shifts only up to the pixels that leave the image.
+            shifts: largest shift along both axes, in pixels. Pixels from outside the image are zero. So a kernel is
+                invariant to shifts except for the pixels that leave the image.
 
         Raises:
             ValueError: if images to be rotated are not square, or a shift is as long as the image.
@@ -122,15 +123,15 @@ class Orbit(View):
         """The orbits of inputs.
 
         Raises:
-            ValueError: if an input has another shape.
+            ValueError: if an input does not have the input shape of the view.
         """
         check_shape(X, self.input_shape)
         return rearranged(X.reshape(X.shape[0], -1), self.table)
 
 
 def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Array, "N P e"]:
-    """Entries ``table [P, e]`` of rows, zero where the table has -1."""
-    # In jnp.take, -1 would count from the end, but one past the last index gives the fill value.
+    """For each row, the entries whose numbers are in ``table [P, e]``; zero where the table has -1."""
+    # In jnp.take, -1 would count from the end. The number after the last index gives the fill value.
     inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
     return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
 
@@ -139,9 +140,9 @@ def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Arra
 
 
 class Subsampled(SampledView):
-    """Some views of a finite orbit, drawn without replacement (learning invariances, section 4.4 and appendix B).
+    """Some views of a finite orbit, drawn without replacement (van der Wilk et al. 2018, section 4.4 and appendix B).
 
-    These views estimate the kernel of the whole orbit; the estimates are exact if ``num_views`` is the orbit's size.
+    These views estimate the kernel of the whole orbit. The estimates are exact if ``num_views`` is the orbit's size.
 
     Example:
         >>> from gpzoo import Orbit, Subsampled
@@ -152,7 +153,7 @@ class Subsampled(SampledView):
     Args:
         orbit: the whole orbit.
         num_views: number of views per input and step in training.
-        num_fixed: number of views in prediction; ``None`` for all views.
+        num_fixed: number of views in prediction; ``None`` takes all views.
 
     Raises:
         TypeError: if ``orbit`` is not an :class:`~gpzoo.Orbit`.

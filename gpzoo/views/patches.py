@@ -16,16 +16,17 @@ from gpzoo.views.base import View, whole_sizes
 
 
 class Patches(View):
-    """All patches of an image that lie inside it, at a stride (convolutional GPs, sections 3 and 4.4).
+    """All patches inside an image, at a stride (van der Wilk et al. 2017, sections 3 and 4.4).
 
-    Positions run row by row, and each patch is flattened row by row. There are ``A = (H - h) // stride + 1`` positions
-    downwards and ``B = (W - w) // stride + 1`` across. There are three treatments of colour:
+    Images are ``H x W`` with ``C`` channels, and patches are ``h x w``. The positions of patches run row by row, and
+    each patch is flattened row by row. There are ``A = (H - h) // stride + 1`` positions downwards and
+    ``B = (W - w) // stride + 1`` across. There are three treatments of colour:
 
-    * ``"separate"``: the patches of every channel are separate views. View ``c * (P / C) + position`` is the patch of
-      channel ``c``. There are ``P = C A B`` views of size ``h w``;
-    * ``"joint"``: a view is a patch of all channels together, with its pixels ordered by channel: the columns ``c h w``
-      to ``(c + 1) h w`` are channel ``c``. There are ``P = A B`` views of size ``C h w``;
-    * a number: the patches of that channel alone.
+    * ``"separate"``: the patches of every channel are separate views. There are ``P = C A B`` views of size ``h w``.
+      View ``c * (P / C) + position`` is the patch of channel ``c``;
+    * ``"joint"``: a view is a patch of all channels together. Its pixels are in the order of the channels: the columns
+      ``c h w`` to ``(c + 1) h w`` are channel ``c``. There are ``P = A B`` views of size ``C h w``;
+    * a number: the views are the patches of this channel alone.
 
     Example:
         >>> import numpy as np
@@ -38,8 +39,8 @@ class Patches(View):
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
-        places: whether two more columns give the place of the patch: 0 at the top and 1 at the bottom, 0 at the left
-            and 1 at the right.
+        places: whether each view has two more columns, for the position of the patch. The first is 0 at the top and 1
+            at the bottom. The second is 0 at the left and 1 at the right.
         stride: pixels from one patch to the next, in both directions.
 
     Raises:
@@ -92,31 +93,31 @@ class Patches(View):
 
     @property
     def num_views(self) -> int:
-        """Number of patches per image, ``P``, over all channels if these are separate."""
+        """Number of patches per image, ``P``. Separate channels count separately."""
         A, B = self.positions
         return (self.image_shape[2] if self.channels == "separate" else 1) * A * B
 
     @property
     def view_size(self) -> int:
-        """Size of a patch: ``h w``, or ``C h w`` with joint channels; two more with ``places``."""
+        """Size of a view: ``h w``, or ``C h w`` with joint channels, and two more with ``places``."""
         return self.num_pixels + 2 * self.places
 
     @property
     def num_pixels(self) -> int:
-        """The number of columns of a view that are pixels; these come first."""
+        """The number of pixels in a view; their columns are the first columns of the view."""
         return (self.image_shape[2] if self.channels == "joint" else 1) * self.patch_shape[0] * self.patch_shape[1]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
         """The patches of images ``[N, H, W, C]``.
 
         Raises:
-            ValueError: if ``X`` has another rank or another image shape.
+            ValueError: if ``X`` is not ``[N, H, W, C]`` with the image shape of this view.
         """
         wanted = f"be images [N, H, W, C] with (H, W, C) = {self.image_shape};"
         hint = ". Images of one channel need their last axis too: X[..., None]"
         checks.must(tuple(jnp.shape(X)[1:]) == self.image_shape, "X", wanted, f"shape {tuple(jnp.shape(X))}", hint)
         (h, w), (A, B), step = self.patch_shape, self.positions, self.stride
-        # Slices rather than a gather: their gradient is a sum of padded blocks, not a scatter.
+        # Slices, not a gather, because the gradient of slices is a sum of padded blocks and not a scatter.
         X = X if isinstance(self.channels, str) else X[..., self.channels, None]
         every = lambda first, count: slice(first, first + (count - 1) * step + 1, step)  # noqa: E731
         pixels = [X[:, every(i, A), every(j, B), :] for i in range(h) for j in range(w)]

@@ -76,10 +76,10 @@ class CollapsedELBO(GaussianProcessELBO):
     Training then changes only hyperparameters and inducing variables. Use :func:`~gpzoo.inference.lbfgs` or any optax
     optimiser, on all rows in every step. The objective sums over rows in chunks, so that more rows need more memory
     only for the data themselves. At its end, :func:`~gpzoo.inference.fit` puts the optimal ``q(u)`` into
-    ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``). After ``svi.run``, call :meth:`optimal` for it.
+    ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``). After ``svi.run``, call :meth:`optimal` to get it.
 
     The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. The objective
-    checks with numbers that the terms of the data are quadratic. If they are not, the bound is NaN inside ``jit``.
+    checks numerically that the terms of the data are quadratic. If they are not, the bound is NaN inside ``jit``.
     :func:`fit` (before its first step) and :meth:`optimal` then raise an error with the reason.
 
     Example:
@@ -128,7 +128,7 @@ class CollapsedELBO(GaussianProcessELBO):
         *args: Argument,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The parameters with the optimal ``q(u)`` in place of their own.
+        """The parameters with the optimal ``q(u)`` in place of their ``q(u)``.
 
         Args:
             params: values of every parameter by name, such as the parameters that ``svi.run`` found.

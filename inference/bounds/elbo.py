@@ -30,7 +30,9 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class GaussianProcessELBO(TraceMeanField_ELBO):
-    """Evidence lower bound of a program with GP sites (convolutional GPs, eq. 5; deep GPs, eq. 17).
+    """Evidence lower bound of a program with GP sites.
+
+    For one site, see van der Wilk et al. 2017, eq. 5. For layers, see Salimbeni and Deisenroth 2017, eq. 17.
 
     It is :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. First, the value of a GP site is its
     marginals, if the program allows it. gpzoo's likelihoods then take exact expectations. Second, the KL divergence of
@@ -98,7 +100,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     @property
     def mode(self) -> Bound:
-        """The mode of GP sites in which the guide runs."""
+        """The mode of the guide's run, which decides the values of GP sites."""
         return Bound(tight=self.tight)
 
     def by_site(self) -> GaussianProcessELBO:
@@ -134,7 +136,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         return estimate
 
     def data_site(self, name: str, fn: Any, record: Trace) -> Any:
-        """The distribution of a data site that the objective scores; subclasses override this.
+        """The distribution whose log density the objective takes at a data site; subclasses override this.
 
         Args:
             name: name of the site.
@@ -154,7 +156,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 class _ModelSide(Handler):
     """The handler of the model's run: it compares each GP site with the guide's site, and keeps mutable state fixed.
 
-    It also gives data sites the distribution that the objective scores.
+    It also gives data sites the distribution whose log density the objective takes.
     """
 
     def __init__(self, record: Trace, data_site: Callable[[str, Any, Trace], Any], sites: Sites | None) -> None:
@@ -268,5 +270,5 @@ def scale_of(site: dict[str, Any] | None) -> Any:
 
 
 def same_scale(a: Any, b: Any) -> bool:
-    """Whether two scales are equal; an annealed scale, without a value in a traced step, counts as equal."""
+    """Whether two scales are equal; checked only outside ``jit``, and a scale that ``jit`` traces counts as equal."""
     return a is b or isinstance(a, Tracer) or isinstance(b, Tracer) or bool(a == b)

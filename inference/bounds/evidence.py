@@ -52,7 +52,7 @@ class Site(Fields):
     Attributes:
         prior: prior of the site.
         conditional: ``f`` given its inducing variables; ``None`` without inducing variables.
-        projection: ``A`` of the inducing variables; ``None`` without them.
+        projection: ``A = L^-1 Kuf`` of the inducing variables; ``None`` without inducing variables.
         name: name of the site.
     """
 
@@ -72,11 +72,11 @@ class Site(Fields):
 
     @property
     def outputs(self) -> int:
-        """The number of its outputs; 1 if the site has no axis of outputs."""
+        """The number of outputs of the site; 1 if the site has no axis of outputs."""
         return self.prior.num_outputs or 1
 
     def marginals(self, log: DrawLog) -> GaussianMarginals:
-        """The value that the program sees: the prior's mean, the variance that is left given ``v``, and the map."""
+        """The value that the program sees: the prior's mean, the variance given ``v``, and an identity as its map."""
         prior, shape = self.prior, self.prior.event_shape
         variance = jnp.zeros(shape, prior.X.dtype)
         if self.conditional is not None:
@@ -91,12 +91,12 @@ class Site(Fields):
         return left[0] if len(left) == 1 and not self.prior.kernel.has_outputs(self.prior.X) else left
 
     def covariance(self) -> Float[Array, "_ N N"]:
-        """The prior's covariance, for each output that has its own."""
+        """The prior's covariance: one matrix for all outputs, or one for each output."""
         K = self.prior.moments()[1]
         return K if K.ndim == 3 else K[None]
 
     def root(self) -> tuple[Float[Array, "_ M N"], Bool[Array, ""]]:
-        """``A``, for each output that has its own, and whether the prior's covariance has a factor."""
+        """``A``, one matrix or one for each output, and whether ``Kuu`` or the prior's covariance has a factor."""
         if self.projection is not None:
             return self.projection, self.conditional.factorised
         name = f"the covariance of GP site {self.name!r}"
@@ -104,7 +104,7 @@ class Site(Fields):
         return L.mT, factorised
 
     def residual_covariances(self, rows: Integer[Array, "G B"]) -> Float[Array, "G _ B B"]:
-        """The prior's covariances of rows given ``v``, ``K - A^T A``, for each output that has its own."""
+        """The covariances ``K - A^T A`` of blocks of rows given ``v``: one for all outputs, or one for each output."""
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
         K = jax.vmap(kernel)(jnp.moveaxis(jnp.take(X, rows, axis=own), own, 0))
@@ -112,7 +112,10 @@ class Site(Fields):
         return (K if K.ndim == 4 else K[:, None]) - matmul(A.mT, A)
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
-        """``u`` without the prior's mean, at the inducing variables or the site's inputs, and these inputs, by name."""
+        """The inducing variables and their values ``u`` without the prior's mean, by name.
+
+        Without inducing variables, the inputs of the site and its values there take their place.
+        """
         if self.conditional is None:
             rows = jnp.einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
             inducing, u = self.prior.X, rows.reshape(self.prior.event_shape)
@@ -124,10 +127,10 @@ class Site(Fields):
 
 
 class Term(Fields):
-    """The data of one site.
+    """The data of one data site.
 
     Attributes:
-        fn: the likelihood of the data, given marginals with a map from GP sites; masked or not.
+        fn: the likelihood of the data, masked or not. Its marginals have a map from the GP sites.
         value: the data.
         name: name of the site.
     """
@@ -166,7 +169,7 @@ class Term(Fields):
         return (f.ndim == 1 or f.shape[1] == 1 or own) and all(part.apart for part in f.parts)
 
     def seen(self) -> Bool[Array, "_ _"] | None:
-        """Which entries were observed, ``[N, K]`` or ``[N, 1]``; ``None`` if all were."""
+        """Which entries were observed, ``[N, K]`` or ``[N, 1]``; ``None`` if all entries were observed."""
         seen, fn = self.likelihood.seen(self.value), self.fn
         seen = seen if seen is None or seen.ndim == 2 else seen[:, None]
         while isinstance(fn, MaskedDistribution):
@@ -202,11 +205,13 @@ class Term(Fields):
 
 
 class Law(NamedTuple):
-    """The law of ``v`` given data, ``N(mean, (L L^T)^-1)``, by independent groups.
+    """The law of ``v`` given data: a normal distribution ``N(mean, (L L^T)^-1)`` for each of ``B`` independent groups.
+
+    The ``R`` entries of a group depend on each other. :class:`Latents` says which entries of ``v`` are one group.
 
     Attributes:
-        mean: ``[B, R]``.
-        L: ``[B, R, R]``.
+        mean: means of the groups, ``[B, R]``.
+        L: Cholesky factors of the precisions of the groups, ``[B, R, R]``.
     """
 
     mean: Float[Array, "B R"]
@@ -221,8 +226,8 @@ class Law(NamedTuple):
 class Latents(Fields):
     """``v`` of sites that data connect, and the data as a function of ``v``.
 
-    If there is one site, and no data see its outputs together, ``v`` is ``[D, M]`` and the outputs are independent.
-    Otherwise, ``v`` is ``[1, R]``.
+    ``v`` is ``[B, R]``: ``B`` independent groups of ``R`` entries. If there is one site, and no data see several of its
+    outputs together, each output is a group, ``[D, M]``. Otherwise, all entries of all sites are one group, ``[1, R]``.
 
     Attributes:
         roots: ``A`` of each site by name, see :meth:`Site.root`.
@@ -286,7 +291,7 @@ class Latents(Fields):
         return self.means(self.split(v))
 
     def means(self, own: Mapping[str, Float[Array, "J M"]]) -> list[Float[Array, "N K"]]:
-        """:meth:`at` for ``v`` by site."""
+        """The means of the marginals of each term, from the ``v`` of each site."""
         outputs, means = {}, []
         for name, v in own.items():
             A = self.roots[name]
@@ -320,7 +325,7 @@ class Latents(Fields):
         return H
 
     def curvature(self, fs: list[Float[Array, "_ _"]], i: int) -> Float[Array, "N K *L"]:
-        """A term's second derivatives by its means, row by row; for each output alone if they are apart."""
+        """The second derivatives of a term by its means, for each row; for each row and output if outputs are apart."""
         slope = jax.grad(self.log_density)
         own = lambda f: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
         if self.apart:
@@ -329,7 +334,7 @@ class Latents(Fields):
         return jax.vmap(along, out_axes=2)(jnp.eye(fs[i].shape[1], dtype=fs[i].dtype))
 
     def design(self, term: Term) -> Float[Array, "B R E"]:
-        """The derivatives by ``v`` of all that a term sees: its rows, output by output, or all its entries."""
+        """The derivatives of a term's means by ``v``: by output and row if outputs are apart, else for all entries."""
         if self.apart:
             (part,) = term.marginals.parts
             A = part.taken(self.roots[part.site])
@@ -406,7 +411,7 @@ class Latents(Fields):
 
 
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
-    """The minimum of the objective, with the derivatives of the implicit function; and 1 if it was found."""
+    """The ``v`` with the least objective, and 1 if it was found; derivatives are by the implicit function theorem."""
     objective, constants = _hoisted(latents.objective, latents.zero)
     hessian, more = _hoisted(latents.hessian, latents.zero)
 
@@ -511,14 +516,14 @@ def _log_det(beta: Float[Array, "G B J"], R: Float[Array, "G _ B B"]) -> Float[A
 
 
 def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str, block: int = 1) -> Float[Array, ""]:
-    """``log p(y)`` of data that connect their sites."""
+    """``log p(y)`` of data that depend on the sites."""
     if all(term.gaussian for term in terms) and all(site.conditional is None for site in sites):
         return _gaussian(sites, terms)
     return Latents.of(sites, terms, sparse, block).log_evidence()
 
 
 def connected_to(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
-    """The sites that data connect with the named ones, and these data."""
+    """The sites that data connect with the sites ``names``, directly or through other sites, and these data."""
     while True:
         own = [term for term in terms if term.marginals.sites & names]
         more = names.union(*(term.marginals.sites for term in own))
@@ -528,17 +533,20 @@ def connected_to(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[
 
 
 def are_apart(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
-    """Whether data see the outputs of one site one by one."""
+    """Whether there is only one site, and each output of the data depends on one output of this site."""
     return len(sites) == 1 and all(term.apart for term in terms)
 
 
 class DataCovariance(NamedTuple):
-    """Data with Gaussian noise and their covariance, of all entries together or output by output.
+    """Data with Gaussian noise, and the covariance of these data.
+
+    If the outputs are independent (:func:`are_apart`), ``y`` has one row with ``E`` entries for each of ``K`` outputs.
+    Otherwise, ``y`` has one row with all ``E`` entries of the data.
 
     Attributes:
-        y: data minus their mean; 0 if not observed.
+        y: data minus their mean, ``[K, E]``; 0 if not observed.
         noise: variances of the noise; 1 if not observed.
-        covariance: covariance of the data, with the noise.
+        covariance: covariance of the data, with the noise: one matrix for all rows of ``y``, or one for each row.
         count: number of observed entries.
     """
 
@@ -575,7 +583,10 @@ def _gaussian(sites: Sequence[Site], terms: Sequence[Term]) -> Float[Array, ""]:
 
 
 def residual_of(term: Term) -> tuple[Float[Array, "N K"], Float[Array, "N _"], Bool[Array, "_ _"] | None]:
-    """Data minus their mean, noise variances, and which entries were observed; entries that were not have 0 and 1."""
+    """Data minus their mean, noise variances, and which entries were observed.
+
+    An entry that was not observed has the value 0 and the noise variance 1.
+    """
     likelihood, mean = term.likelihood, _as_columns(term.marginals.loc)
     y, seen = term.value, term.seen()
     if seen is not None:  # the entries that a mask leaves out may be NaN

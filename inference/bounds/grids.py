@@ -29,8 +29,8 @@ class Cells(NamedTuple):
 
     Attributes:
         axes: the columns of each axis.
-        points: by axis: for each point of the axis, the number of a row that stands there.
-        of_rows: by axis: for each row, the number of the point of the axis at which the row stands.
+        points: for each axis, the number of one row at each point of the axis.
+        of_rows: for each axis, the number of the point at which each row stands.
         seen: which rows have data.
     """
 
@@ -41,10 +41,10 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, axes: tuple[tuple[int, ...], ...], X: Float[np.ndarray, "N d"], seen: np.ndarray, name: str) -> Cells:
-        """The cells of rows; each row must have a cell of its own.
+        """The cells of rows; no two rows may have the same cell.
 
         Raises:
-            ValueError: naming the data site, if two rows have one cell, or most cells are empty.
+            ValueError: naming the data site, if two rows have the same cell, or most cells are empty.
         """
         points, of_rows = [], []
         for columns in axes:
@@ -74,7 +74,7 @@ class Cells(NamedTuple):
 
     @property
     def numbers(self) -> Integer[np.ndarray, " N"]:
-        """The number of each row's cell, the last axis running fastest."""
+        """The number of each row's cell; cells are counted with the last axis fastest."""
         return np.ravel_multi_index(self.of_rows, self.sizes)
 
     @property
@@ -83,7 +83,7 @@ class Cells(NamedTuple):
         return np.setdiff1d(np.arange(np.prod(self.sizes)), self.numbers[self.seen])
 
     def hold(self, X: Float[Array, "N d"], seen: Array | None) -> Bool[Array, ""]:
-        """Whether rows stand in these cells, and have data in the same ones."""
+        """Whether rows stand in these cells, and whether the rows with data are the same."""
         good = jnp.asarray(True) if seen is None else jnp.all(seen == self.seen)
         for columns, points, own in zip(self.axes, self.points, self.of_rows, strict=True):
             at = np.asarray(columns)
@@ -91,7 +91,7 @@ class Cells(NamedTuple):
         return good
 
     def refuse_noise(self, noise: Any, name: str) -> None:
-        """Refuse noise that is known and differs by row along more than one axis.
+        """Refuse noise that differs along more than one axis of the grid; checked only outside ``jit``.
 
         Raises:
             ValueError: naming the data site.
@@ -109,17 +109,17 @@ class Cells(NamedTuple):
         )
 
     def put(self, values: Float[Array, " N"]) -> Float[Array, "..."]:
-        """Values of rows on the grid, 0 in cells without data."""
+        """The values of rows as an array with the axes of the grid, 0 in cells without data."""
         whole = jnp.zeros(np.prod(self.sizes), values.dtype)
         return whole.at[self.numbers].set(jnp.where(self.seen, values, 0)).reshape(self.sizes)
 
     def take(self, whole: Float[Array, "..."]) -> Float[Array, " N"]:
-        """Values of rows from the grid."""
+        """The values of rows, from an array with the axes of the grid."""
         return whole.reshape(-1)[self.numbers]
 
 
 class Grids:
-    """The grids of a program's data sites, found in runs in which the inputs are known numbers."""
+    """The grids of a program's data sites, found in runs in which ``jit`` does not trace the inputs."""
 
     def __init__(self) -> None:
         self._known: dict[str, Cells] = {}
@@ -148,10 +148,11 @@ class Grids:
         )
 
     def of_data(self, sites: Sequence[Site], earlier: Sequence[Term], term: Term) -> OnCells:
-        """The cells, if they are known, of data with Gaussian noise that see one site once.
+        """The data on their grid. If ``jit`` traces the inputs, the cells come from an earlier run outside ``jit``.
 
         Raises:
-            ValueError: naming the data site.
+            ValueError: naming the data site, if its noise is not Gaussian, if it does not see every row of one GP site
+                once, or if its rows do not fit a grid.
         """
         name, f = term.name, term.marginals
         kind = f"{_ASKED} is for Gaussian noise, and data site {name!r} is {type(term.likelihood).__name__}: {_INSTEAD}"
@@ -180,10 +181,10 @@ class Grids:
 
 
 class OnCells:
-    """Data on a grid. Two of these are equal if their cells are the same object.
+    """Data on a grid. Two such objects are equal if their cells are the same object.
 
     Args:
-        cells: the cells of the data's rows; ``None`` if they are not known.
+        cells: the cells of the data's rows; ``None`` if the program has not run outside ``jit``.
         name: name of the data site.
     """
 
@@ -201,7 +202,7 @@ class OnCells:
         """The cells of the data's rows.
 
         Raises:
-            TypeError: naming the data site, if they are not known.
+            TypeError: naming the data site, if the program has not run outside ``jit``.
         """
         checks.refuse(
             self._cells is None,
@@ -220,7 +221,7 @@ class OnCells:
         return jnp.where(data.good, value, jnp.nan)
 
     def given(self, sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
-        """A draw of the site given the data, its law, and the density of each row given the others.
+        """A draw of the site given the data, the law of the site, and the density of each row given all other rows.
 
         The draw is by Matheron's rule, as for other data with Gaussian noise.
         """

@@ -55,7 +55,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
     A latent variable of rows is a latent variable in the plate of its data. The guide holds it by
     :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, with or without
-    minibatches. All other latent sites are drawn once for all ``K`` draws.
+    minibatches. All ``K`` draws share one draw of each other latent site.
 
     As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than the noise of this gradient. The
     ratio of gradient to noise falls as ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not
@@ -79,7 +79,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
         ()
 
     Args:
-        num_draws: ``K``.
+        num_draws: number ``K`` of draws of the latent variables of each row.
         num_particles: number of estimates of the bound, each with new draws of everything. The result is their mean.
         vectorize_particles: see :class:`numpyro.infer.ELBO`.
         sum_sites: ``False`` gives the contributions by name, in place of their sum. The contribution of the data
@@ -90,7 +90,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
             second case has these reasons. Latent variables of rows are in several plates, or have another scale than
             their data. Data in another plate depend on them. A GP site that depends on them is drawn jointly over rows,
             or its kernel depends on them. Discrete sites are summed out. A likelihood takes its expectation by draws.
-            Also as :class:`GaussianProcessELBO`.
+            Also for the reasons of :class:`GaussianProcessELBO`.
         TypeError: for a kernel that samples views.
     """
 
@@ -107,7 +107,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
     @property
     def mode(self) -> Bound:
-        """The mode of GP sites in which the guide runs."""
+        """The mode of the guide's run, which decides the values of GP sites."""
         return Bound() if self._rows is None else Weighted(latents=self._rows.latents, after=self._rows.after)
 
     def loss_with_mutable_state(
@@ -173,7 +173,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
 
 def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
-    """A draw at every input, independent over rows; the ``K`` inputs of one row are inputs of one function.
+    """A draw at every input, jointly at the ``K`` inputs of one row, and independently for different rows.
 
     It runs under ``vmap`` over :data:`WEIGHTS`: each of the ``K`` runs has one input for each row.
     """
@@ -189,7 +189,9 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
 
 @dataclass(eq=False)
 class Weighted(Bound):
-    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: several draws of each row's latents, one of everything else.
+    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: each run has its own draw of the latents of rows.
+
+    All runs share one draw of the other sites.
 
     Attributes:
         latents: names of the latent sites of rows.

@@ -22,15 +22,18 @@ from gpzoo.processes.affine import AffineMap
 
 
 class SitesGivenData(NamedTuple):
-    """GP sites that data connect, given these data.
+    """GP sites that depend on the same data, given these data.
 
     Attributes:
         values: a draw, see :meth:`Site.values`.
-        laws: laws by the names of all sites, as :func:`gpzoo.posteriors.given_data.given_data` takes them; or nothing.
+        laws: laws of the sites, under the sites' names joined by ``+``, as
+            :func:`gpzoo.posteriors.given_data.given_data` takes them. Empty if outputs of a site are not independent
+            given the data.
         good: whether the laws were found.
-        left_out: data given all others, see :func:`~gpzoo.inference.bounds.left_out.left_out`.
-        lost: approximate rounding errors of log densities of single rows. Rounding errors of means are up to three
-            times as large, in posterior standard deviations.
+        left_out: densities of rows or blocks given all other data, see
+            :func:`~gpzoo.inference.bounds.left_out.left_out`.
+        lost: approximate rounding error of the log density of one row. The rounding error of a posterior mean is up to
+            three times as large, in posterior standard deviations.
     """
 
     values: dict[str, Array]
@@ -43,7 +46,7 @@ class SitesGivenData(NamedTuple):
 def sites_given_data(
     sites: Sequence[Site], latents: Latents, key: PRNGKeyArray, blocks: Blocks | None
 ) -> SitesGivenData:
-    """A draw of sites given data, their law, and densities of the data's rows or ``blocks``, each given the others."""
+    """A draw of sites given data, the sites' laws, and the density of each row (or block) given all other data."""
     eps = float(jnp.finfo(latents.zero.dtype).eps)
     if is_one_covariance(sites, latents.terms):
         data = covariance_of_data(sites, latents.terms)
@@ -66,7 +69,7 @@ def sites_given_data(
 
 
 def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
-    """Whether one data site with Gaussian noise sees every row of sites without inducing variables once."""
+    """Whether the data are one site with Gaussian noise that sees each row of GP sites without inducing variables."""
     if len(terms) != 1 or not terms[0].gaussian or any(site.conditional is not None for site in sites):
         return False
     f, one_column = terms[0].marginals, all(site.outputs == 1 for site in sites)

@@ -39,7 +39,7 @@ class Blocks(NamedTuple):
     """Rows that are left out together.
 
     Attributes:
-        rows: rows of each block, filled up with -1.
+        rows: numbers of the rows of each block, padded with -1.
         num_rows: number of rows of all data.
         single: whether each block is one row.
     """
@@ -78,7 +78,10 @@ class Blocks(NamedTuple):
         return cls(np.arange(num_rows)[:, None], num_rows, True)
 
     def entries(self, columns: int, first: int = 0) -> tuple[Integer[np.ndarray, "G E"], Bool[np.ndarray, "G E"]]:
-        """Numbers of each block's entries in rows of ``columns``, counted from ``first``, and which of them exist."""
+        """The numbers of each block's entries, and which of these entries exist.
+
+        Each row has ``columns`` entries. The number of the first entry of the first row is ``first``.
+        """
         numbers = self.rows[..., None] * columns + np.arange(columns) + first
         there = np.broadcast_to(self.rows[..., None] >= 0, numbers.shape)
         return np.where(there, numbers, 0).reshape(len(numbers), -1), there.reshape(len(numbers), -1)
@@ -87,11 +90,12 @@ class Blocks(NamedTuple):
 def left_out(
     sites: Sequence[Site], latents: Latents, law: Law | None, blocks: Blocks | None, key: PRNGKeyArray
 ) -> dict[str, dict[str, Array]]:
-    """The blocks of each data site, or its single rows, given all other data, by name.
+    """The density of each block of rows, or of each row, given all other data, by name of the data site.
 
-    Data sites with another number of rows than ``blocks`` are skipped. ``density`` is ``log p(y_b | y_-b)``, ``[G]``,
-    in nats. For single rows, ``drawn`` is a draw of each row given all others. Gaussian noise without inducing
-    variables needs no ``law`` of ``v``.
+    A data site is skipped if its number of rows differs from ``blocks.num_rows``. The key ``density`` has
+    ``log p(y_b | y_-b)`` of each of the ``G`` blocks ``b``, ``[G]``, in nats. For single rows, the key ``drawn`` has a
+    draw of each row given all other rows. ``law``, the law of ``v``, may be ``None`` if noise is Gaussian and no site
+    has inducing variables.
     """
     found, first = {}, 0
     for i, term in enumerate(latents.terms):
@@ -143,10 +147,12 @@ def one_by_one(
     precisions: Float[Array, " N"],
     key: PRNGKeyArray,
 ) -> dict[str, dict[str, Array]]:
-    """Each row given all others, from ``P y`` and the diagonal of ``P``, in the form of :func:`left_out`.
+    """The density and a draw of each row given all other rows, under the names that :func:`left_out` gives them.
+
+    ``P`` is the inverse of the covariance of the data.
 
     Args:
-        term: data of one column.
+        term: the data, which have one column.
         y: data minus their mean.
         weights: ``P y``; 0 for rows without data.
         precisions: the diagonal of ``P``; not 0.

@@ -50,9 +50,9 @@ class marginal(whitened):
         mcmc = MCMC(NUTS(program), num_warmup=500, num_samples=500)
 
     The marginal program has the arguments, priors and data sites of ``fn``. A data site that depends on GP sites has
-    the joint density of its data, ``p(y)``, given the data sites before it. If the site has no data, it draws them from
-    this density. The marginal program works with NumPyro's MCMC, guides, SVI, ``Predictive`` and ``log_density``. GP
-    sites are integrated out in these ways:
+    the joint density of its data, ``p(y)``, given the data sites before it. If you pass no data for the site, the site
+    draws them from this density. The marginal program works with NumPyro's MCMC, guides, SVI, ``Predictive`` and
+    ``log_density``. GP sites are integrated out in these ways:
 
     ======================  =====================================  ====================================================
     noise                   no inducing variables                  inducing variables
@@ -63,17 +63,17 @@ class marginal(whitened):
 
     The program may use the value of a GP site only in operations that are exact on :class:`~gpzoo.GaussianMarginals`:
     sums of sites, ``f * c``, ``f + c``, ``f @ A``, ``f[rows]``. Masks, missing entries, noise by row and several data
-    sites are allowed. Outputs are computed separately if no data depend on several of them together. The same holds for
-    sites.
+    sites are allowed. Outputs are computed separately if no data depend on several outputs together. Sites are computed
+    separately if no data connect them.
 
     Laplace's approximation (Williams and Barber 1998) uses the curvature at the mode. Damped Newton steps find the
     mode, and its derivatives follow from the implicit function theorem. The steps begin near ``v = 0``, where ``v`` is
     the white noise from which ``f`` is made. If there are several modes, the steps find one of them. If a covariance
     does not factorise, or the mode is not found, the density is zero. NUTS counts this as a divergence.
 
-    :meth:`gpzoo.inference.Trained.of_draws` draws the functions given each draw of hyperparameters, for predictions,
-    exports and everything else that a trained model can do. Under MCMC, ``numpyro.param`` sites need priors,
-    ``marginal(handlers.lift(program, prior))``.
+    From the draws of hyperparameters, :meth:`gpzoo.inference.Trained.of_draws` makes a trained model. It draws the
+    functions given each draw of hyperparameters, and predicts and exports like any trained model. Under MCMC,
+    ``numpyro.param`` sites need priors, which ``marginal(handlers.lift(program, prior))`` gives them.
 
     Example:
         >>> import jax, numpy as np
@@ -88,7 +88,7 @@ class marginal(whitened):
     Args:
         fn: a NumPyro program.
         inducing: inducing variables of all GP sites, or a mapping by site name, as for
-            :class:`~gpzoo.inference.WhitenReparam`. Sites that are not named have none. An initialiser sees only the
+            :class:`~gpzoo.inference.WhitenReparam`. All other GP sites have none. An initialiser sees only the
             inputs of the first run, so make a new marginal program for other data.
         sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9), ``"tight"`` for its tighter form
             (Titsias 2025, see :class:`~gpzoo.likelihoods.Gaussian`), or ``"fitc"`` for FITC (Snelson and Ghahramani
@@ -99,25 +99,27 @@ class marginal(whitened):
             ``O(N)``. The density is the same. The data need one column of times (in any order), Gaussian noise, and
             kernels with a state-space form (:meth:`gpzoo.kernels.Kernel.states`). Any sum of sites is allowed.
         kronecker: whether to compute the density of rows on a grid axis by axis. The density is the same, and has only
-            first derivatives. Each row needs its own cell of the grid, and most cells a row. The kernel is a product
-            over groups of columns, such as ``RBF()`` or ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``. The
-            groups are the axes of the grid. There is one GP site. The noise is Gaussian and may differ along one axis.
-            The cost is the sum of the cubes of the axes' sizes, plus the number of all cells times the square of the
-            number of empty cells. Make a new marginal program for other data.
-        leave_out: ``True`` to add up the log densities of single rows, each given all other data, in place of the log
-            density of all data together. This is the objective of leave-one-out cross-validation (Sundararajan and
+            first derivatives. Each row needs its own cell of the grid, and most cells need a row. The kernel is a
+            product over groups of columns, such as ``RBF()`` or
+            ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``. The groups are the axes of the grid. There is one
+            GP site. The noise is Gaussian and may differ along one axis. The cost is the sum of the cubes of the axes'
+            sizes, plus the number of all cells times the square of the number of empty cells. Make a new marginal
+            program for other data.
+        leave_out: ``True`` to replace the log density of all data by a sum over rows. Each term is the log density of
+            one row given all other data. This is the objective of leave-one-out cross-validation (Sundararajan and
             Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). To leave rows out together, give their blocks as in
             :meth:`gpzoo.inference.Trained.of_draws`. The objective is for point values of hyperparameters,
             ``SVI(marginal(program, leave_out=True), AutoDelta(...), ...)``.
 
     Raises:
-        ValueError: for an unknown ``sparse``. When the program runs: for minibatches, for a GP site whose value an
-            outer handler gives, for ``"tight"`` or ``"fitc"`` if noise is not Gaussian, for ``"fitc"`` if the program
-            mixes outputs (``f @ A``), for robust-max without inducing variables, and as
+        ValueError: for an unknown ``sparse``, and for options that cannot be combined. When the program runs, also in
+            these cases. Data are a minibatch. An outer handler gives the value of a GP site. ``sparse`` is ``"tight"``
+            or ``"fitc"`` and noise is not Gaussian. ``sparse`` is ``"fitc"`` and the program mixes outputs
+            (``f @ A``). The likelihood is robust-max and its sites have no inducing variables. See also
             :class:`~gpzoo.inference.whitened`.
-        TypeError: when the program runs: for a GP site that is drawn (:func:`~gpzoo.draws`, deep GPs), for discrete
-            latent sites that are summed out, for kernels that sample views, and for grids of inducing variables. With
-            ``state_space``, for a kernel without a state-space form.
+        TypeError: when the program runs, in these cases. A GP site is drawn (:func:`~gpzoo.draws`, deep GPs). A
+            discrete latent site is summed out. A kernel samples views. Inducing variables are on a grid. With
+            ``state_space``, a kernel has no state-space form.
     """
 
     def __init__(
@@ -248,7 +250,7 @@ class marginal(whitened):
         model_kwargs: Mapping[str, Any] | None = None,
         leave_out: Any = None,
     ) -> dict[str, dict[str, Any]]:
-        """For each draw of hyperparameters: a draw of every GP site given the data, its law, and left-out densities.
+        """A draw of every GP site given the data, the site's law, and left-out densities, by draw of hyperparameters.
 
         Args:
             rng_key: key of the draws.
@@ -332,10 +334,10 @@ class marginal(whitened):
         params: Mapping[str, Any] | None = None,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Float[Array, "S {num_draws}"]:
-        """Log importance weights of draws of the law of GP sites, at each draw of hyperparameters.
+        """Log importance weights of draws from the law of GP sites, at each draw of hyperparameters.
 
-        The mean weight is the density of the data, divided by Laplace's approximation of this density. See
-        :meth:`draws_of_sites`.
+        The mean of the weights is the density of the data, divided by Laplace's approximation of this density.
+        ``num_draws`` is the number of draws from the law. For the other arguments, see :meth:`draws_of_sites`.
         """
 
         def weigh(sites: list[Site], latents: Latents, key: PRNGKeyArray, count: int) -> tuple[dict, Any]:
@@ -410,7 +412,7 @@ class LeaveOut:
         self.rows = rows
 
     def log_density(self, sites: Sequence[Site], term: Term, sparse: str) -> Float[Array, ""]:
-        """The sum of the log densities of rows, or of blocks of rows, each given all others, in nats."""
+        """The sum of the log densities of rows, or of blocks of rows, each given all other data, in nats."""
         blocks = None if self.rows is True else Blocks.of(self.rows, len(term.marginals))
         latents = Latents.of(sites, (term,), sparse)
         law, good = None, latents.factorised
@@ -421,16 +423,16 @@ class LeaveOut:
 
 
 class Evidence(Distribution):
-    """``p(y)`` of data that depend on GP sites, given other data of the same sites.
+    """``p(y)`` of data that depend on GP sites, given earlier data of the same sites.
 
     Args:
-        sites: GP sites that data connect.
-        before: other data of these sites.
-        fn: the likelihood of the data, of marginals; masked or not.
+        sites: GP sites on which the data depend, and GP sites that earlier data connect with them.
+        before: earlier data of these sites, on which ``p(y)`` is conditioned.
+        fn: the likelihood of the data, which takes marginals; masked or not.
         sparse: see :class:`marginal`.
         block: see :class:`marginal`.
         leave_out: see :class:`marginal`; ``None`` for the density of all data.
-        structure: structure of the data that the computation of the density uses; ``None`` for any data.
+        structure: a time series or a grid, whose structure makes the density cheaper; ``None`` uses no structure.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -464,7 +466,7 @@ class Evidence(Distribution):
         return constraints.independent(base, more) if more else base
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, ""]:
-        """``log p(y)``, in nats, given the data before."""
+        """``log p(y)``, in nats, given the earlier data."""
         if self.structure is not None:
             return self.structure.log_evidence(self.sites, Term(self.fn, value))
         if self.leave_out is not None:
@@ -479,7 +481,7 @@ class Evidence(Distribution):
         return [site for site in self.sites if site.name in names], terms, self.sparse, self.block
 
     def sample(self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()) -> Shaped[Array, "..."]:
-        """Draws of ``y``, given the data before."""
+        """Draws of ``y``, given the earlier data."""
         here = Term(self.fn, None)
         latents = Latents.of(self.sites, self.before, self.sparse)
         law, _ = latents.law()
@@ -499,7 +501,7 @@ class Evidence(Distribution):
         """Refused, except for ``True`` and ``False``: joint data have no terms to mask.
 
         Raises:
-            ValueError: for any other mask.
+            ValueError: for a mask that is not ``True`` or ``False``.
         """
         if not isinstance(mask, bool):
             raise ValueError(
@@ -529,7 +531,7 @@ def refuse_marginal(program: Any) -> None:
     """Refuse a marginal program where GP sites are conditioned on their draws.
 
     Raises:
-        TypeError: naming the way out.
+        TypeError: if the program is marginal; the message says what to do instead.
     """
     if isinstance(program, marginal):
         raise TypeError(

@@ -30,7 +30,7 @@ class AfterEarlier(GaussianProcessELBO):
 
     @property
     def mode(self) -> Bound:
-        """The mode of GP sites in which the guide runs."""
+        """The mode of the guide's run, which decides the values of GP sites."""
         return Bound(earlier=self.earlier)
 
 
@@ -81,7 +81,7 @@ class OnlineELBO(GaussianProcessELBO):
     Raises:
         TypeError: if ``trained`` is not a trained model with an :class:`InducingGuide`.
         ValueError: for several trainings at once, for a ``q(u)`` whose covariance is not full, and for hyperparameters
-            that have a posterior and not one value each. At a call, if the inducing variables do not begin with the
+            with a posterior in place of one value. At a call, if the inducing variables do not begin with the
             inducing variables of the earlier training; inside ``jit``, the bound is then NaN.
     """
 

@@ -30,7 +30,7 @@ class PredictiveLogLikelihood(GaussianProcessELBO):
     these residuals by noise. Use the objective for prediction intervals, if the noise differs between inputs or the
     model is wrong. The objective is not a bound of the evidence. Its ``q(u)`` is not a posterior, and its noise and
     lengthscales are not estimates. If the program draws a function, such as an inner layer of a deep GP, the objective
-    scores the data given the draw, as the bound does.
+    takes the density of the data given this draw, as the bound does.
 
     Example:
         >>> import jax, numpy as np, optax

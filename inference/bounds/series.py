@@ -39,7 +39,7 @@ class AsSeries(NamedTuple):
 
         Raises:
             TypeError: naming the site, if its kernel has no state-space form.
-            ValueError: naming it, for several columns or outputs.
+            ValueError: naming the site, for several columns or outputs.
         """
         kernel, shape = prior.kernel, jnp.shape(prior.X)
         checks.refuse(
@@ -93,7 +93,7 @@ class AsSeries(NamedTuple):
         return jnp.where(series.in_order, value, jnp.nan)
 
     def given(self, sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
-        """A draw of sites given a series, their law at any time, and the density of each row given the others.
+        """A draw of sites given a series, their laws at any time, and the density of each row given all other rows.
 
         Draws are by Matheron's rule, as for other data with Gaussian noise.
         """
@@ -138,7 +138,7 @@ class Series(NamedTuple):
         weights: weights by which the data see each site, by name.
         y: data minus their mean; 0 if not observed.
         noise: variances of the noise; 1 if not observed.
-        order: the number of each row in the program.
+        order: the number that each row of the series has in the program.
         count: number of observed data.
         times: times of each site by name.
         in_order: whether the times of every site rise in this order.

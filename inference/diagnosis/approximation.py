@@ -93,9 +93,10 @@ def evidence(subject: BoundModel) -> Diagnosis:
 
 
 def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, frozenset[str]]) -> dict[str, np.ndarray]:
-    """For each data site, the rows that inducing variables reach: they say something about these rows, ``[N]``.
+    """Whether the inducing variables reach each row, ``[N]``, by data site.
 
-    If fewer than half of the rows are reached, none counts as reached, because the reached rows then lie at the border.
+    They reach a row if they reduce its prior variance by more than 1 %. If they reach fewer than half of the rows, no
+    row counts as reached, because the reached rows then lie at the border.
 
     Args:
         measured: numbers at the rows.
@@ -219,7 +220,7 @@ def evaluation(end: End, losses: np.ndarray, bound: float, rows: int) -> Diagnos
 
 
 def parameters(params: Mapping[str, Any], starts: Mapping[str, Any]) -> Diagnosis:
-    """Parameters of the program, with a finding about those that training has not moved from their start."""
+    """Parameters of the program, with a finding about the parameters that training has not moved from their start."""
     rows, unmoved = [], []
     findings: tuple[Finding, ...] = ()
     for name, start in starts.items():

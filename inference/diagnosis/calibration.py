@@ -171,7 +171,7 @@ def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliab
 
     Args:
         probs: probabilities of the classes, ``[N, C]``.
-        labels: classes, integers below ``C``, ``[N]``.
+        labels: the observed class of each row, an integer below ``C``, ``[N]``.
         bins: number of bins.
 
     Raises:
@@ -192,7 +192,11 @@ def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliab
 
 
 def checked_classes(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of classes in float64 and their labels as integers.
+    """Class probabilities in float64, and the observed class of each row as an integer.
+
+    Args:
+        probs: probabilities of the classes, ``[N, C]``.
+        labels: the observed class of each row, ``[N]``.
 
     Raises:
         ValueError: if the shapes do not agree, or a label is not a class.

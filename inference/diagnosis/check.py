@@ -63,7 +63,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
     Args:
         program: a program, before training.
         *args: the program's positional arguments, data included; or only a table, as :func:`~gpzoo.inference.fit` takes
-            it. Of a table, only the first, the middle and the last block are checked.
+            it. If there is a table, ``check`` reads only some rows at its start, in its middle and at its end.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
@@ -118,7 +118,12 @@ def _levels(kernel: Kernel) -> set[str]:
 
 
 def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...]]) -> list[Finding]:
-    """Findings about data sites that see a sum of GP sites, named in ``sums``, unless the GP sites share one ``q``."""
+    """Findings about GP sites that the program adds to each other, unless these sites share one ``q``.
+
+    Args:
+        sums: names of the GP sites whose sum a data site sees, by name of the data site.
+        coupled: names of the GP sites that share one ``q``, by group.
+    """
     findings = []
     for names in dict.fromkeys(map(frozenset, sums.values())):
         if not any(names <= frozenset(group) for group in coupled):

@@ -62,12 +62,12 @@ def diagnose(
     R-hat, effective sample sizes and traces are only for a model from :meth:`gpzoo.inference.Trained.of_draws`. The
     draws of an approximation are independent, so these numbers would be perfect for every approximation.
 
-    Bounds are always :class:`~gpzoo.inference.GaussianProcessELBO`, because a trained model does not keep the objective
+    All bounds are by :class:`~gpzoo.inference.GaussianProcessELBO`, because a trained model does not keep the objective
     of its training.
 
     If hyperparameters have posteriors, ``diagnose`` evaluates the program on all of ``train_args`` at 500 draws of the
-    hyperparameters. If noise is not Gaussian, each of these has 20 draws of ``u``. This takes minutes for thousands of
-    rows, or for a convolution over hundreds of rows.
+    hyperparameters. If noise is not Gaussian, ``diagnose`` makes 20 draws of ``u`` for each of these 500 draws. This
+    takes minutes for thousands of rows, or for a convolution over hundreds of rows.
 
     Example:
         >>> import jax, numpy as np
@@ -86,8 +86,8 @@ def diagnose(
             with the highest bound is diagnosed. R-hat between the functions of all trainings tells whether there are
             several optima.
         *args: the program's positional arguments, data included.
-        train_args: the positional arguments of training, if ``args`` are others. ``diagnose`` compares hyperparameters
-            with their posterior given the training data.
+        train_args: the positional arguments of training, if they differ from ``args``. ``diagnose`` compares
+            hyperparameters with their posterior given the training data.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:

@@ -94,7 +94,7 @@ def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -
 
     Args:
         rng_key: key of the draws.
-        subject: one training, at the data given which ``q`` is a posterior.
+        subject: one training, at its training data.
         gaussian: whether the noise of all data is Gaussian.
     """
     if reason := why_not(subject.guide):

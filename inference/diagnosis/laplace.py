@@ -36,11 +36,12 @@ def check_laplace(
 ) -> Diagnosis:
     """Check Laplace's approximation, with which :class:`~gpzoo.inference.marginal` integrates functions out.
 
-    At some draws of the hyperparameters, the check draws ``v`` from the approximation ``q(v)``. Each draw has the
-    weight ``p(y, v) / (q(v) Z)``, where ``Z`` is the approximation of ``p(y)``. The mean of the weights is
-    ``p(y) / Z``. Their k-hat says whether the draws estimate this mean well. The logarithm of the mean is the number of
-    missing nats. They affect the posterior of hyperparameters only if they *change* between hyperparameters. With
-    inducing variables, ``p(y | v)`` is ``E_p(f|u) log p(y | f)``, as in the program.
+    The functions are made from white noise ``v``. At some draws of the hyperparameters, the check draws ``v`` from the
+    approximation ``q(v)``. Each draw has the weight ``p(y, v) / (q(v) Z)``, where ``Z`` is the approximation of
+    ``p(y)``. The mean of the weights is ``p(y) / Z``. The k-hat of the weights says whether the draws estimate this
+    mean well. The logarithm of the mean is the number of missing nats. They affect the posterior of hyperparameters
+    only if they *change* between hyperparameters. With inducing variables, ``p(y | v)`` is ``E_p(f|u) log p(y | f)``,
+    as in the program.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
@@ -62,7 +63,7 @@ def check_laplace(
         program: the marginal program.
         *args: the positional arguments of the program, data included.
         posterior_samples: draws of hyperparameters by site name, ``[S, ...]``.
-        num_draws: draws of ``v`` at each draw of hyperparameters.
+        num_draws: number of draws of ``v`` at each draw of hyperparameters.
         params: values of the ``numpyro.param`` sites, if there are any.
         model_kwargs: the program's keyword arguments, by name.
 

@@ -36,7 +36,7 @@ def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndar
     Args:
         rng_key: the key with which :meth:`gpzoo.inference.Trained.to_arviz` makes the same draws.
         subject: one training at its data.
-        held_out: log densities of other data by site, ``[N]``; empty if there are none.
+        held_out: log densities of data that were not in the training, by site, ``[N]``; empty if there are none.
     """
     guide, count = subject.guide, _DRAWS
     chains = isinstance(guide, DrawsGuide)

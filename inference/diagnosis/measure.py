@@ -47,12 +47,12 @@ class Process:
         prior_mean: the program's mean function.
         variance: variance of the posterior.
         prior_variance: variance of the prior.
-        residual: variance that is left given ``u``; ``None`` on a grid.
+        residual: variance of the prior given ``u``; ``None`` on a grid.
         outside: number of rows outside the grid; ``None`` for inducing points.
         num_inducing: number of inducing variables ``M``.
         covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or if ``M`` is large.
-        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``; 1 where the data say nothing; ``None``
-            if they are not computed.
+        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``; 1 in directions about which the data
+            say nothing; ``None`` if they are not computed.
         between: number of inducing points between whole numbers, if the kernel only distinguishes whole numbers.
     """
 

@@ -42,7 +42,7 @@ def judge(site: str, outcomes: Outcomes, predicted: SitePrediction, reached: np.
     Args:
         site: name of the site.
         outcomes: the data.
-        predicted: prediction with log densities, and with draws if outcomes are ordered and not Gaussian.
+        predicted: the prediction, with log densities, and with draws if outcomes are ordered and not Gaussian.
         reached: rows about which the model claims to know something, ``[N]``. Findings are only about these rows.
     """
     rows = outcomes.observed

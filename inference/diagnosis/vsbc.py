@@ -86,14 +86,14 @@ def vsbc(
         rng_key: key of simulations, trainings and draws.
         svi: NumPyro's object, with the program, the guide, the optimiser and the objective.
         num_steps: steps of each training. NumPyro trains on all rows.
-        *args: the program's positional arguments, data included. They tell which arguments are data, and simulated data
-            replace these. The program must draw its data if such an argument is ``None``.
+        *args: the program's positional arguments, data included. Simulated data replace the arguments that are data of
+            the program. The program must draw its data if such an argument is ``None``.
         num_draws: number of draws of each trained guide, two or more.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
         A diagnosis: findings, the scaled ranks ``<site>_ranks``, ``[num_simulations, entries]``, and a table with a row
-        for every entry of a latent site. For sites with more than five entries, these are five evenly spaced entries.
+        for every entry of a latent site. If a site has more than five entries, five evenly spaced entries are used.
 
     Raises:
         ValueError: if no argument is data of the program; if a latent site is discrete; or if the objective is

@@ -28,10 +28,11 @@ class Group:
 
     Attributes:
         values: the arrays, by name.
-        dims: names of the axes of each array without the axes of draws, by name of the array; ``None`` for an axis
-            without a name.
+        dims: names of the axes of each array, by name of the array; ``None`` for an axis without a name. The axes of
+            draws are not listed.
         drawn: whether the arrays begin with the axes of draws.
-        rows: the rows that the group has: rows of the data, the first of these, or new rows with other coordinates.
+        rows: the rows of the group. ``"data"``: the rows of the data. ``"first"``: only the first rows of the data.
+            ``"new"``: new rows, which do not have the coordinates of the data.
         attributes: attributes of the group, by name.
     """
 
@@ -54,16 +55,17 @@ def container(
 
     Args:
         groups: groups by name.
-        rows: axes that count rows of the data. If such an axis has only some rows, the numbers of these rows.
-        known: coordinates of axes, by name.
-        coords: the user's coordinates, which replace others.
+        rows: for each axis of data rows, the numbers of its rows; ``None`` if the axis has all rows.
+        known: coordinates of axes, by name of the axis.
+        coords: the user's coordinates, which replace ``known``.
         dims: the user's names of axes, by name of the array.
-        of_rows: further coordinates of every row of the data, and of ``"new"`` rows, by name, ``[N]``.
+        of_rows: further coordinates ``[N]`` of the rows of the data (key ``"data"``) and of new rows (key ``"new"``),
+            by name.
 
     Raises:
         TypeError: for ``coords`` or ``dims`` that are not mappings.
-        ValueError: for ``dims`` of an array that does not exist, or with another number of axes; for ``coords`` of an
-            axis that does not exist, or of another length.
+        ValueError: if ``dims`` names an array that does not exist, or gives an array a wrong number of axes. If
+            ``coords`` names an axis that does not exist, or has a wrong number of entries.
     """
     arviz = import_arviz()
     import xarray

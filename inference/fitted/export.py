@@ -70,8 +70,9 @@ _WORDS |= dict.fromkeys(("log_likelihood", "left_out"), LOG_DENSITIES)
 class Exporting:
     """Options of :meth:`gpzoo.inference.Trained.to_arviz`.
 
-    Three fields are not options. ``described`` is the training data, whose columns may have names. ``inputs`` is the
-    name of the first argument, and of its columns. ``of_rows`` has labels of the ``"data"`` and the ``"new"`` rows.
+    Three fields are not options. ``described`` is the training data, whose columns may have names. ``inputs`` has the
+    name of the first argument and the names of its columns. ``of_rows`` has labels of the rows of the data (key
+    ``"data"``) and of new rows (key ``"new"``).
     """
 
     new_args: tuple[Argument, ...] | None = None
@@ -106,12 +107,12 @@ class Posterior(NamedTuple):
     Attributes:
         model: the program at its data.
         source: computes one draw.
-        samples: given values of all draws, by name.
+        samples: values in all draws, by name, if the draws are samples of MCMC; otherwise empty.
         shape: number of chains, and number of draws of each chain.
         constants: arrays of ``constant_data``, by name.
         sample_stats: statistics of the draws, by name, ``[chains, draws, ...]``.
         points: values that are the same in all draws, by name.
-        left_out: densities and draws of each row given all other rows, by data site, if known; see
+        left_out: densities and draws of each row given all other rows, by data site; empty if there are none. See
             :meth:`DrawsGuide.left_out`.
     """
 
@@ -187,7 +188,7 @@ def chains_of(argument: str, samples: Mapping[str, Any]) -> tuple[tuple[int, int
 
 
 def drawn_alone(samples: Any, seen: Look) -> Any:
-    """Samples without the sites that the program computes from them; one chain if there is no axis of chains."""
+    """Samples without deterministic sites, which the program computes; one chain if samples have no axis of chains."""
     if not isinstance(samples, Mapping):
         return samples
     own = {name: x for name, x in samples.items() if seen.trace.get(name, {}).get("type") != "deterministic"}
@@ -205,7 +206,7 @@ def _draws_of(model: BoundModel, count: int) -> Draws:
 
 
 class Densities(NamedTuple):
-    """Log densities of draws of a trained model, in nats and float64.
+    """Log densities of a trained model's draws, in nats and float64.
 
     Attributes:
         log_likelihood: ``log p(y_n | f_n)`` by data site, ``[S, ...]``, without masked data.
@@ -294,14 +295,14 @@ def draws_to_arviz(
         new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, also for the next four arguments.
         new_kwargs: keyword arguments at new inputs.
         batch_size: rows of new inputs at a time, 1,000 if ``None``. The prior has at most this many rows.
-        coords: labels of entries.
+        coords: labels of the entries of axes.
         dims: names of axes.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
-        ValueError: for samples that are not all ``[chains, draws, ...]``, or miss a latent site.
+        ValueError: for samples that are not all ``[chains, draws, ...]``, or if a latent site has no samples.
         FactorisationError: naming the GP site whose covariance does not factorise at some draw.
-        NonFiniteError: naming any other site whose draws or densities are not finite.
+        NonFiniteError: naming a site whose draws or densities are not finite for another reason.
     """
     options = Exporting(new_args, new_kwargs, batch_size, coords, dims, sample_stats).labelled(model, args, {})
     args, kwargs = arguments(model, args, model_kwargs)

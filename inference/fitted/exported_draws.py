@@ -47,8 +47,8 @@ class Notes(NamedTuple):
 
     Attributes:
         axes: names of the axes of every array; ``None`` for axes without a name.
-        like_rows: for each site with as many entries as there are rows, by name: whether its data or its inputs are an
-            argument. If so, the site has one entry for each row. ``None`` if nothing else names the axis.
+        like_rows: for each site with as many entries as there are rows, whether its data or its inputs are a positional
+            argument. If so, the site has one entry for each row. ``None`` for a deterministic site outside plates.
         seen: names of observed GP sites.
         processes: names of latent GP sites.
     """
@@ -65,10 +65,10 @@ class Draws(GivenProgram):
 
     Attributes:
         latents: names of the latent sites, without discrete sites, which have no draws.
-        plate_depth: depth of plates if the program has discrete latent sites, over whose values its densities are
-            summed; else ``None``.
+        plate_depth: depth of plates, if the program has discrete latent sites; ``None`` without discrete latent sites.
+            Densities are summed over the values of these sites.
         count: number of draws.
-        parts: names of the addends of GP sites whose draws are also wanted, by site.
+        parts: the GP sites whose addends are drawn too, with the names of the addends.
         at_inducing: see :class:`~gpzoo.inference.programs.gp_sites.JointDraw`, at all rows of the data.
     """
 
@@ -93,7 +93,7 @@ class Draws(GivenProgram):
 
     @property
     def of_mcmc(self) -> bool:
-        """Whether the draws come from MCMC. Their ``log q`` is not known."""
+        """Whether the draws come from MCMC. Such draws have no ``log q``."""
         return self.guide is None or isinstance(self.guide, DrawsGuide)
 
     def at_data(self, draw: Draw, batch: Batch) -> Arrays:
@@ -130,7 +130,7 @@ class Draws(GivenProgram):
         }
 
     def at_new(self, draw: Draw, batch: Batch) -> Arrays:
-        """GP sites and replicated data at a batch of new inputs. ``batch.others`` has all data, and their notes.
+        """GP sites and replicated data at a batch of new inputs. ``batch.others`` has all data, and :class:`Notes`.
 
         Counts also have their means, because draws of counts are not NaN even if a parameter is NaN.
         """

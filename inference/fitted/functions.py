@@ -44,7 +44,7 @@ def values_of_functions(
     batch_size: int,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """:meth:`gpzoo.inference.Trained.functions`."""
+    """Values of functions, see :meth:`gpzoo.inference.Trained.functions`."""
     counts = {"num_draws": num_draws, "num_features": num_features, "batch_size": batch_size}
     for name, value in counts.items():
         checks.positive_int(name, value)
@@ -76,7 +76,7 @@ def one_function(
     num_features: int,
     described: Mapping[str, Any],
 ) -> Callable[..., dict[str, Array]]:
-    """:meth:`gpzoo.inference.Trained.function`."""
+    """One function of inputs, see :meth:`gpzoo.inference.Trained.function`."""
     draw = checks.count("draw", draw)
     checks.positive_int("num_features", num_features)
     rng_key = checks.rng_key(rng_key)
@@ -95,7 +95,7 @@ def one_function(
 
 
 def draws_of(rng_key: Array, model: BoundModel, num_draws: int) -> Draw:
-    """Stacked keys that fix ``num_draws`` functions, with the numbers of their draws if the posterior is draws."""
+    """Stacked keys that fix ``num_draws`` functions, with numbers of MCMC draws if the posterior is such draws."""
     keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
     return keys, model.guide.numbers(model.params, num_draws)
 
@@ -112,7 +112,7 @@ def values_of_draw(
     misfits: dict[str, Array] | None = None,
     parts: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Array]:
-    """The values of each GP site for one function through the program.
+    """The values of each GP site at some rows, for one draw of the functions of all sites.
 
     Args:
         guide: guide of the program.
@@ -123,7 +123,8 @@ def values_of_draw(
         kwargs: keyword arguments of the program.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
         misfits: see :func:`pathwise`.
-        parts: names of the addends of GP sites whose values are also wanted, by site.
+        parts: names for the addends of a GP site's kernel, by site. The result then has the values of these addends
+            too.
     """
     key, number = draw
     addends = {site: {} for site in parts or {}}
@@ -151,12 +152,13 @@ def pathwise(
         key: random key that fixes the function.
         num_features: see :meth:`gpzoo.inference.Trained.functions`.
         rows: row numbers of the inputs, ``[N]``, which fix the draws of white noise.
-        misfits: ``u - g(Z)`` by site, whitened if ``u`` is. It is the same at all inputs. If the site has a value here,
-            the value is used; otherwise a new value is added.
-        parts: for each site, a dictionary into which the values of its addends are written, by number.
+        misfits: ``u - g(Z)`` by site, where ``g`` is a draw of the prior function and ``Z`` are the inducing points;
+            whitened if ``u`` is whitened. It is the same at all inputs. If the mapping has the site, its entry is used.
+            Otherwise, a new entry is added.
+        parts: a dictionary for each site. The function writes the values of the site's addends into it, by number.
 
     Returns:
-        ``[N]`` or ``[N, D]``.
+        Values of the function, ``[N]`` or ``[N, D]``.
 
     Raises:
         TypeError: see :meth:`gpzoo.inference.Trained.functions`.

@@ -33,10 +33,12 @@ class Given(NamedTuple):
     """Values on which a GP site is conditioned.
 
     Attributes:
-        inducing: an inducing variable.
+        inducing: the inducing variable.
         u: value of the inducing variable, without the mean of the site.
-        factor: the factor of its prior covariance, and the inverse of the factor, if they are known.
-        lost: approximate rounding errors of means given noisy values, in posterior standard deviations.
+        factor: the Cholesky factor of the prior covariance of ``u``, and the inverse of this factor; ``None`` if they
+            must still be computed.
+        lost: approximate rounding error of the posterior mean, in posterior standard deviations; 0 if the kernel has no
+            white noise.
     """
 
     inducing: InducingVariable
@@ -46,7 +48,7 @@ class Given(NamedTuple):
 
 
 def given_at(name: str, site: Mapping[str, Any]) -> Given:
-    """The value of a GP site in a run, at the inputs of the site in this run."""
+    """The value that a GP site has in one run, at the inputs of the site in this run."""
     prior: GaussianProcess = unmasked(site["fn"])
     projection = OnValues(prior, InducingPoints(prior.X), whiten=False, site=name)
     value = (jnp.asarray(site["value"]) - prior.mean).reshape(-1, *prior.event_shape[1 + (prior.in_row is not None) :])
@@ -86,7 +88,7 @@ class GivenProgram:
     Attributes:
         model: the program.
         guide: guide of the program; ``None`` if samples are given.
-        inducing: the inducing variables of sites whose samples are samples of ``u``, named ``<site>_u``.
+        inducing: the inducing variable of each GP site that has samples of ``u``, named ``<site>_u``.
     """
 
     model: Callable
@@ -117,9 +119,9 @@ class GivenProgram:
             values: values of parameters and latent sites, by name.
             given: values on which GP sites are conditioned, by name.
             guide_mode: gives the values of the guide's GP sites.
-            given_mode: gives the values of conditioned sites; joint draws if ``None``.
-            drawn_as: the inputs that are drawn together, for a site that the program uses as an array; ``None`` for
-                other sites.
+            given_mode: gives the values of conditioned sites; ``None`` draws them jointly.
+            drawn_as: a function from the name of a site to the inputs that are drawn together, if the program uses the
+                site as an array. It returns ``None`` for all other sites.
             model: a program to run in place of this one.
         """
         program = self.model if model is None else model

@@ -91,16 +91,16 @@ class Batch(NamedTuple):
     Attributes:
         args: positional arguments.
         arrays: keyword arguments that are arrays.
-        static: the other keyword arguments.
+        static: keyword arguments that are not arrays.
         params: parameters of guide and program.
         rows: numbers of the batch's rows among all rows.
         count: number of all rows.
-        layouts: how sites follow the rows, by name; empty if no function needs it.
+        layouts: for each site, how its rows follow the rows of the arguments; empty if no function needs it.
         untold: names of the sites whose rows do not correspond to the rows of the arguments.
         number: number of the batch.
         views: key for sampled views, the same for all draws and batches.
         of_sites: data by site at the batch's rows.
-        others: other values that the function needs; for predictions, the batch of training data.
+        others: further values that the function needs, such as the batch of training data for predictions.
     """
 
     args: tuple
@@ -129,14 +129,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BatchFunction:
-    """A function of one draw at a batch of rows, and how it is mapped.
+    """A function of one draw at a batch of rows, and how it is mapped over draws.
 
     Attributes:
         name: a name that no other function has.
         of_draw: ``of_draw(draw, batch)`` gives arrays by group and site; :class:`Static` groups come with the program.
         options: everything from outside that ``of_draw`` uses and that may differ between calls, hashable.
-        draws_together: number of draws that are computed together; ``None`` for all; 0 if there is no axis of draws.
-        summary: a function of the arrays of all draws, with a leading axis of draws; ``None`` for the arrays.
+        draws_together: number of draws that are computed together; ``None`` computes all draws together, 0 means that
+            there is no axis of draws.
+        summary: a function that summarises the arrays of all draws, which have a leading axis of draws; ``None`` keeps
+            these arrays.
         row_axis: axis of the rows, by group; 1, after the draws, if a group has no entry.
         prepare: a function in the compiled program that makes draws and batch from the given draws; ``None`` to take
             the draws as they are. Keys are split here. Outside, a split would be one more program to compile.
@@ -229,7 +231,7 @@ class BoundModel:
 
     @cached_property
     def look(self) -> Look:
-        """The traced program at these arguments, which is not computed; likelihoods check their data."""
+        """The trace of the program at these arguments, without computing its numbers; likelihoods check their data."""
         return look(self.model, self.args, self.kwargs, self.values)
 
     @property
@@ -238,7 +240,7 @@ class BoundModel:
         return self.site_rows_in_batches(None)
 
     def site_rows_in_batches(self, batch_size: int | None) -> SiteRows:
-        """How the sites follow the rows in batches of this size. Other arguments of the same shapes use it again."""
+        """How the sites follow the rows in batches of this size. Calls with arguments of the same shapes share it."""
         key = ("rows", batch_size, self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
@@ -281,7 +283,7 @@ class BatchResult(NamedTuple):
         """Refuse numbers that are not finite. The first draw then runs outside ``jit``, and may raise its own error.
 
         Args:
-            words: words for the numbers of each group, such as ``"draws"``; other groups are not checked.
+            words: words for the numbers of each group, such as ``"draws"``; a group without words is not checked.
             processes: names of the GP sites.
             site_of: a function from the name of a group's array to the name of its site.
 
@@ -320,11 +322,11 @@ def map_batches(
         model: the model at all rows.
         given: draws, a pytree with a leading axis of draws, or the input from which :attr:`BatchFunction.prepare` makes
             draws.
-        batch_size: most rows at a time.
+        batch_size: largest number of rows in a batch.
         of_sites: data of all rows by site; each batch gets its own rows.
-        addends: names of arrays that have the rows of a site, with the name of the site.
+        addends: for each array that has the rows of a site under another name, the name of this site.
         whole: how sites follow the rows, for a function that needs :attr:`Batch.layouts` even if all rows are one
-            batch. Several batches find their own layouts.
+            batch. If there are several batches, ``map_batches`` finds the layouts.
 
     Raises:
         ValueError: in several batches, naming a site whose rows do not correspond to the rows of the arguments.

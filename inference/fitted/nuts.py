@@ -61,7 +61,7 @@ def nuts(
 
     L-BFGS finds the mode in the unconstrained space. Warmup begins with a dense mass matrix: the inverse of the Hessian
     at the mode, from differences of gradients. Chains start at draws of a normal distribution around the mode, with
-    twice its spread. All chains are one compiled program.
+    twice the standard deviations that this matrix gives. All chains are one compiled program.
 
     Other programs, such as :func:`whitened` ones, start at NumPyro's ``init_to_median``, with NumPyro's diagonal mass
     matrix. The reason: most of the posterior mass of functions and hyperparameters is far from their joint mode.

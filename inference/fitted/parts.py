@@ -33,15 +33,16 @@ def checked_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[
 def refuse_other_parts(
     parts: Mapping[str, tuple[str, ...]], trace: Trace, processes: Collection[str] | None = None
 ) -> None:
-    """Refuse names of addends that a program's GP sites do not have.
+    """Refuse names of addends that do not fit the GP sites of a program and the kernels of these sites.
 
     Args:
         parts: names of addends, by site.
         trace: trace of the program.
-        processes: the sites that may have addends; ``None`` for all GP sites.
+        processes: the GP sites that may have addends; ``None`` allows all GP sites.
 
     Raises:
-        ValueError: naming the site and its addends.
+        ValueError: if a site of ``parts`` is not one of these GP sites, if the number of names differs from the number
+            of addends of its kernel, or if a name is the name of a site.
     """
     known = {name for name, own in sampled(trace).items() if isinstance(unmasked(own["fn"]), GaussianProcess)}
     known = known if processes is None else known.intersection(processes)

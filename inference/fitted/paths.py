@@ -232,7 +232,7 @@ class Paths(GivenProgram):
 
 
 def refuse_other_rows(name: str, test: Any, shape: tuple[int, ...], num_inputs: int) -> None:
-    """Refuse test data that do not have the number of rows of their site.
+    """Refuse test data if their number of rows differs from the number of rows of their site.
 
     Args:
         name: name of the site.

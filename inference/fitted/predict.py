@@ -55,10 +55,10 @@ def predict(
     A trained model has its own method, :meth:`gpzoo.inference.Trained.predict`. Its documentation explains the results
     and the other arguments. ``predict`` conditions GP sites on their draws, or on their data, at the training inputs.
 
-    If the factors of all draws take less than 1 GiB, their covariance is factorised once for each draw. Otherwise it is
-    factorised again for every batch, and batches should be large. A :func:`~gpzoo.inference.whitened` program is
-    conditioned on its draws of ``f``, or of ``u`` if it is sparse. For draws of a :class:`~gpzoo.inference.marginal`
-    program, use :meth:`gpzoo.inference.Trained.of_draws`.
+    If the factors of all draws take less than 1 GiB, the covariance of the training inputs is factorised once for each
+    draw. Otherwise it is factorised again for every batch, so use large batches. A :func:`~gpzoo.inference.whitened`
+    program is conditioned on its draws of ``f``, or of ``u`` if it is sparse. For draws of a
+    :class:`~gpzoo.inference.marginal` program, use :meth:`gpzoo.inference.Trained.of_draws`.
 
     Example:
         >>> import jax, numpy as np, numpyro
@@ -80,7 +80,7 @@ def predict(
         train_args: the positional arguments of training, such as ``(X, y)``.
         train_kwargs: the keyword arguments of training.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
-        num_draws: number of draws to keep if the program itself draws nothing.
+        num_draws: number of draws, if there are no ``posterior_samples``.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
         keep_draws: whether to return the draws themselves.
         mean_only: whether to leave out variances.
@@ -97,7 +97,7 @@ def predict(
         ValueError: for data that are not finite; no ``train_args``; arguments with different numbers of rows; unknown
             names in ``test_data``; sites of the program without a value; ``quantiles`` that are not between 0 and 1.
         FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
-        NonFiniteError: naming any other site whose prediction is not finite.
+        NonFiniteError: naming a site whose prediction is not finite for another reason.
     """
     options = Predicting(
         train_args=train_args,
@@ -170,13 +170,13 @@ class Predicting:
 def predictions(
     model: BoundModel, rng_key: PRNGKeyArray, options: Predicting, samples: Mapping[str, Array] | None = None
 ) -> dict[str, SitePrediction]:
-    """Predictions of a model with a guide, or without a guide at draws of its latent sites.
+    """Predictions at new inputs. Values of the latent sites come from the guide or, without a guide, from ``samples``.
 
     Args:
         model: the program at new inputs.
         rng_key: key of the draws.
         options: options of the prediction.
-        samples: draws by site name, ``[S, ...]``.
+        samples: draws of the latent sites by name, ``[S, ...]``, for a model without a guide.
     """
     test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
     batch_size = options.batch_size or _rows_at_a_time(model)

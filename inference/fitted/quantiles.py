@@ -40,11 +40,11 @@ def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float
     """The smallest draw that is at least as large as the given share of draws. It is always a value that was drawn.
 
     Args:
-        draws: ``[S, ...]``.
+        draws: the draws, ``[S, ...]``.
         quantiles: ``Q`` probabilities.
 
     Returns:
-        ``[Q, ...]``, of the type of the draws.
+        Quantiles ``[Q, ...]``, with the dtype of the draws.
     """
     # The slack keeps products that round up, such as 0.07 * 100, at the right whole number.
     ranks = np.ceil(np.asarray(quantiles) * len(draws) - 1e-9).astype(int)
@@ -54,16 +54,17 @@ def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float
 def mixture_quantiles(
     mean: Float[Array, "S *shape"], variance: Float[Array, "S *shape"], quantiles: tuple[float, ...]
 ) -> Float[Array, "Q *shape"]:
-    """Quantiles of equal mixtures of ``S`` Gaussians, to the precision of the means.
+    """Quantiles of mixtures of ``S`` Gaussians with equal weights, up to rounding errors.
 
     Args:
-        mean: ``[S, ...]``, one mixture for every entry of ``...``.
-        variance: ``[S, ...]``.
+        mean: means of the Gaussians, ``[S, ...]``; each entry of ``...`` has its own mixture.
+        variance: variances of the Gaussians, ``[S, ...]``.
         quantiles: ``Q`` probabilities.
 
     Returns:
-        ``[Q, ...]``. If components are far apart, the distribution function may be level at a probability. The result
-        is then the end of the level stretch that is farther from the median; for the median, it is the lower end.
+        Quantiles ``[Q, ...]``. If Gaussians are far apart, the distribution function may be flat at the height of a
+        requested probability. Below the probability 0.5, the quantile is then the lower end of the flat part. Above
+        0.5, it is the upper end. At 0.5, it is the lower end.
     """
     scale = jnp.sqrt(variance)
     upper = np.asarray(quantiles) > 0.5

@@ -1,4 +1,4 @@
-"""Predictions of a site, averaged over paths, with one path for each draw (deep GPs, eq. 18)."""
+"""Predictions of a site, averaged over paths, with one path for each draw (Salimbeni and Deisenroth 2017, eq. 18)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SitePrediction(NamedTuple):
             have NaN or infinity.
         log_density: ``log p(y* | data)`` per row, ``[N]``, in nats; ``None`` without test data, and for GP sites that
             were not observed in training. It is the density of the observed entries of a row, and 0 if there are none.
-        probs: predictive class probabilities ``[N, K]``, for likelihoods of classes, such as Softmax.
+        probs: predictive probabilities of ``K`` classes, ``[N, K]``, for likelihoods of classes, such as Softmax.
         quantiles: quantiles of every entry, ``[Q, N]`` or ``[Q, N, D]``, if asked for; ``None`` for labels.
         draws: ``[S, N]`` or ``[S, N, D]``, if asked for: one draw for each path, or ``num_draws`` if there is one path.
             A path is one draw of every site that must be drawn.
@@ -80,9 +80,9 @@ class Asked(NamedTuple):
     and so it is part of the key of the compiled program.
 
     Attributes:
-        quantiles: probabilities, or ``None``.
+        quantiles: probabilities; ``None`` if no quantiles are wanted.
         keep_draws: whether the result has draws.
-        draws_per_path: one; more only if there is one path.
+        draws_per_path: number of draws on each path. It is above 1 only if there is a single path.
         mean_only: whether the result has no variances. The compiled program then does not compute them.
         parts: names for the addends of GP sites with sums of kernels, by site.
     """
@@ -100,7 +100,7 @@ class Path(NamedTuple):
     Attributes:
         prediction: moments, density, class probabilities and ``cdf``.
         gaussian: mean and variance of every entry if the site is Gaussian given the path, else ``None``.
-        draws: ``[draws_per_path, N, ...]``, or ``None`` if they are not needed.
+        draws: draws of the site, ``[draws_per_path, N, ...]``; ``None`` if they are not needed.
     """
 
     prediction: SitePrediction
@@ -109,7 +109,7 @@ class Path(NamedTuple):
 
 
 def of_paths(each: Path, asked: Asked) -> SitePrediction:
-    """The equal mixture over the leading axis: moments by the law of total variance, mean of densities (eq. 18)."""
+    """The mixture of all paths with equal weights: moments by the law of total variance, mean of densities (eq. 18)."""
     path, variance, density, quantiles = each.prediction, None, None, None
     mean, probs, cdf = (None if x is None else jnp.mean(x, axis=0) for x in (path.mean, path.probs, path.cdf))
     if mean is not None and path.variance is not None:

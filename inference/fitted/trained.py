@@ -51,8 +51,8 @@ class Trained:
     """A program, its guide, and the values of their parameters: the result of :func:`~gpzoo.inference.fit`.
 
     ``Trained(model, guide, params)`` makes a trained model from parameters that NumPyro's own ``svi.run`` found. The
-    methods keep the programs that they compile. As under ``jax.jit``, the first call fixes everything that the program
-    does not read from its arguments.
+    methods keep compiled programs for later calls. As under ``jax.jit``, the first call fixes everything that the
+    program does not read from its arguments.
 
     If there are several trainings (see :func:`~gpzoo.inference.fit`), ``params``, ``losses`` and ``state`` have a
     leading axis of trainings. :meth:`member` gives one training, and the other methods work on one training. If a
@@ -74,11 +74,11 @@ class Trained:
 
     Attributes:
         model: the program.
-        guide: its guide. All methods except ``member`` need an :class:`~gpzoo.inference.InducingGuide` that has seen
-            data.
+        guide: the guide of the program. All methods except ``member`` need an
+            :class:`~gpzoo.inference.InducingGuide` that has seen data.
         params: constrained values of every ``numpyro.param`` site, and mutable state, by name.
         losses: negative ELBO of every step that led to ``params``, ``[num_steps]``, in nats. With minibatches these are
-            minibatch estimates. Empty if :func:`~gpzoo.inference.fit` did not train the model.
+            minibatch estimates. The array is empty if :func:`~gpzoo.inference.fit` did not train the model.
         state: NumPyro's state, from which ``svi.update`` can continue, or ``None``.
         seconds: wall time of the steps, compilation included, summed over all resumptions.
         expectations: how each likelihood site's expectation was computed: ``"closed form"``, ``"quadrature"`` or
@@ -86,7 +86,8 @@ class Trained:
             ``"closed form given draws of h"``.
         backed_off: for each site with natural gradients, the number of steps that were shortened, because the full step
             lowered the bound or led to an invalid covariance. :meth:`save` keeps neither this nor ``state``.
-        data: the training data: type, shape and sha256 of every array, by name; empty if the training failed.
+        data: description of the training data: type, shape and sha256 of every array, by name. It is empty if the
+            training failed.
     """
 
     model: Callable
@@ -140,17 +141,18 @@ class Trained:
         """A model from draws of hyperparameters, with the distribution of the functions given each draw and the data.
 
         ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
-        any other trained model. The draws keep their chains in :meth:`to_arviz`.
+        any other trained model. :meth:`to_arviz` keeps the chains of the draws.
 
-        :meth:`predict` mixes the conditional moments of all draws. For Gaussian noise, these moments are exact. For any
-        other noise, they are the mode and the covariance of Laplace's approximation. If there are inducing variables,
-        the moments are given these variables in both cases. ``of_draws`` factorises the covariance of the data once for
-        each draw.
+        :meth:`predict` mixes the moments of the functions given each draw of hyperparameters and the data. For Gaussian
+        noise, these moments are exact. For any other noise, they are the mode and the covariance of Laplace's
+        approximation. With inducing variables, the same holds for the sparse model of these variables. ``of_draws``
+        factorises the covariance of the data once for each draw.
 
         :meth:`functions` and exports use joint draws of the functions, one for each draw of hyperparameters. These
-        draws are kept at the inducing variables, or at the inputs if there are none. In two cases :meth:`predict` also
-        mixes these joint draws, and then has their Monte Carlo noise: if the data depend on mixed outputs (``f @ A``,
-        Softmax), and if the factors take more than 1 GiB (a warning says so).
+        draws are kept at the inducing variables, or at the inputs if there are none. In two cases, :meth:`predict`
+        mixes these joint draws in place of moments, and then has their Monte Carlo noise. In the first case, the data
+        depend on mixed outputs (``f @ A``, Softmax). In the second case, the moments would need more than 1 GiB (a
+        warning says so).
 
         Args:
             rng_key: key of the draws of functions.
@@ -159,13 +161,14 @@ class Trained:
                 ``mcmc.get_samples()``, or draws from one of NumPyro's guides. ``of_draws`` computes deterministic sites
                 again.
             *args: positional arguments of the program, data included.
-            program: the marginal program, if ``draws`` does not hold it.
+            program: the marginal program. It is needed only if ``draws`` is not an ``MCMC``.
             num_draws: number of draws of functions if there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
-            leave_out: blocks of rows: a label for each row, such as its group, or a list of arrays of row numbers. The
-                arrays may overlap, as with all rows after a time. :meth:`to_arviz` then writes the density of each
-                block given all other data, in place of the density of each row. ``False`` for no such densities:
-                exports then have ``log p(y_n | f_n)``. They also have these if the densities take more than 1 GiB.
+            leave_out: blocks of rows to leave out together. Give a label for each row, such as its group, or a list of
+                arrays of row numbers. The arrays may overlap, as with all rows after a time. :meth:`to_arviz` then
+                writes the density of each block given all other data. With ``None``, it writes the density of each row
+                given all other data. With ``False``, it writes ``log p(y_n | f_n)`` instead. It also does so if the
+                densities given other data take more than 1 GiB.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -217,22 +220,23 @@ class Trained:
         """Predict every GP site and every data site at new inputs.
 
         Likelihoods integrate over the marginals of ``f`` if the program allows it. Some programs need draws: of the
-        inner layers of a deep GP, or of hyperparameters with a posterior. The result is then the mixture over draws:
-        mean and variance by the law of total variance, densities averaged (deep GPs, eq. 18). In a model from
-        :meth:`of_draws`, each draw of hyperparameters has the moments of ``f`` given this draw and the data.
+        inner layers of a deep GP, or of hyperparameters with a posterior. The result is then the mixture over draws.
+        Its variance follows from the law of total variance, and its density is the mean of the draws' densities (deep
+        GPs, eq. 18). In a model from :meth:`of_draws`, each draw of hyperparameters has the moments of ``f`` given this
+        draw and the data.
 
         The draws of a row depend on ``rng_key`` and on the position of the row in the whole input. Draws of latent
         variables of rows also depend on the batch. Sampled views (of invariant kernels) are drawn once, by ``rng_key``,
         and are the same for all inputs.
 
-        Discrete latent sites are predicted too: they are drawn from their prior, and have ``probs`` ``[N, K]`` of their
-        values. If each row has its own discrete sites, the density of its test data is a sum over their values. A chain
-        of discrete sites begins anew at the first new row.
+        Discrete latent sites are predicted too: they are drawn from their prior, and ``probs`` has the probabilities of
+        their ``K`` values, ``[N, K]``. If each row has its own discrete sites, the density of its test data is a sum
+        over their values. A chain of discrete sites begins anew at the first new row.
 
-        The program tells which sites follow the rows of the inputs, with one row for each input row or several
-        (patches). These sites are predicted in batches. Other sites, such as a site at inputs from ``model_kwargs``,
-        are the same in every batch. ``predict`` refuses several batches if one row of a site depends on several rows of
-        the inputs.
+        ``predict`` finds out from the program which sites have one row, or several rows (patches), for each row of the
+        inputs. These sites are predicted in batches. Other sites, such as a site at inputs from ``model_kwargs``, are
+        the same in every batch. ``predict`` refuses several batches if one row of a site depends on several rows of the
+        inputs.
 
         For draws of functions that are joint over the inputs, use :meth:`functions`. At up to a few thousand inputs,
         :class:`numpyro.infer.Predictive` with the same guide also gives joint draws.
@@ -252,9 +256,10 @@ class Trained:
                 draw of the sites that must be drawn, or ``num_draws`` if there are no such sites. The draws are
                 independent over inputs. To draw data sites, the program runs on one row at a time, except with
                 ``InducingGuide(joint=...)``.
-            parts: names for the addends of GP sites, which are predicted too: ``{"f": ("trend", "season")}`` if the
-                kernel of ``f`` is a sum of two. Each part has the exact moments of its addend given the data, or given
-                the inducing variables of the sum. White noise is not an addend. No part contains the prior's mean.
+            parts: names for the addends of GP sites, such as ``{"f": ("trend", "season")}`` if the kernel of ``f`` is a
+                sum of two. The addends are then predicted too, under these names. Each addend has its exact moments
+                given the data, or given the inducing variables of the sum. White noise is not an addend. No addend
+                contains the prior's mean.
             mean_only: whether to leave out variances, which take most of the work of a sparse GP. Variances are still
                 computed for results that need them: class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
@@ -268,14 +273,15 @@ class Trained:
             A :class:`SitePrediction` for each GP site and each data site, by name.
 
         Raises:
-            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide that is not an
+                ``InducingGuide``.
             ValueError: for data that are not finite; arguments with different numbers of rows; unknown names in
                 ``test_data``; parameters that are missing, unknown or of another shape; a guide that has not seen data;
-                an observed GP site without ``train_args``; in several batches, sites that the guide draws jointly, or
-                whose rows do not correspond to the rows of the inputs; ``quantiles`` that are not between 0 and 1;
+                an observed GP site without ``train_args``; several batches, if the guide draws a site jointly or the
+                rows of a site do not correspond to the rows of the inputs; ``quantiles`` that are not between 0 and 1;
                 ``mean_only`` with ``quantiles``, ``keep_draws`` or ``test_data``.
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
-            NonFiniteError: naming any other site whose prediction is not finite.
+            NonFiniteError: naming a site whose prediction is not finite for another reason.
         """
         labels, model = labels_of(self.model, new), self._bind(new, model_kwargs)
         if test_data is not None:
@@ -327,13 +333,13 @@ class Trained:
         Args:
             rng_key: key of the draws.
             *new: the model's positional arguments at the inputs, one row per input.
-            num_draws: number of functions ``S``. ``None``: 100, or the number of draws of a model from
-                :meth:`of_draws`, if that is smaller.
+            num_draws: number of functions ``S``. ``None``: 100, or all draws of a model from :meth:`of_draws` if it has
+                fewer.
             num_features: number of random features of each addend of each kernel. The covariance over draws is exact
                 for any number. A single draw has fixed frequencies, and its covariance has an error of
                 ``O(num_features^-1/2)``.
-            parts: names for the addends of GP sites, as in :meth:`predict`. Their values add up to the values of the
-                site without the prior's mean and white noise.
+            parts: names for the addends of GP sites, as in :meth:`predict`. The values of the addends add up to the
+                values of the site without the prior's mean and white noise.
             batch_size: rows at a time.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -344,7 +350,7 @@ class Trained:
             FactorisationError: naming a site whose covariance does not factorise.
             TypeError: naming a kernel without a known spectral density (:meth:`gpzoo.kernels.Kernel.frequencies`), or
                 inducing variables without values for a function (:meth:`gpzoo.InducingVariable.of`); for data that are
-                not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
+                not real numbers, an ``rng_key`` that is not a key, or a guide that is not an ``InducingGuide``.
             ValueError: for counts below one; data that are not finite; arguments with different numbers of rows; a
                 guide that has not seen data; parameters that are missing, unknown or of another shape; in several
                 batches, sites that the guide draws jointly.
@@ -393,13 +399,14 @@ class Trained:
         GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
 
         Args:
-            rng_key: key of the draws of sites on which later sites of the program depend, and of sampled views.
-                The views are the same as in :meth:`predict` with this key.
+            rng_key: random key. It draws the sites on which later sites of the program depend, and the views of kernels
+                that sample views. With the same key, :meth:`predict` uses the same views.
             *args: the model's positional arguments.
             model_kwargs: the model's keyword arguments, by name.
 
         Raises:
-            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide that is not an
+                ``InducingGuide``.
             ValueError: for parameters that are missing, unknown or of another shape.
         """
         rng_key, model = checks.rng_key(rng_key), self._bind(args, model_kwargs, seen=False)
@@ -428,8 +435,9 @@ class Trained:
         """The posterior of hyperparameters by NUTS, with GP sites integrated out at their inducing variables.
 
         If a guide makes hyperparameters independent of the functions, its posterior of hyperparameters is too narrow,
-        often by a factor of several. This posterior is not: it is the posterior of ``marginal(program, inducing)``. The
-        inducing variables, and ``numpyro.param`` sites of the program such as networks, keep their trained values.
+        often by a factor of several. The posterior from NUTS is the posterior of ``marginal(program, inducing)``, and
+        is not too narrow. The inducing variables keep their trained values. So do ``numpyro.param`` sites of the
+        program, such as networks.
 
         Args:
             rng_key: key of the draws.
@@ -442,8 +450,8 @@ class Trained:
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
-            The MCMC after its run: ``mcmc.print_summary()``. ``Trained.of_draws(key, mcmc, X, y)`` is the model with
-            these draws.
+            The MCMC after its run, for ``mcmc.print_summary()``. ``Trained.of_draws(key, mcmc, X, y)`` makes a model
+            with these draws.
 
         Raises:
             ValueError: for a program whose latent sites are all GPs; see also :func:`~gpzoo.inference.nuts` and
@@ -551,10 +559,10 @@ class Trained:
 
         Raises:
             TypeError: for inducing variables of another kind than the site's, data that are not real numbers, an
-                ``rng_key`` that is not a key, or a guide of another kind.
+                ``rng_key`` that is not a key, or a guide that is not an ``InducingGuide``.
             ValueError: naming the site, for a covariance that is not full, inducing variables that are neither points
                 nor patches, or inputs of another shape; for unknown names of sites; see also :meth:`posterior`.
-            FactorisationError: naming the site whose ``Kuu`` does not factorise with them.
+            FactorisationError: naming the site whose ``Kuu`` does not factorise with the new inducing variables.
         """
         rng_key, model = checks.rng_key(rng_key), self._bind(new, model_kwargs, seen=False)
         params = extended(rng_key, model.guide, self.params, inducing, model.args, model.kwargs)
@@ -576,9 +584,9 @@ class Trained:
         The bound is ``E_q[log p(y_new | f)] - KL[q(u) || q_old(u)]``, where ``q_old`` is the posterior of this model
         (Bui, Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, arXiv 1705.07131, with fixed
         hyperparameters and inducing variables). Natural-gradient steps of length 1 maximise the bound. A step that does
-        not raise it is shortened. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all data,
-        old and new (Titsias 2009), in any pieces and any order. With other noise, the model keeps a piece of the data
-        only approximately, and keeps larger pieces better. If new inputs are far from old ones, call
+        not raise the bound is shortened. With Gaussian noise one step is exact: the result is the best ``q(u)`` for all
+        data, old and new (Titsias 2009), in any order and any batches. With other noise, the update by a batch is an
+        approximation, and larger batches make it better. If new inputs are far from the old inputs, call
         :meth:`add_inducing` first. If hyperparameters should change too, use :func:`~gpzoo.inference.fit` with
         :class:`OnlineELBO`.
 
@@ -586,9 +594,9 @@ class Trained:
             rng_key: key of the draws.
             *new: the model's positional arguments, new data included. Arrays among them have one entry for each new
                 row, along their first axis.
-            batch_size: most rows at a time, in the given order. The ``q(u)`` of each batch is the prior of the next
-                batch. ``None``: all rows at once, with the memory of a training step on all rows.
-            num_steps: most steps on each batch; the steps end when the bound no longer grows.
+            batch_size: largest number of rows at a time, in the given order. The ``q(u)`` of each batch is the prior of
+                the next batch. ``None``: all rows at once, with the memory of a training step on all rows.
+            num_steps: largest number of steps on each batch; the steps end when the bound no longer grows.
             num_draws: number of draws of sites that must be drawn, such as inner layers. All steps on a batch use the
                 same draws.
             sites: names of the GP sites whose ``q(u)`` changes. ``None``: the sites on which no other GP site depends,
@@ -597,15 +605,16 @@ class Trained:
                 is the number of new rows.
 
         Returns:
-            The model after the new data. Its ``losses`` have one number for each batch, in nats. This is minus the
-            bound on the log evidence, given the old data, of all new rows up to this batch. ``data`` describes the new
-            rows.
+            The model after the new data. Its ``losses`` have one number for each batch, in nats. The number is the
+            negative bound on the log evidence of all new rows up to this batch, given the old data. ``data`` describes
+            the new rows.
 
         Raises:
-            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide that is not an
+                ``InducingGuide``.
             ValueError: for data that are not finite, or none; arguments with different numbers of rows; columns that
                 the inducing inputs do not have; a program without a latent GP site; a covariance of ``q(u)`` that is
-                not full; a plate whose rows are not the new ones; counts below one; unknown ``sites``; see also
+                not full; a plate whose rows are not the new rows; counts below one; unknown ``sites``; see also
                 :meth:`posterior`.
             FactorisationError: naming the GP site whose covariance does not factorise.
 
@@ -643,8 +652,8 @@ class Trained:
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
         nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
         sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. A model
-        from :meth:`of_draws` exports the draws of its chains. Their diagnostics are valid, and there is no ``log_q``.
-        If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
+        from :meth:`of_draws` exports the draws of its chains. For such chains, diagnostics are valid, and there is no
+        ``log_q``. If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
 
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
@@ -653,14 +662,14 @@ class Trained:
                                   model :meth:`of_draws`: each row given all other rows, for ``az.loo_pit``
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these arguments
         ``log_likelihood``        ``log p(y_n | f_n)``; for an observed GP site, and for a model :meth:`of_draws` at its
-                                  data, ``log p(y_n | y_-n)``, each row (or block of rows) given all others. Attributes
-                                  say which
+                                  data, ``log p(y_n | y_-n)``, each row (or block of rows) given all other data.
+                                  Attributes say which
         ``log_prior``             ``log p`` of hyperparameters and other latent sites that are not GPs, each summed over
                                   its entries; ``az.psense_summary`` scales these
         ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
                                   ``log_p_<site>_u``, the part of ``u`` in ``log_p``
         ``prior``                 draws of the program at the trained values of its parameters (attributes name them)
-        ``prior_predictive``      data drawn with these
+        ``prior_predictive``      data drawn with the draws in ``prior``
         ``observed_data``         the data
         ``constant_data``         parameters that have no posterior, small arguments, and the negative losses, ``elbo``
         ========================= ======================================================================================
@@ -669,7 +678,8 @@ class Trained:
         drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
 
         The terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data.
-        The likelihood part of ``az.psense_summary`` needs that density: use ``of_draws(..., leave_out=False)`` for it.
+        The likelihood part of ``az.psense_summary`` needs the density of all data, which
+        ``of_draws(..., leave_out=False)`` gives.
 
         ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``; the density of ``f``
         given ``u`` cancels. The rows are the whole data, whatever ``num_data`` is. If hyperparameters are points, their
@@ -687,19 +697,21 @@ class Trained:
             num_draws: number of draws ``S``, 500 if ``None``. For a model from :meth:`of_draws`, the largest number of
                 draws, evenly spaced in its chains; all draws if ``None``.
             new_args: positional arguments at new inputs, ``(X_new,)``.
-            new_kwargs: keyword arguments at new inputs; ``None`` for ``model_kwargs``.
-            batch_size: most rows at a time. Given ``u``, ``f`` is joint among the rows of a batch. This needs their
-                covariance, for every draw if hyperparameters have draws. The prior has at most this many rows.
-                ``None``: as many rows as have 1,000 inputs of a GP site, or 200 inputs if there are more and
-                hyperparameters have draws.
-            coords: labels of entries by axis, ``{"data": years}``. Labels of rows are for the rows of the data. The
-                index of a frame and the coordinates of a Dataset are labels without ``coords``, for new rows too.
-            dims: names of axes by array, without the axes of draws, ``{"lengthscale": ["feature"]}``.
-            params: whether ``posterior`` also has the program's ``numpyro.param`` sites. They are points: the same in
-                all draws of a chain. An attribute names them.
+            new_kwargs: keyword arguments at new inputs; ``None`` takes ``model_kwargs``.
+            batch_size: largest number of rows at a time. Given ``u``, ``f`` is joint among the rows of a batch. This
+                needs the covariance of these rows, for every draw if hyperparameters have draws. The prior has at most
+                this many rows. With ``None``, a batch has up to 1,000 inputs of a GP site. If there are more inputs
+                and hyperparameters have draws, it has up to 200.
+            coords: labels of entries by axis, ``{"data": years}``. Labels of rows are for the rows of the data. You
+                need no ``coords`` for the index of a frame or the coordinates of a Dataset: they label the rows of the
+                data and new rows by themselves.
+            dims: names of the axes of arrays, by name of the array, ``{"lengthscale": ["feature"]}``. Do not name the
+                axes of draws.
+            params: whether ``posterior`` also has the program's ``numpyro.param`` sites. Their values are points, which
+                are the same in all draws of a chain. An attribute names these sites.
             parts: names for the addends of GP sites, as in :meth:`predict`. ``posterior`` and ``predictions`` then also
-                have draws of the parts. They add up to the draws of the site without the prior's mean and white noise.
-                The parts are drawn together, at a cost that grows with the cube of their number.
+                have draws of the addends. These draws add up to the draws of the site without the prior's mean and
+                white noise. The addends are drawn together, at a cost that grows with the cube of their number.
             sample_stats: statistics of the draws, for a model from :meth:`of_draws`, by ArviZ's names or NumPyro's,
                 such as ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
@@ -708,12 +720,13 @@ class Trained:
             ``arviz.InferenceData`` (ArviZ 0.x) or ``xarray.DataTree`` (ArviZ 1.x).
 
         Raises:
-            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide of another kind.
+            TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide that is not an
+                ``InducingGuide``.
             ValueError: for data that are not finite; parameters that are missing, unknown or of another shape; counts
                 below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density is not a
                 sum over rows.
             FactorisationError: naming the GP site whose draws are not finite.
-            NonFiniteError: naming any other site whose draws are not finite, or whose log density is NaN.
+            NonFiniteError: naming a site whose draws are not finite for another reason, or whose log density is NaN.
 
         If draws from a prior are not finite, a warning says so.
         """
@@ -731,9 +744,10 @@ class Trained:
         """Write this model to one file, from which :func:`load` makes it again without the data.
 
         The file holds parameters and mutable state, losses, the sites that the guide found in the program, versions,
-        and :attr:`data`. It also holds those options of the guide that are gpzoo's own. The file is written in one
-        step, hashes cover every byte, and it contains no pickle. It does not keep NumPyro's ``state``. To continue a
-        training, use checkpoints.
+        and :attr:`data`. It also holds the options of the guide. If an option is a class, an object or a function of
+        your own, the file holds no options, and :func:`load` needs the guide. The file is written in one step, hashes
+        cover every byte, and it contains no pickle. It does not keep NumPyro's ``state``. To continue a training, use
+        checkpoints.
 
         Raises:
             TypeError: for parameters that are not pytrees of arrays, or a ``path`` that is not a path.
@@ -840,8 +854,9 @@ def load(
         ValueError: for an empty ``path``; if a ``guide`` or an object in ``params`` is needed but missing; for an
             object in ``params`` that does not fit the file.
         RuntimeError: in a process that was forked after JAX had run.
-        CheckpointError: if the file cannot be read, is damaged or something else, was written in another format (the
-            message names the gpzoo that reads it), or holds float64 and that is not enabled.
+        CheckpointError: if the file cannot be read, is damaged, or is not a file of :meth:`Trained.save`. If its format
+            differs from the format of this version (the message names the gpzoo that reads it). If it holds float64 and
+            float64 is not enabled.
 
     If the file was written by another version of JAX or NumPyro, a warning says so.
     """

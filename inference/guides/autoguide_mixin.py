@@ -72,7 +72,7 @@ class AutoGuideMixin(Options):
         return jax.tree.map(lambda x: x.reshape(*sample_shape, *x.shape[1:]), draws)
 
     def get_posterior(self, params: Mapping[str, Any]) -> Any:
-        """The distribution of each latent site that is not a GP, by name; for NumPyro's own guides, their own result.
+        """The distribution of each latent site that is not a GP, by name. NumPyro's own guides return their own result.
 
         Raises:
             ValueError: before the guide has seen data, for a site whose support depends on other sites, and for a guide
@@ -152,7 +152,7 @@ def probabilities(quantiles: Sequence[float]) -> list[float]:
     """``quantiles``, if they are probabilities.
 
     Raises:
-        ValueError: for anything but a sequence of numbers between 0 and 1.
+        ValueError: if they are not a sequence of numbers between 0 and 1.
     """
     given = np.asarray(quantiles, float)
     good = given.ndim == 1 and bool(np.all((given > 0) & (given < 1)))

@@ -16,15 +16,18 @@ MOST_OUTPUTS = 10
 
 
 def coupled_sites(options: Options, sites: Sites, seen: Look) -> tuple[tuple[str, ...], ...]:
-    """The groups of a program's sites, each in the order of the program; see :class:`~gpzoo.inference.InducingGuide`.
+    """The groups of GP sites that share one ``q``, see ``coupled`` of :class:`~gpzoo.inference.InducingGuide`.
+
+    The sites of each group are in the order of the program.
 
     Args:
         options: options of the guide.
         sites: sites of the program.
-        seen: a look at the program.
+        seen: the result of :func:`~gpzoo.inference.programs.program.look` for the program.
 
     Raises:
-        ValueError: for a site that ``coupled`` names and that cannot have a joint ``q``, with its name and the reason.
+        ValueError: if ``coupled`` names a site that cannot share one ``q``, or only one site with one output. The
+            message has the name of the site, and the reason.
     """
     reasons = {name: _of_program(name, seen) or _of_options(name, options) for name in sites.processes}
     if isinstance(options.coupled, bool):
@@ -51,7 +54,7 @@ def outputs_together(groups: Iterable[tuple[str, ...]], seen: Look) -> frozenset
 
 
 def added_sites(seen: Look) -> tuple[tuple[str, ...], ...]:
-    """The groups that a guide without options would find in a program."""
+    """The groups of GP sites that a program adds to each other; a guide with default options finds the same groups."""
     names = {name: _of_program(name, seen) for name in frozenset().union(*seen.added)}
     return _added(seen, frozenset(names) - _with_a_reason(names))
 

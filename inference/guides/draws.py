@@ -83,11 +83,11 @@ class DrawsGuide(InducingGuide):
         return own | {f"{site}_loc": sites.constraints.get(site) for site in sites.latents - sites.processes}
 
     def posteriors(self, *args: Any) -> dict[str, Any]:
-        """See :meth:`InducingGuide.posteriors`: of one draw, at random."""
+        """The posteriors at one random draw, see :meth:`InducingGuide.posteriors`."""
         return {name: fn for name, fn in super().posteriors(*args).items() if name != NUMBER}
 
     def quantiles(self, params: Mapping[str, Any], quantiles: Sequence[float]) -> dict[str, Array]:
-        """See :meth:`AutoGuideMixin.quantiles`: of the draws."""
+        """Quantiles of the draws, see :meth:`AutoGuideMixin.quantiles`."""
         levels = jnp.asarray(probabilities(quantiles))
         return {name: jnp.quantile(jnp.concatenate(params[f"{name}_loc"]), levels, axis=0) for name in self._names}
 
@@ -106,7 +106,7 @@ class DrawsGuide(InducingGuide):
         return np.shape(params[f"{first}_mean"])[:2]
 
     def at_inputs(self, params: Mapping[str, Any]) -> frozenset[str]:
-        """Names of the GP sites whose inducing points are known to be their inputs at the data."""
+        """Names of the GP sites whose inducing points are certainly their inputs at the data."""
         found = set()
         for group in params[LAWS].values():
             known = "factor" in group
@@ -114,18 +114,18 @@ class DrawsGuide(InducingGuide):
         return frozenset(found)
 
     def left_out(self, params: Mapping[str, Any], samples: Mapping[str, Array]) -> dict[str, dict[str, np.ndarray]]:
-        """Densities and draws of data given all others, ``[S, ...]``, at the draws with these numbers, by data site."""
+        """Densities and draws of rows given all other data, ``[S, ...]``, by site, at the draws with these numbers."""
         return jax.tree.map(lambda x: _in_a_row(np.asarray(x))[samples[NUMBER]], params[LEFT_OUT])
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
-        """The numbers of ``count`` draws from all parts of all chains, by their site; none repeats before all occur."""
+        """The numbers of ``count`` draws, spread over all chains, by site. No draw repeats before all have occurred."""
         total = math.prod(self.shape(params))
         count = total if count is None else count
         stride = next(k for k in range(round(0.618 * total), total + 1) if math.gcd(k, total) == 1) if total > 1 else 0
         return {NUMBER: jnp.asarray(np.arange(count) * stride % total)}
 
     def thinned(self, params: Mapping[str, Any], stats: Mapping[str, Any], count: int) -> dict[str, Any]:
-        """Statistics of the draws that :meth:`by_chain` takes, from those of all draws, ``[chains, draws, ...]``."""
+        """Statistics of the draws that :meth:`by_chain` takes; ``stats`` are of all draws, ``[chains, draws, ...]``."""
         shape, at = self.shape(params), self._spaced(params, count)
         return {name: np.asarray(x)[:, at] if np.shape(x)[:2] == shape else x for name, x in stats.items()}
 
@@ -135,7 +135,7 @@ class DrawsGuide(InducingGuide):
     def by_chain(
         self, params: Mapping[str, Any], most: int | None
     ) -> tuple[tuple[int, int], dict[str, Integer[Array, " S"]]]:
-        """How many chains and draws of each, and the numbers of at most ``most`` draws, evenly spaced in each chain."""
+        """The shape ``(chains, draws)``, and the numbers of at most ``most`` draws, evenly spaced in each chain."""
         chains, draws = self.shape(params)
         count = draws if most is None else min(draws, max(1, most // chains))
         each = self._spaced(params, count)

@@ -71,14 +71,14 @@ class GlobalInducingGuide(InducingGuide):
         initial_noise: initial ``<site>_noise``, in units of the prior's standard deviations; one for all sites, or by
             site name. With ``None``, it is 0.1 for inner sites, on which other sites depend, so that inner layers start
             near their means. For all other sites, it is 1. ``<site>_mean`` starts at zero.
-        hyperparameters: see :class:`~gpzoo.inference.InducingGuide`. A latent variable has one value on ``Z`` and on
-            the data.
+        hyperparameters: see :class:`~gpzoo.inference.InducingGuide`. A latent variable has the same value on ``Z`` and
+            on the data.
         init_loc_fn: see :class:`~gpzoo.inference.InducingGuide`.
 
     Raises:
         TypeError: if ``inputs`` is neither an array nor an initialiser.
-        ValueError: for inducing inputs that are not finite, or another kind of initialiser. At the first call, for a
-            latent variable with a value for each row, because its values on ``Z`` are not known.
+        ValueError: for inducing inputs that are not finite, or an initialiser that does not make inducing points. At
+            the first call, for a latent variable with a value for each row, because it has no values on ``Z``.
     """
 
     def __init__(

@@ -69,22 +69,23 @@ class InducingGuide(AutoGuideMixin):
     Pass the data in the first call of the guide, because this call decides which sites are latent.
 
     The data of a sum of sites, ``trend + season``, determine the sum better than its two terms: if one term rises, the
-    other can fall. Such sites share one normal ``q`` over all their inducing variables (``coupled``). Other sites are
-    independent of each other, except that the value of a layer is the input of the next layer.
+    other can fall. Such sites share one normal ``q`` over all their inducing variables (see ``coupled``). Other sites
+    are independent of each other, except that the value of a layer is the input of the next layer.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and the parameters of the
-    covariance's form, usually ``<site>_scale``. Sites that share one ``q`` have ``<site>_cross`` too, except for the
-    first. Any other site has ``<site>_loc`` (and ``<site>_scale``).
+    covariance's form, usually ``<site>_scale``. If several sites share one ``q``, each site after the first also has
+    ``<site>_cross``. A latent site that is not a GP has ``<site>_loc``, and with a normal posterior ``<site>_scale``.
 
-    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is its marginals. If the program draws
-    the site anywhere, the value is one draw for each input. A program draws a site by :func:`~gpzoo.draws`, or by its
-    use as the inputs or the mean of another GP. If NumPyro itself calls the guide, the value is a joint draw over the
-    inputs.
+    Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is its marginals, a mean and a variance
+    for each input. If the program draws the site anywhere, the value is one draw for each input. A program draws a site
+    by :func:`~gpzoo.draws`, or by its use as the inputs or the mean of another GP. If NumPyro itself calls the guide,
+    the value is a joint draw over the inputs.
 
     A program must keep this contract. Its positional arguments have one row for each row of the data. The program uses
-    the marginals of a GP site, or its draws row by row, unless ``joint`` names the site. A site with several inputs for
-    each row is ``GaussianProcess(..., per_row=True)``. In batches, row ``n`` of every output depends only on row ``n``
-    of the arguments, on keyword arguments, and on latent variables without rows.
+    a GP site by its marginals, or by its draws row by row. Only a site that ``joint`` names may be drawn over several
+    rows together. A site with several inputs for each row is ``GaussianProcess(..., per_row=True)``. In batches, row
+    ``n`` of every output depends only on row ``n`` of the arguments, on keyword arguments, and on latent variables
+    without rows.
 
     Example:
         >>> import jax, numpy as np
@@ -100,18 +101,19 @@ class InducingGuide(AutoGuideMixin):
         model: a NumPyro program.
         inducing: an initialiser of the inducing variables such as :func:`~gpzoo.kmeans`, an inducing variable, or a
             mapping from site name to one of these.
-        whiten: whether ``q`` is over ``v = L^-1 u`` in place of ``u``; one for all sites, or by site name. Without
-            whitening, inducing variables that nearly coincide make training slow or worse.
-            :func:`~gpzoo.inference.fit` refuses a site if more than half of them coincide up to the jitter.
+        whiten: whether ``q`` is over ``v = L^-1 u`` in place of ``u``, with ``L L^T = Kuu``; one value for all sites,
+            or by site name. Without whitening, inducing variables that nearly coincide make training slow or worse.
+            :func:`~gpzoo.inference.fit` refuses a site if more than half of its inducing variables coincide with
+            earlier ones up to the jitter.
         covariance: covariance of ``q``; one for all sites, or by site name. It is ``"full"``, ``"diagonal"`` or, with
             :class:`~gpzoo.InducingBlocks`, ``"block_diagonal"`` (independent blocks). An :class:`~gpzoo.InducingGrid`
             of several axes takes ``"kronecker"``. A grid of one axis takes ``"full"``, ``"diagonal"`` or ``"low_rank"``
             (low rank plus a diagonal). On such a grid, ``"diagonal"`` and ``"low_rank"`` never factorise the prior's
-            covariance. You can also pass a form, such as ``forms.LowRank(rank=8)`` of :mod:`gpzoo.posteriors`, or your
-            own form. The default is ``"full"``. For a grid it is ``"kronecker"`` if there are several axes, and
-            ``"low_rank"`` if there is one axis of more than 256 points.
-        initial_scale: initial standard deviations of ``q``, as a factor of the prior's; one for all sites, or by site
-            name. Inner layers of deep GPs usually start at 1e-5.
+            covariance. You can also pass an object for the form of the covariance, such as ``forms.LowRank(rank=8)`` of
+            :mod:`gpzoo.posteriors`, or one of your own class. The default is ``"full"``. For a grid of several axes it
+            is ``"kronecker"``, and for a grid of one axis of more than 256 points ``"low_rank"``.
+        initial_scale: initial standard deviations of ``q``, as multiples of the prior's standard deviations; one
+            multiple for all sites, or by site name. Inner layers of deep GPs usually start at 1e-5.
         hyperparameters: the posterior of latent sites that are not GPs: ``"point"``, ``"normal"`` (independent, in
             unconstrained space), or a class or function that makes a guide from a program of these sites alone. The
             class may be one of NumPyro's guides, such as ``AutoMultivariateNormal``, ``AutoLowRankMultivariateNormal``
@@ -121,31 +123,32 @@ class InducingGuide(AutoGuideMixin):
             a subsampled plate.
         joint: names of GP sites to draw jointly over all inputs, also in training. Name a site if a term of one row
             depends on the site at several rows of the data. Several inputs of one row, such as the patches of an image
-            under a second layer, are drawn together in any case. Their cost grows with the square of their number.
-        residual: names of GP sites that have a factor of their residual variances. The factor is the positive parameter
-            ``<site>_residual``, one number for each output, and starts at 1. Only ``GaussianProcessELBO(tight=True)``
-            uses it, and a Gaussian likelihood does not need it.
-        coupled: which GP sites share one ``q``. ``True`` finds the sites that the program adds: ``a + b``, or
-            ``a - c * b`` where ``c`` is one number, or one number for each row. They share one ``q`` if the program
-            uses their marginals, and if they have a full covariance and no grid. ``False`` gives each site its own
-            ``q``, the mean field. Then the standard deviations of the addends are too small, often several times too
-            small. The bound is low, and noise that is trained with it is too large. Names of sites, or groups of names,
-            are sites that must share one ``q``. A shared ``q`` has one covariance of all inducing variables of its
-            sites, for each output by itself. It has one covariance of all outputs if the program mixes or chooses
-            outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with different numbers of outputs. The cost of a
-            step then grows with the square of the number of outputs, and ``True`` does this for up to ten outputs. A
-            single name gives the outputs of one site one ``q``. In all cases, the prior of each site is factorised
-            alone.
+            under a second layer, are drawn together in any case. The cost grows with the square of their number.
+        residual: names of GP sites whose residual variances have a trained factor. (A residual variance is the variance
+            of ``f`` given ``u``.) The factor is the positive parameter ``<site>_residual``, one number for each output,
+            and starts at 1. Only ``GaussianProcessELBO(tight=True)`` uses it. A Gaussian likelihood does not need it.
+        coupled: which GP sites share one ``q``. With ``True``, sites that the program adds share one ``q``: ``a + b``,
+            or ``a - c * b`` where ``c`` is one number, or one number for each row. Such sites must have a full
+            covariance and no grid, and the program must use their marginals. With ``False``, each site has its own
+            ``q`` (mean field). Then the standard deviations of the addends are too small, often several times too
+            small. The bound is low, and noise that is trained with it is too large. With names of sites, these sites
+            share one ``q``. With groups of names, the sites of each group share one. A shared ``q`` has one covariance
+            matrix for each output, over the inducing variables of all its sites. It has only one matrix, over all
+            outputs, if the program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with
+            different numbers of outputs. The cost of a step then grows with the square of the number of outputs. So
+            ``True`` makes such a matrix only for up to ten outputs. If you name a single site, its outputs share one
+            ``q``. In all cases, the prior of each site is factorised alone.
         fixed: whether inducing variables keep their initial values: ``True`` or ``False`` for all GP sites, or names of
-            sites. Their gradients are zero under every objective and optimiser, so only weight decay could change them.
+            sites. The gradients by these variables are zero under every objective and optimiser, so only weight decay
+            could change the variables.
         init_loc_fn: NumPyro initialisation strategy for latent sites that are not GPs.
 
     Raises:
         TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables. At
-            the first call, if the program uses a GP site's marginals as an array, naming the site.
-        ValueError: if another option is out of range. At the first call, for an unknown site name in any argument, a
-            site without an initialiser, a discrete latent site that is not to be summed out, a likelihood without data,
-            or a term that depends on a site at several rows of the data.
+            the first call, also if the program uses a GP site's marginals as an array; the error names the site.
+        ValueError: if another option is out of range. At the first call, also in these cases. An argument has an
+            unknown site name. A site has no initialiser. A discrete latent site is not to be summed out. A likelihood
+            has no data. A term depends on a site at several rows of the data.
     """
 
     #: Keyword arguments and numbers of rows for which the guide is known to draw all necessary rows together.
@@ -179,7 +182,7 @@ class InducingGuide(AutoGuideMixin):
         return self.sites_for(*arguments(self.model, args, model_kwargs))
 
     def sites_for(self, args: tuple, kwargs: dict[str, Any], seen: Look | None = None) -> Sites:
-        """:meth:`setup` for checked arguments; ``seen`` is a look at the program on these or more rows."""
+        """:meth:`setup` for checked arguments; ``seen`` is an abstract run of the program on these or more rows."""
         if self.sites is None:
             seen = look(self.model, args, kwargs, refuse_data=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
@@ -264,13 +267,13 @@ class InducingGuide(AutoGuideMixin):
     ) -> dict[str, Any]:
         """Initial values of every parameter of the guide and the model, and of mutable state, by name.
 
-        The program runs once, outside ``jit``, with every GP site at its prior's mean, and each site's initialiser
-        sees the site's inputs. Pass the whole data, or a sample of rows for the initialisers.
+        The program runs once, outside ``jit``, with every GP site at its prior's mean. Each site's initialiser sees
+        the inputs of the site. Pass the whole data, or a sample of rows that is large enough for the initialisers.
 
         Args:
             rng_key: key for the initialisers; :func:`gpzoo.inference.fit` with this key begins with the same values.
             *args: the model's arguments.
-            given: known values by name, which are used unchanged.
+            given: known values by name. They are used unchanged.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
@@ -430,8 +433,8 @@ class InducingGuide(AutoGuideMixin):
     ) -> dict[str, tuple[int, int]]:
         """For each site without whitening, the numbers of coinciding and of all inducing variables.
 
-        See :func:`gpzoo.linalg.coinciding`. Grids are left out, because their points are distinct. Takes checked
-        arguments.
+        See :func:`gpzoo.linalg.coinciding`. Grids are left out, because their points are distinct. The arguments must
+        be checked already.
         """
         found: dict[str, tuple[int, int]] = {}
 
@@ -448,7 +451,7 @@ class InducingGuide(AutoGuideMixin):
         return found
 
     def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
-        """The posterior of a GP site from a known law, in place of ``q(u)``; here ``None``."""
+        """The posterior of a GP site from a known distribution in place of ``q(u)``; this guide returns ``None``."""
         return None
 
     def variational_parameters(self) -> frozenset[str]:
@@ -457,12 +460,12 @@ class InducingGuide(AutoGuideMixin):
         return frozenset(own.keys() - {f"{site}_inducing" for site in self.sites.processes})
 
     def numbers(self, params: Mapping[str, Any], count: int | None) -> dict[str, Integer[Array, " S"]]:
-        """The numbers of ``count`` draws, by their site, if ``q`` consists of draws; here it does not."""
+        """If ``q`` consists of draws: the numbers of ``count`` draws, by site. This guide returns no numbers."""
         return {}
 
     @property
     def draws_anything(self) -> bool:
-        """Whether any site is drawn when marginals are used: a GP site, hyperparameters, a discrete latent."""
+        """Whether some site is drawn even if GP sites are marginals: a GP site, hyperparameters or a discrete site."""
         others = self.sites.latents - self.sites.processes
         drawn = self.sites.drawn | self.sites.enumerated or self.joint
         return bool(drawn or (others and self.hyperparameters != "point"))

@@ -44,7 +44,7 @@ def parameter_of(inducing: InducingVariable) -> Any:
 
 
 def variable_of(initialiser: Any, parameter: Any) -> InducingVariable:
-    """The inducing variable, of an initialiser's kind, with a value of ``<site>_inducing``."""
+    """The inducing variable with the value ``parameter`` of ``<site>_inducing``, of the initialiser's kind."""
     leaves = parameter if isinstance(parameter, tuple | list) else (parameter,)
     return jax.tree.unflatten(structure(initialiser), leaves)
 
@@ -57,7 +57,7 @@ class PosteriorHandler(Handler):
         sites: sites of the program.
         arguments: positional and keyword arguments of the call.
         hyperparameter_guide: the guide of latent sites that are not GPs, if ``hyperparameters`` makes one.
-        starting: gives the sites of all parameters at their starting values, from a key.
+        starting: a function from a key to the sites of all parameters, at their starting values.
 
     Attributes:
         values: values of the latent sites, by name.
@@ -85,7 +85,7 @@ class PosteriorHandler(Handler):
         self.own = OwnSites()
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Give a site its value, or give a plate the rows that a guide of other sites has taken before."""
+        """Give a site its value, or give a plate the rows that ``hyperparameter_guide`` has taken before."""
         if self.own.restored(msg):
             return
         if msg["type"] == "plate":

@@ -25,7 +25,7 @@ _KINDS = ("sample", "param", "mutable", "deterministic", "control_flow")
 
 
 class HyperparameterGuide:
-    """A guide for a program's other latent sites, run inside :class:`~gpzoo.inference.InducingGuide`.
+    """A guide for latent sites that are not GPs, which runs inside :class:`~gpzoo.inference.InducingGuide`.
 
     Args:
         make: a class of NumPyro's guides, or a function that makes a guide from a program.
@@ -37,7 +37,8 @@ class HyperparameterGuide:
 
     Attributes:
         parameters: the guide's ``numpyro.param`` sites by name, with their constraints.
-        of_rows: names of the latent sites in a plate of data, but not of sites in another plate, such as one of groups.
+        of_rows: names of the latent sites in a plate of data. Sites that are only in a plate without data, such as a
+            plate of groups, are left out.
         sizes: number of entries of each latent site, in the run that set the guide up.
 
     Raises:
@@ -83,13 +84,13 @@ class HyperparameterGuide:
     def __call__(
         self, args: tuple, kwargs: dict, plates: Trace, keys: Mapping[str, PRNGKeyArray]
     ) -> tuple[Trace, Trace]:
-        """Run the guide. Parameters and auxiliary sites are seen by the handlers outside.
+        """Run the guide. The handlers outside see its parameters and auxiliary sites.
 
         Args:
             args: the program's positional arguments.
             kwargs: its keyword arguments.
             plates: the program's plates so far; the guide takes the same rows.
-            keys: keys of latent sites that have their own, by name.
+            keys: keys of latent sites that have a key of their own, by name.
 
         Returns:
             The latent sites, which the program has yet to sample, and the guide's plates.
@@ -124,12 +125,12 @@ class _Rows(Handler):
 
 
 def alone(model: Callable, names: frozenset[str], with_data: set[str] | None = None) -> Callable:
-    """A program with only some of the latent sites of a program: their priors and plates, and nothing else.
+    """A program with only the latent sites ``names`` of ``model``: their priors and plates, and nothing else.
 
     Args:
         model: the program.
         names: names of the sites.
-        with_data: collects the names of the plates in which a run samples data.
+        with_data: a set to which a run adds the names of the plates in which it samples data.
     """
 
     def program(*args: Any, **kwargs: Any) -> None:

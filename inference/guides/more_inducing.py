@@ -96,7 +96,7 @@ def rows_axis(posterior: InducingPosterior) -> int:
     """The axis of the inducing variables in the one array that defines them.
 
     Raises:
-        ValueError: naming the site, if they are neither points nor patches.
+        ValueError: naming the site, if its inducing variables are neither points nor patches.
     """
     axis = posterior.inducing.rows_axis(posterior.prior.kernel)
     if axis is None:

@@ -28,7 +28,7 @@ def for_site(value: Any, site: str, default: Any = None) -> Any:
 
 
 def check_inducing(value: Any, *, made: bool = False) -> None:
-    """Refuse anything but inducing variables and, unless they must be ``made``, initialisers.
+    """Refuse a value that is not an inducing variable or an initialiser; with ``made``, refuse initialisers too.
 
     Raises:
         TypeError: naming the type.
@@ -97,7 +97,7 @@ class Options:
     def parameters(
         self, sites: Sites, hyperparameter_guide: HyperparameterGuide | None
     ) -> dict[str, Constraint | None]:
-        """The guide's own parameters, without those of the program, with the constraints that given values must meet.
+        """The guide's own parameters (not the program's) by name, with the constraints that given values must satisfy.
 
         Args:
             sites: sites of the program.
@@ -129,7 +129,7 @@ class Options:
         """Refuse names in options that are not GP sites, and parameters that would have the name of another site.
 
         Raises:
-            ValueError: naming them.
+            ValueError: with these names.
         """
         arguments = {"inducing": self.inducing, "whiten": self.whiten, "covariance": self.covariance}
         arguments |= {"initial_scale": self.initial_scale, "joint": self.joint, "residual": self.residual}

@@ -75,9 +75,10 @@ class WhitenReparam(Reparam):
             initialiser looks at each site's inputs once, when the program first runs.
 
     Raises:
-        TypeError: for an ``inducing`` of another type, or a grid. When the program runs, for a site that is not a GP, a
-            kernel that samples views, inputs that an initialiser cannot look at, or a draw of a sparse site.
-        ValueError: for an observed site, or values of ``<site>_base`` that belong to other inputs.
+        TypeError: if ``inducing`` is a grid, or neither an inducing variable nor an initialiser. When the program runs,
+            for a site that is not a GP, a kernel that samples views, inputs that an initialiser cannot see because
+            ``jit`` traces them, or a draw of a sparse site.
+        ValueError: for an observed site, or values of ``<site>_base`` whose shape does not fit the inputs.
     """
 
     def __init__(self, inducing: Initialiser | InducingVariable | None = None) -> None:
@@ -216,7 +217,7 @@ class whitened(handlers.reparam):
             refuse_unknown("inducing", self._by_name, self._seen, "program's latent GP sites")
 
     def process_message(self, msg: Any) -> None:
-        """Whiten latent GP sites; only the handlers outside see the added sites, with names like other sites."""
+        """Whiten latent GP sites. Only the handlers outside see the new sites, such as ``<site>_base``."""
         if self._own.restored(msg):
             return
         if msg["type"] != "sample" or not isinstance(msg["fn"], GaussianProcess) or msg["value"] is not None:

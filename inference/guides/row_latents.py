@@ -115,13 +115,13 @@ class Amortised:
 
     Args:
         site: name of the latent site. Its support must be the real numbers.
-        network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]``: the means, and
-            numbers that softplus turns into standard deviations. It declares its own parameters, as
-            :func:`~gpzoo.models.network_of` does. If it returns ``None``, for example without ``y``, the latent site is
-            drawn from its prior.
+        network: ``network(*args, **kwargs)`` takes the program's arguments and returns ``[N, 2 Q]`` for a site with
+            ``Q`` entries in a row: the means, and numbers that softplus turns into standard deviations. It declares its
+            own parameters, as :func:`~gpzoo.models.network_of` does. If it returns ``None``, for example without ``y``,
+            the latent site is drawn from its prior.
 
     Raises:
-        ValueError: at a call, if the network returns another shape.
+        ValueError: at a call, if the result of the network does not have this shape.
     """
 
     def __init__(self, site: str, network: Callable[..., Array | None]) -> None:

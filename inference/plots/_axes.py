@@ -169,7 +169,7 @@ def curve(
         x: positions, ``[n]``.
         y: values, ``[n]``.
         name: name in the legend.
-        marks: marks of Matplotlib's ``plot``.
+        marks: format string of Matplotlib's ``plot``, such as ``"+"``.
         named: names of the values; the table has them in place of the values.
         legend: whether the curve is in the legend.
         **style: options of Matplotlib's ``plot``.

@@ -39,7 +39,7 @@ class Draws(NamedTuple):
 
     Attributes:
         functions: values of each GP site, ``[S, N]`` or ``[S, N, D]``.
-        expected: for each data site, the mean given the functions, ``[S, N, ...]``, or the probabilities of its
+        expected: for each data site, the mean given the functions, ``[S, N, ...]``, or the probabilities of its ``K``
             classes, ``[S, N, K]``. Sites without a mean are left out.
     """
 
@@ -59,7 +59,8 @@ class ModelAt(NamedTuple):
         predict: ``(key, *inputs, quantiles=...)``, see :func:`~gpzoo.inference.predict`.
         inner: the GP sites on which other GP sites depend.
         subject: the model at all arguments; ``None`` for a program without a guide.
-        posteriors: posteriors of the GP sites at the arguments, given a key; ``None`` for a program without a guide.
+        posteriors: a function from a key to the posteriors of the GP sites at the arguments; ``None`` for a program
+            without a guide.
     """
 
     inputs: tuple
@@ -101,10 +102,10 @@ class ModelAt(NamedTuple):
         return Observed(name, values, as_predictive(unmasked(site["fn"])).kind == "binary")
 
     def inputs_of(self, columns: int, picture: str) -> np.ndarray:
-        """The only input, ``[N, columns]``.
+        """The only input of the program, ``[N, columns]``.
 
         Raises:
-            ValueError: if there are other inputs, or another number of columns.
+            ValueError: if there are several inputs, or the input does not have this shape.
         """
         X = np.asarray(self.inputs[0]) if len(self.inputs) == 1 and hasattr(self.inputs[0], "shape") else None
         if X is None or X.ndim != 2 or X.shape[1] != columns:

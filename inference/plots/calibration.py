@@ -19,7 +19,9 @@ _NUMBERED = 12
 
 
 def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Confusion matrix: the number of rows of each class that are predicted as each class, with colours for shares.
+    """Confusion matrix: the number of rows for each pair of a true class and a predicted class.
+
+    The colour of a pair shows its share of the rows of the true class.
 
     Example:
         >>> import numpy as np
@@ -29,7 +31,8 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
         ['1', '1', '1']
 
     Args:
-        probs: predicted probabilities ``[N, K]``; the class with the largest one is the prediction.
+        probs: predicted probabilities of ``K`` classes, ``[N, K]``. The class with the largest probability is the
+            prediction.
         labels: true classes ``0 .. K - 1``, ``[N]``.
         ax: axes to draw into; ``None`` for a new figure.
 
@@ -56,7 +59,7 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
 def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Reliability diagram: how often the likeliest class is right, against its predicted probability.
 
-    Each bar around the diagonal contains the accuracy of a calibrated prediction with probability 95 %. The area of a
+    With probability 95 %, the accuracy of a calibrated prediction lies in the bar around the diagonal. The area of a
     dot grows with the number of rows in its bin.
 
     Example:
@@ -69,8 +72,8 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
         'share of data where it is right'
 
     Args:
-        probs: predicted probabilities ``[N, K]``; for two classes also the probability of class 1, ``[N]``, which is
-            ``mean`` of a ``Bernoulli``.
+        probs: predicted probabilities of ``K`` classes, ``[N, K]``. For two classes, it may also be the probability of
+            class 1, ``[N]``, such as ``mean`` of a ``Bernoulli``.
         labels: true classes ``0 .. K - 1``, ``[N]``.
         ax: axes to draw into; ``None`` for a new figure.
 

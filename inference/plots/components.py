@@ -40,10 +40,11 @@ def components(
 ) -> list[Axes]:
     """A panel for each GP site, or each addend of a site, with its mean and band over the inputs.
 
-    If added sites share one posterior (``coupled`` of :class:`~gpzoo.inference.InducingGuide`), the band of a site
-    includes the part that the other sites may take from it. If two of them have a level or a trend in common, the data
-    do not tell to which site it belongs. Both bands are then as wide as the prior of the level or trend. ``centred``
-    subtracts from each function its mean over the inputs.
+    The program may add several sites to each other. The data then determine their sum better than each site. If these
+    sites share one posterior (``coupled`` of :class:`~gpzoo.inference.InducingGuide`), the band of each site shows this
+    uncertainty too. If two of the sites have a level or a trend in common, the data do not tell to which site it
+    belongs. Both bands are then as wide as the prior of the level or trend. ``centred`` subtracts from each function
+    its mean over the inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -72,8 +73,9 @@ def components(
         The axes, in the order of the program.
 
     Raises:
-        ValueError: for inputs that are not columns, a column that does not exist, another number of axes, or a program
-            whose GP sites have other rows; see also :meth:`gpzoo.inference.Trained.predict`.
+        ValueError: if the first argument is not ``[N]`` or ``[N, features]``, if the column does not exist, if there is
+            not one axes for each panel, or if no GP site has a value for each row of the first argument. See also
+            :meth:`gpzoo.inference.Trained.predict`.
         TypeError: with ``centred``, naming a kernel without a known spectral density.
     """
     model = trained._bind(args, model_kwargs)

@@ -54,7 +54,8 @@ def field_2d(
         ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: for other inputs, an unknown site, or a program without data sites.
+        ValueError: if the program does not have one input ``[N, 2]``, for an unknown site, or for a program without
+            data sites.
     """
     model = model_at(trained, args, model_kwargs)
     X = model.inputs_of(2, "field_2d")
@@ -114,7 +115,7 @@ def surface(
     limit: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """A field of numbers over two inputs, with colours on both sides of zero, and data in the same colours.
+    """A field of numbers over two inputs in a diverging colour map, whose middle is zero; data have the same colours.
 
     Example:
         >>> import numpy as np
@@ -125,11 +126,12 @@ def surface(
 
     Args:
         values: the field, ``[rows, columns]``, the lowest row first.
-        extent: left, right, lower and upper end.
-        name: name of the numbers, for their scale.
+        extent: left, right, lower and upper end of the field.
+        name: name of the numbers, which is the label of the colour bar.
         X: inputs ``[N, 2]`` of the data.
         y: values of the data, ``[N]``.
-        limit: the largest number of the scale; ``None`` for the largest number of field and data.
+        limit: upper end of the colour bar; the lower end is ``-limit``. ``None`` takes the largest absolute value of
+            the field and the data.
         ax: axes to draw into; ``None`` for a new figure.
     """
     ax = draw.one(ax, height=3.9)

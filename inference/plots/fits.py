@@ -58,7 +58,7 @@ def fit_1d(
         rng_key: key of the draws.
         trained: the model, whose program has one input ``[N, 1]``; or such a program.
         *args: the program's positional arguments; data among them are shown.
-        site: the GP site whose inducing points are marked. Not needed if only one site is not an inner layer.
+        site: the GP site whose inducing points are marked. Not needed if all other GP sites are inner layers.
         data: the data site to show; the first one if ``None``.
         draws: number of functions to show.
         posterior_samples: for a program, its MCMC draws, see :func:`~gpzoo.inference.predict`.
@@ -67,8 +67,8 @@ def fit_1d(
         ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: for other inputs, an unknown site, or a program without data sites; for draws or parameters beside
-            a trained model, because it has its own.
+        ValueError: if the program does not have one input ``[N, 1]``, for an unknown site, or for a program without
+            data sites. If ``posterior_samples`` or ``params`` are given with a trained model, which has its own.
     """
     draws = draws if draws == 0 else checks.positive_int("draws", draws)
     if not isinstance(trained, Trained):

@@ -43,11 +43,11 @@ def inducing_images(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inducing patches or images, sorted by the posterior mean of their inducing output, which is written below each.
+    """Inducing patches or images, sorted by the posterior mean of their inducing output; it is written below each.
 
-    If there are more than ``count``, evenly spaced ones in this order are shown, with the smallest and the largest. If
-    there are several outputs, the number is the root mean square of their means. If ``u`` has blocks of several
-    kernels, each block has its own rows.
+    If there are more than ``count`` pictures, evenly spaced pictures in this order are shown, among them the first and
+    the last one. If there are several outputs, the number is the root mean square of their means. If ``u`` has blocks
+    of several kernels, each block has its own rows.
 
     Example:
         >>> import jax, numpy as np
@@ -230,7 +230,7 @@ def augmentations(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inputs in frames, each beside views of it from the learned distribution or from its orbit.
+    """Input images in frames, and beside each image some views of it, from the learned distribution or from its orbit.
 
     Example:
         >>> import jax, numpy as np

@@ -39,9 +39,9 @@ def lengthscales(
 ) -> Axes:
     """The lengthscale of every column of the inputs, for every GP site and every kernel that has lengthscales.
 
-    A column has almost no effect on a kernel if its lengthscale is much larger than the spread of the column, which is
-    marked. Lengthscales with a posterior are shown with their central 90 %. If there are several outputs, all their
-    lengthscales for a column are in one row.
+    A grey mark shows the spread (standard deviation) of each column. A column has almost no effect on a kernel if the
+    lengthscale of the column is much larger than this spread. Lengthscales with a posterior are shown with their
+    central 90 %. If there are several outputs, all their lengthscales for a column are in one row.
 
     Example:
         >>> import jax, numpy as np
@@ -58,7 +58,8 @@ def lengthscales(
     Args:
         trained: the model.
         *args: the program's positional arguments; their rows give the spread of the columns.
-        names: names of the columns; ``None`` for the names in the frame or Dataset of the training, if it had one.
+        names: names of the columns; ``None`` takes the names from the frame or Dataset of the training, if there was
+            one.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; ``None`` for a new figure.
 

@@ -29,8 +29,9 @@ def layers(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Sequence[Axes] | None = None,
 ) -> list[Axes]:
-    """Every GP site along one line through the inputs, from the first layer to the last: ``h_l(x)``, not ``h_l(h)``.
+    """Every GP site along one line through the inputs, from the first layer to the last.
 
+    Each panel shows a layer as a function of the program's input, not as a function of the layer below.
     If the input has one column, the line is the input itself. Otherwise the line goes through the mean of the data, in
     the first principal direction. Its unit is then the standard deviation of the data in this direction. A layer that
     collapsed to its prior mean lies on the dashed lines.
@@ -56,7 +57,7 @@ def layers(
         ax: one axes for each GP site; ``None`` for a new figure.
 
     Raises:
-        ValueError: for several inputs, or another number of axes.
+        ValueError: if the program has several inputs, or if there is not one axes for each GP site.
     """
     model = model_at(trained, args, model_kwargs)
     if len(model.inputs) != 1:

@@ -40,7 +40,8 @@ def prior_posterior(
         ax: one axes for each number; ``None`` for a new figure.
 
     Raises:
-        ValueError: if a group or a variable is missing, if there is nothing to show, or for another number of axes.
+        ValueError: if a group or a variable is missing, if there is nothing to show, or if there is not one axes for
+            each number.
     """
     prior, posterior, panels = _group(container, "prior"), _group(container, "posterior"), []
     for variable in _names(prior, posterior, names, "the prior and the posterior"):
@@ -90,11 +91,13 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
         svi: the export of an SVI training, from ArviZ 0.x or 1.x.
         nuts: the export of NUTS.
         names: variables to show. By default these are the variables in both exports, with numbers before functions.
-            Inducing variables are left out, because they may be at other inputs. Of more than 8 entries, 8 are shown.
+            Inducing variables are left out, because the two methods may have them at different inputs. If a variable
+            has more than 8 entries, 8 of them are shown.
         ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        ValueError: if a variable is missing in one export, or has other entries there, or if there is no variable.
+        ValueError: if a variable is missing in one export, if its shapes in the two exports differ, or if there is no
+            variable.
     """
     first, second, rows = _group(svi, "posterior"), _group(nuts, "posterior"), []
     for variable in _names(first, second, names, "the two posteriors", limit=None):

@@ -62,8 +62,9 @@ def forecast(
         ax: axes to draw into; ``None`` for a new figure.
 
     Raises:
-        TypeError: for ``new`` that is not a tuple of arguments.
-        ValueError: for inputs that are not columns, a column or a site that does not exist, or data without quantiles.
+        TypeError: if ``new`` is not a tuple of arguments.
+        ValueError: if the first argument is not ``[N]`` or ``[N, features]``, for a column or a site that does not
+            exist, or for data without quantiles.
     """
     if not isinstance(new, tuple):
         raise TypeError(f"new must be a tuple of the program's arguments at new rows, (X_new,), got {type(new)}.")
@@ -112,8 +113,8 @@ def groups(
         trained: the model.
         *args: the program's positional arguments, data included.
         by: the group of each row, ``[N]``, numbers or names; panels are in sorted order.
-        at: arguments at other rows for the predictions, such as a grid for each group. ``None`` for the rows of the
-            data.
+        at: arguments at the rows of the predictions, such as a grid for each group. ``None`` predicts at the rows of
+            the data.
         at_by: the groups of the rows of ``at``.
         column: column of the first argument along which values are shown.
         data: the data site to show; the first one if ``None``.
@@ -124,8 +125,8 @@ def groups(
         The axes, in the order of the groups.
 
     Raises:
-        ValueError: if there is not one group for each row, for ``at`` without ``at_by``, or for another number of axes;
-            see also :func:`forecast`.
+        ValueError: if there is not one group for each row, for ``at`` without ``at_by``, or if there is not one axes
+            for each group; see also :func:`forecast`.
     """
     checks.refuse((at is None) != (at_by is None), "Give groups both at and at_by, the groups of its rows, or neither.")
     seen = _Series.of(rng_key, trained, args, model_kwargs, column, data)
@@ -181,7 +182,7 @@ def beside(
 
     Raises:
         TypeError: for models without names.
-        ValueError: if there are no models, or for another number of axes; see also the picture.
+        ValueError: if there are no models, or if there is not one axes for each model; see also the picture.
     """
     if not isinstance(models, Mapping):
         raise TypeError(f"models must be trained models by name, {{'RBF': trained}}, got {type(models)}.")

@@ -31,7 +31,7 @@ def arguments(
     new: bool = False,
     described: Mapping[str, Any] | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
-    """Checked arguments of a program, :func:`gpzoo._checks.arguments`; only data that it leaves out may be NaN.
+    """Checked arguments of a program. Only data that the program leaves out may be NaN.
 
     A Dataset in place of all positional arguments becomes arrays by row, with columns in the order of the ``described``
     names, see :func:`unlabelled`.
@@ -49,14 +49,14 @@ def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: 
     """Refuse unknown names; ``kind`` is a word for the things that have names.
 
     Raises:
-        ValueError: naming the argument, these names and the known ones.
+        ValueError: naming the argument, the unknown names and the known names.
     """
     unknown = sorted(set(given).difference(known))
     checks.refuse(unknown, f"{name} names {unknown}, but the {kind} are {sorted(known)}.")
 
 
 def refuse_no_tuple(name: str, example: str, args: Any) -> None:
-    """Refuse positional arguments of a program that are given in something other than a tuple.
+    """Refuse positional arguments of a program that are not in a tuple.
 
     Raises:
         TypeError: naming the argument.
@@ -66,7 +66,7 @@ def refuse_no_tuple(name: str, example: str, args: Any) -> None:
 
 
 def test_arrays(program: Callable, args: tuple, kwargs: dict[str, Any], values: Any) -> dict[str, Any]:
-    """Checked test data, :func:`gpzoo._checks.named`; only those of sites with ``missing="mask"`` may hold NaN.
+    """Checked test data. Only test data of sites with ``missing="mask"`` may hold NaN.
 
     Raises:
         TypeError, ValueError: see :func:`gpzoo._checks.named`.
@@ -99,11 +99,12 @@ def refuse_absent(
         program: a program.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        absent: arrays among them that hold NaN, each with the error to raise.
-        example: ``(args, kwargs)`` to trace the program with, if the arguments are those of several trainings.
+        absent: arrays among these arguments that hold NaN, each with the error to raise.
+        example: ``(args, kwargs)`` to trace the program with, if ``args`` and ``kwargs`` are for several trainings.
 
     Raises:
-        ValueError: the error of an array that is not only data, or that has NaN in an entry that its site counts.
+        ValueError: for an array with NaN in three cases: it is not the data of a site, it enters the prior of a GP
+            site, or it has NaN in an entry that its site counts.
     """
     if not absent:
         return

@@ -16,6 +16,6 @@ def is_arrays(value: Any) -> bool:
 
 
 def split_arrays(arguments: dict) -> tuple[dict, dict]:
-    """Arguments that are arrays, for the device, and the others, which are part of the program."""
+    """Arguments that are arrays, for the device, and all other arguments, which are part of the compiled program."""
     arrays = {name: jax.tree.map(jnp.asarray, value) for name, value in arguments.items() if is_arrays(value)}
     return arrays, {name: value for name, value in arguments.items() if name not in arrays}

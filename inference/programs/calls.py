@@ -32,7 +32,7 @@ _NOTE = """Note:
 
 @contextmanager
 def others_may_run() -> Iterator[None]:
-    """Let other threads run programs during the steps of a training, whose own program is traced by then."""
+    """Let other threads run programs during the steps of a training, after the training's own program is traced."""
     try:
         RUNNING.release()
         held = True
@@ -48,23 +48,23 @@ def others_may_run() -> Iterator[None]:
 def entry_point(function: Callable[P, R]) -> Callable[P, R]:
     """A function of the library as users call it.
 
-    Calls from several threads take turns. In a call, vectors broadcast against matrices, for any value of
-    ``jax_numpy_rank_promotion`` outside. The first call of a process sets up JAX's cache of compiled programs for the
-    whole process. Every entry point's docstring says so at its end.
+    Calls from several threads take turns. In a call, vectors broadcast against matrices, even if
+    ``jax_numpy_rank_promotion`` forbids it outside. The first call of a process sets up JAX's cache of compiled
+    programs for the whole process. Every entry point's docstring says so at its end.
 
     Args:
         function: a function or a method, which takes the program's keywords in ``model_kwargs`` if it has any.
 
     Raises:
         TypeError: if the function is called with unknown keywords, or with a key that is not the first argument. Also
-            under ``jax.jit`` and other transformations, because the function looks at numbers.
+            under ``jax.jit`` and other transformations, because the function needs the values of its arguments.
         RuntimeError: in a process that was forked after JAX had run.
     """
     return _called(function)
 
 
 def traceable_entry_point(function: Callable[P, R]) -> Callable[P, R]:
-    """An :func:`entry_point` that also runs under ``jax.jit`` and other transformations; all others look at numbers."""
+    """An :func:`entry_point` that may also be called under ``jax.jit`` and other transformations of JAX."""
     return _called(function, traceable=True)
 
 

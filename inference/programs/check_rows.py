@@ -51,9 +51,9 @@ class RowDependence(NamedTuple):
     """How the terms of a program depend on the rows of its drawn GP sites.
 
     Attributes:
-        within: which inputs of a site belong to one row of the data, by the site's name. It has the sites of which some
-            term needs several inputs of one row together, but not inputs of several rows.
-        across: the term that depends on several rows of a site, in words, by the site's name.
+        within: which inputs of a site belong to one row of the data, by name of the site. A site is listed here if a
+            term needs several inputs of one row together, and no term needs inputs of several rows.
+        across: a term that depends on several rows of a site, in words, by name of the site.
     """
 
     within: dict[str, Layout]
@@ -74,7 +74,8 @@ def dependence_on_rows(
 ) -> RowDependence:
     """How the program's terms at these arguments depend on the rows of the GP sites that it draws.
 
-    Terms are log densities of data, priors of other latent sites, and the inputs, mean and kernel of GP sites.
+    Terms are log densities of data, priors of latent sites that are not GPs, and the inputs, mean and kernel of GP
+    sites.
 
     Args:
         model: the program.
@@ -82,7 +83,7 @@ def dependence_on_rows(
         kwargs: its keyword arguments.
         found: the program's sites.
         joint: names of the GP sites that are drawn jointly.
-        values: known values of parameters and of latent sites that are not GPs, by name.
+        values: given values of parameters and of latent sites that are not GPs, by name.
     """
     with jax.ensure_compile_time_eval():
         given = concrete((args, dict(kwargs), dict(values or {})))
@@ -138,9 +139,10 @@ def row_dependence(
     """Find which terms depend on several rows of a drawn site.
 
     Args:
-        terms_of: gives the compiled terms of a program, given which inputs of a site are drawn together.
-        sites: all sites that the program draws.
-        num_rows: number of rows of the data; 0 if its arguments share none.
+        terms_of: a function from layouts by site, which say which inputs are drawn together, to a compiled function
+            that computes the program's terms from drawn values.
+        sites: all GP sites that the program draws, by name.
+        num_rows: number of rows of the data; 0 if the program's arguments have different numbers of rows.
     """
     within: dict[str, Layout] = {}
     across: dict[str, str] = {}
@@ -244,7 +246,7 @@ def _change(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
-    """Numbers that change with a site's inputs and its mean at each of its rows, and with its kernel, by part."""
+    """Numbers that change with each part of a site's prior: with its inputs and mean row by row, and its kernel."""
     dtype, own = prior.X.dtype, int(prior.kernel.has_outputs(prior.X))
     flat = (prior.num_inputs,) if prior.num_outputs is None else (prior.num_inputs, prior.num_outputs)
     parts = {"inputs": to_event_shape(_number(prior.X, 1 + own, dtype), flat).reshape(prior.event_shape)}
@@ -257,7 +259,7 @@ def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
 
 
 def law_by_row(fn: Any) -> Array:
-    """Numbers that change with a distribution, in its batch shape."""
+    """Numbers that change with the parameters of a distribution, in the distribution's batch shape."""
     shape = tuple(fn.batch_shape)
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(fn)]
     by_row = [_number(x, len(shape) if x.shape[: len(shape)] == shape else 0, float) for x in leaves if _is_real(x)]
@@ -275,7 +277,7 @@ def response(
         parts: parts from :func:`parts_by_row`.
         in_row: how many inputs a row of the site has, if these have their own axis.
         drawn: how the site is drawn.
-        layout: which of its inputs are drawn together, if not each alone.
+        layout: which inputs of the site are drawn together; ``None`` if each input is drawn alone.
         num_rows: number of rows of the data.
     """
     shape, dtype = drawn.shape, drawn.dtype

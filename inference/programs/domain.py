@@ -123,11 +123,11 @@ def _by_term(good: Array, shape: tuple[int, ...]) -> Array:
 def refuse_impossible(
     traced: Any, names: list[str], trace: Trace, named_args: Mapping[str, Any], laws: Mapping[str, str]
 ) -> None:
-    """Refuse data that have no density at any of :data:`SHIFTS`, if their numbers are known.
+    """Refuse data that have no density at any of :data:`SHIFTS`; checked only outside ``jit``.
 
     Args:
         traced: the program of :func:`impossible_rows`, traced with the shift of the latent functions as its argument.
-        names: names of the data sites, one for each of its results.
+        names: names of the data sites, one for each result of ``traced``.
         trace: the sites by name.
         named_args: the program's arguments by name.
         laws: the names of the data sites' distributions.

@@ -35,7 +35,7 @@ def is_enumerated(site: Mapping[str, Any]) -> bool:
 
 
 def scored(model: Callable, sites: Sites | None) -> Callable:
-    """The program whose log density is that of its data: :func:`summed_out` if it has discrete latent sites."""
+    """The program; if it has discrete latent sites, they are summed out, see :func:`summed_out`."""
     return summed_out(model, sites.plate_depth) if sites is not None and sites.enumerated else model
 
 
@@ -207,7 +207,7 @@ class DrawnByRow(Handler):
         """Give a site its value, inside its plates.
 
         Raises:
-            ValueError: if it does not have a value for each row.
+            ValueError: if the site does not have a value for each row.
         """
         if msg["type"] != "sample" or msg["name"] not in self.names or msg["value"] is not None:
             return  # a chain was drawn where it ran

@@ -42,10 +42,10 @@ _KINDS = {
 
 
 def target(path: Path) -> Path:
-    """The file that is written for ``path``: itself, or the target of a symbolic link.
+    """The file that a new file replaces: ``path`` itself or, if ``path`` is a symbolic link, the target of the link.
 
     Raises:
-        OSError: if it is something other than a regular file, which the new file would replace.
+        OSError: if there is something that is not a regular file, such as a folder.
     """
     found = Path(os.path.realpath(path))
     with suppress(FileNotFoundError):
@@ -58,7 +58,7 @@ def target(path: Path) -> Path:
 
 @contextmanager
 def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
-    """A temporary path whose file replaces the file of ``path`` if the block succeeds, and is removed otherwise.
+    """A temporary path. Its file replaces the file of ``path`` if the ``with`` block succeeds; otherwise it is removed.
 
     The temporary file is new, lies in the same folder, and has a short name that nobody else uses. So any number of
     threads and processes may replace one file: the last one that ends leaves its whole file.
@@ -68,7 +68,7 @@ def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
         suffix: suffix of the temporary file's name.
 
     Raises:
-        OSError: as :func:`target`, or if the folder cannot be written.
+        OSError: for the reasons of :func:`target`, or if the folder cannot be written.
     """
     file = target(path)
     temporary = file.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{suffix}")
@@ -91,12 +91,12 @@ def write(path: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]
 
     Args:
         path: path of the file.
-        description: plain values by name, without ``"arrays"``.
+        description: plain values by name. The name ``"arrays"`` is not allowed, because the file uses it itself.
         arrays: arrays by name.
         suffix: suffix of the name of a temporary file in the same folder.
 
     Raises:
-        OSError: if it cannot be written, or is not a regular file.
+        OSError: if the file cannot be written, or ``path`` is not a regular file.
     """
     described = [[name, str(x.dtype), list(x.shape), _sha256(_bytes(x))] for name, x in arrays.items()]
     line = json.dumps(description | {"arrays": described}).encode() + b"\n"
@@ -109,14 +109,14 @@ def write(path: Path, description: dict[str, Any], arrays: dict[str, np.ndarray]
 
 @contextmanager
 def alone_in(folder: Path, busy: Callable[[], object] | None = None) -> Iterator[None]:
-    """Hold a folder while the block runs, and at most while this process lives.
+    """Lock a folder during the ``with`` block. The lock also ends if this process dies.
 
     Args:
         folder: the folder.
-        busy: called if another process, or another thread, holds the folder; then the call waits for it.
+        busy: called if another process or thread has locked the folder; the call then waits for the end of this lock.
 
     Raises:
-        BlockingIOError: if another one holds the folder, without ``busy``.
+        BlockingIOError: if another process or thread has locked the folder, and ``busy`` is ``None``.
         OSError: if the folder cannot be opened.
     """
     try:
@@ -145,7 +145,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Description and arrays, by name, of an undamaged file.
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if the file cannot be read.
         ValueError: naming the damaged parts, if there are any.
     """
     mode = os.stat(path).st_mode
@@ -199,12 +199,12 @@ def checked_path(name: str, path: Any, kind: str, *, none: str = ",", empty: str
         name: name of the argument.
         path: the value that was given.
         kind: ``"a file"`` or ``"a folder"``.
-        none: words about other values that are allowed, for a value of another type.
-        empty: words about an empty path.
+        none: words about values that are allowed in place of a path, for the message of the ``TypeError``.
+        empty: words about an empty path, for the message of the ``ValueError``.
 
     Raises:
-        TypeError: if it is not a path.
-        ValueError: if it is empty, or has characters that a path cannot have.
+        TypeError: if ``path`` is not a path.
+        ValueError: if ``path`` is empty, or has characters that a path cannot have.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(f"{name} must be the path of {kind}{none} got {path!r:.80}.")

@@ -28,7 +28,7 @@ def is_finite(values: Any) -> bool:
 
 
 def all_finite(tree: Any) -> bool:
-    """Whether all concrete numbers of a pytree are finite; tracers and random keys are allowed and ignored."""
+    """Whether all numbers of a pytree are finite; arrays that ``jit`` traces, and random keys, are ignored."""
     leaves = [x for x in jax.tree.leaves(tree) if is_concrete(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return all(map(is_finite, leaves))
 
@@ -39,14 +39,14 @@ def refuse_not_finite(
     """Refuse to return numbers that are not finite.
 
     Args:
-        site: name of their site.
-        what: their kind, such as ``"draws"``; :data:`LOG_DENSITIES` may be minus infinity.
+        site: name of the site of these numbers.
+        what: kind of these numbers, such as ``"draws"``; :data:`LOG_DENSITIES` may be minus infinity.
         values: the numbers, on the host.
         processes: names of the GP sites.
         run: runs the guide or program outside ``jit``, where a failed factorisation raises its own error.
 
     Raises:
-        FactorisationError: naming the site, if the covariance of this or another GP site is at fault.
+        FactorisationError: naming the site, if the covariance of this site or of a different GP site is at fault.
         ValueError: naming the site, if its distribution refuses data whose density was asked for, or a parameter of the
             distribution or of a kernel is out of range.
         NonFiniteError: naming the site, otherwise.

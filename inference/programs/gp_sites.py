@@ -122,7 +122,7 @@ def marginals_in_parts(
 def draw_per_input(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> Float[Array, "*event"]:
-    """A draw of the event's shape, independent over inputs; with ``rows`` ``[N]``, the same for a row in any batch."""
+    """A draw of the event's shape, independent over inputs. With ``rows`` ``[N]``, a row has one draw in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
@@ -172,9 +172,9 @@ def draws_in_groups(
     Args:
         posterior: posterior of the site.
         key: key of the draw.
-        X: inputs ``[G size, ...]``, or ``[D, G size, ...]``.
+        X: inputs of ``G`` groups, ``[G size, ...]``, or ``[D, G size, ...]``.
         size: number of inputs in a group.
-        rows: numbers of the groups, by which they are drawn.
+        rows: numbers of the groups. The draw of a group depends on its number, not on its place.
     """
     prior, m, form = posterior.prior, *posterior._q()
     everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)
@@ -184,7 +184,7 @@ def draws_in_groups(
 
 
 def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:
-    """Moments estimated from views that ``key`` draws (learning invariances, eq. 16-21)."""
+    """Moments estimated from views that ``key`` draws (van der Wilk et al. 2018, eq. 16-21)."""
     return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
 
 
@@ -227,7 +227,7 @@ class Use(NamedTuple):
 
     Attributes:
         drawn: which inputs are drawn together, if the program draws the site anywhere; otherwise ``None``.
-        joint: whether the guide is told to draw it jointly in any case.
+        joint: whether ``InducingGuide(joint=...)`` names the site.
         residual: the guide's factor of residual variances, see :func:`marginals_in_parts`.
     """
 
@@ -268,7 +268,7 @@ class SiteMode:
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """Keys of latent sites of rows, if these sites have their own keys: keys differ between batches."""
+        """Keys of the latent sites of rows, which differ between batches; empty if the run does not have some rows."""
         if self.rows is None:
             return {}
         key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
@@ -307,8 +307,8 @@ class Marginals(SiteMode):
 
     Attributes:
         value: makes the marginals of a site; :func:`means` if a run asks only for means.
-        given_data: whether sites with a known law given data, at draws of hyperparameters, use this law in place of a
-            draw of ``u``.
+        given_data: whether sites use their law given the data, at a draw of hyperparameters, in place of a draw of
+            ``u``. Only models from :meth:`gpzoo.inference.Trained.of_draws` have such laws.
     """
 
     value: Callable[..., GaussianMarginals] = predicted_marginals
@@ -369,7 +369,7 @@ class Bound(Marginals):
 
 @dataclass(eq=False)
 class GivenMoments(SiteMode):
-    """Given marginals in place of those of ``q``: the terms of a program become functions of a site's moments.
+    """Given marginals in place of the marginals of ``q``. The terms of a program become functions of these moments.
 
     Attributes:
         shift: the mean minus the prior's mean, ``[N]`` or ``[N, D]``, by site.
@@ -392,9 +392,9 @@ class AtPriorMean(SiteMode):
     """The prior's mean, at which ``q(u)`` starts: for starting values.
 
     Attributes:
-        made: values of ``<site>_inducing``, by site, from initialisers that ran before; the initialisers of other sites
-            run during this run.
-        looks_at: a site without a posterior in this run, which only records the input of its initialiser.
+        made: values of ``<site>_inducing``, by site, from initialisers that ran before. The initialisers of all other
+            sites run during this run.
+        looks_at: name of a site without a posterior in this run. The run only records the inputs of its initialiser.
         seen: a random key, the inputs and the kernel of that site, and values of sites before it, after its run.
     """
 
@@ -412,12 +412,12 @@ class AtPriorMean(SiteMode):
 
 @dataclass(eq=False)
 class JointDraw(SiteMode):
-    """A draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw given it: for export.
+    """For exports: a draw of ``u``, recorded as ``<site>_u`` and never whitened, and a joint draw of ``f`` given ``u``.
 
     Attributes:
         batch: number of the batch of rows. The draw of ``f`` given ``u`` depends on it; the draw of ``u`` does not.
         of_rows: names of the sites with the rows of the batch; other sites are the same in all batches.
-        parts: names of the addends of GP sites, by site, that are drawn too.
+        parts: the GP sites whose addends are drawn too, with the names of the addends.
         q: the posteriors of the sites that were drawn, by name.
         addends: the draws of addends, by name.
         at_inducing: names of the sites whose inputs here are their inducing points, so that ``f`` is ``u``.

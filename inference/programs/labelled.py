@@ -15,7 +15,7 @@ from gpzoo._labels import aligned, first_index, places
 
 @dataclass(frozen=True)
 class Labels:
-    """Origin of the rows of arguments: the dimensions of a Dataset, in C order.
+    """The dimensions of a Dataset whose cells, in C order, are the rows of arguments.
 
     Attributes:
         dims: names and lengths of the dimensions.
@@ -42,7 +42,9 @@ class Labels:
         return xarray.DataArray(values, self.coords, (*before, *self.dims, *more, *after))
 
     def by_rows(self, name: str, x: Any) -> Any:
-        """A DataArray or Series with these dimensions, ordered by row, ``[N, ...]``; others as they are.
+        """The values of a DataArray or Series with these dimensions, in the order of the rows, ``[N, ...]``.
+
+        A value without these dimensions stays as it is.
 
         Raises:
             ValueError: for labels that differ from the labels of the rows, naming the argument.
@@ -74,9 +76,9 @@ def labels_of(program: Callable, args: tuple) -> Labels | None:
 
 
 def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]:
-    """Names of every row, ``[N]``: the coordinates of a Dataset, or the labels that put arguments in one order.
+    """Labels of the rows, ``[N]``, by name: the coordinates of a Dataset, or the levels of an index.
 
-    An index that only counts rows names nothing.
+    The index is the index of the first argument that has one. If it only counts the rows, there are no labels.
     """
     if (labels := labels_of(program, args)) is not None:
         return dict(labels.columns)
@@ -94,7 +96,7 @@ def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Map
     """Test data by site, with rows in the order of the new arguments, and columns in the order of the training.
 
     Raises:
-        ValueError: for labels that are not the same.
+        ValueError: if the test data have other row labels than the new arguments, or other columns than the training.
     """
     if not isinstance(values, Mapping):
         return values
@@ -107,7 +109,7 @@ def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Map
 
 
 def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:
-    """Arrays by row in place of one Dataset or DataArray; other arguments as they are.
+    """Arrays by row in place of one Dataset or DataArray; all other arguments stay as they are.
 
     An argument of the program takes the variable of its name. If there is no variable for the first argument, it takes
     the coordinates of all dimensions, ``[N, d]``, in the order of the dimensions. Otherwise, arguments may take
@@ -118,7 +120,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     ordinary array.
 
     Args:
-        program: gives the names of the arguments.
+        program: the program, whose parameters give the names of the arguments.
         args: positional arguments.
         described: the data of a training; columns are put in their order.
 

@@ -26,11 +26,11 @@ def warn_of_rounding(
 
     Args:
         model: the program.
-        guide: its guide, which gives the values of latent sites.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        values: values of its parameters, and of the guide's parameters, by name.
-        seen: a look at the program.
+        guide: the guide of the program, which gives the values of latent sites.
+        args: positional arguments of the program.
+        kwargs: keyword arguments of the program.
+        values: values of the parameters of program and guide, by name.
+        seen: the result of :func:`~gpzoo.inference.programs.program.look` for the program.
     """
     asked = [name for name, site in sampled(seen.trace).items() if _can_be_lost(unmasked(site["fn"]), site)]
     if not asked:

@@ -1,4 +1,4 @@
-"""The look at a program before its guide runs: its latent sites, and how it uses their values."""
+"""Abstract runs of a program before its guide runs: its latent sites, and how it uses their values."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Look:
         parameters: see :class:`Sites`.
         arrays: names of the GP sites whose value the program uses as an array.
         needs: for each GP site and each data site, the latent sites on which it depends, directly or indirectly.
-        sums: for each data site whose distribution has a sum of several GP sites, their names.
-        added: names of the GP sites of each sum that is exact on marginals.
+        sums: for each data site whose distribution has a sum of several GP sites, the names of these GP sites.
+        added: for each sum of GP sites that is exact on marginals, the names of these sites.
         mixed: names of the GP sites whose outputs the program mixes or chooses.
     """
 
@@ -69,13 +69,14 @@ def look(
         model: the program.
         args: its positional arguments, data included.
         kwargs: its keyword arguments.
-        values: known values of parameters and of latent sites that are not GPs, by name.
+        values: given values of parameters and of latent sites that are not GPs, by name.
         arrays: whether GP sites are arrays, as under MCMC and guides that are not an InducingGuide.
-        refuse_data: whether to refuse data that have no density, as before a training.
+        refuse_data: whether to refuse impossible data. A row of data is impossible if no tried value of the latent
+            functions gives it a finite log density. Trainings set this option.
 
     Raises:
         TypeError: naming a GP site whose marginals the program uses as an array without drawing them.
-        ValueError: if a likelihood refuses its data, or these have no density and ``refuse_data`` is true.
+        ValueError: if a likelihood refuses its data, or if ``refuse_data`` is true and data are impossible.
     """
     log, runs = DrawLog(), Runs({}, {}, frozenset())
 
@@ -185,13 +186,13 @@ def find_sites(
     GP site's inputs, depends on several of them. Dependence on the inputs of several rows is refused.
 
     Args:
-        seen: a look at the program, on these arguments or on more rows.
+        seen: the result of :func:`look`, at these arguments or at more rows.
         model: the program.
         args: its positional arguments, data included, for the check of rows.
         kwargs: its keyword arguments.
         joint: names of GP sites that are drawn jointly.
-        values: the values of the look.
-        where: the name of the call in messages.
+        values: the ``values`` that :func:`look` got.
+        where: the name of the function that the user called, for messages.
 
     Raises:
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
@@ -207,7 +208,7 @@ def find_sites(
 def sites_of(
     seen: Look, model: Callable, args: tuple, kwargs: dict, joint: frozenset[str], where: str = "training"
 ) -> Sites:
-    """:func:`find_sites` before the check of rows, which computes the program.
+    """The result of :func:`find_sites` without its check of rows, which would compute the program.
 
     Raises:
         ValueError: see :class:`~gpzoo.inference.InducingGuide`.
@@ -243,7 +244,7 @@ def refuse_enumerated_priors(seen: Look, enumerated: Collection[str]) -> None:
     Such a prior would take all values of these sites at once as columns or outputs of one kernel.
 
     Args:
-        seen: a look at the program.
+        seen: the result of :func:`look` for the program.
         enumerated: names of the discrete sites.
 
     Raises:

@@ -57,7 +57,7 @@ def rows_of_sites(
         args: positional arguments at all rows; if their numbers of rows are equal, these are the rows of the data.
         kwargs: keyword arguments.
         values: values of sites and parameters, if some are given.
-        batch_size: rows of a batch; with all rows (``None``), only their order changes.
+        batch_size: number of rows of a batch. With ``None``, a batch has all rows, in another order.
     """
     with jax.ensure_compile_time_eval():
         given = concrete((args, dict(kwargs), dict(values or {})))
@@ -71,14 +71,14 @@ def rows_of_sites(
 def refuse_in_minibatches(
     model: Callable, args: tuple, kwargs: Mapping[str, Any], values: Mapping[str, Any], *, order_alone: bool
 ) -> None:
-    """Refuse a program in which a row of a minibatch depends on its place among the others, or on their number.
+    """Refuse a program in which a row of a minibatch depends on its place, or on the number of rows.
 
     Args:
         model: the program.
         args: positional arguments of a minibatch.
         kwargs: keyword arguments.
         values: values of parameters and mutable state.
-        order_alone: whether the number of rows, and the other rows, may matter, as in batch norm.
+        order_alone: whether a row may depend on the number of rows and on the other rows, as in batch norm.
 
     Raises:
         ValueError: naming the site.

@@ -89,7 +89,7 @@ def rows_by_shape(at_all: Shapes, count: int, at_other: Shapes, other: int) -> S
         at_all: shapes by site, at ``count`` rows.
         count: number of all rows.
         at_other: shapes at ``other`` rows.
-        other: another number of rows.
+        other: a number of rows that is not ``count``.
     """
     layouts: dict[str, Layout] = {}
     untold: dict[str, str] = {}
@@ -108,6 +108,6 @@ def rows_by_shape(at_all: Shapes, count: int, at_other: Shapes, other: int) -> S
 
 
 def number_of_rows(args: tuple) -> int:
-    """The length of the first axis that all arrays share; 0 if they share none."""
+    """The length of the first axis of all arrays; 0 if this length differs between arrays."""
     rows = {np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(args)}
     return rows.pop() if len(rows) == 1 else 0

@@ -70,13 +70,13 @@ def run(
         kwargs: keyword arguments of both.
         guide: an :class:`~gpzoo.inference.InducingGuide`, or any NumPyro guide.
         model: the program.
-        values: values of parameters, mutable state and latent sites by name, of which unknown names are ignored; or a
-            function from a site's message to its value or ``None``.
+        values: values of parameters, mutable state and latent sites by name. Unknown names are ignored. Or a function
+            from a site's message to its value or ``None``.
         mode: the values of the guide's GP sites; joint draws if ``None``.
         complete: whether every parameter must have a value.
 
     Raises:
-        ValueError: naming parameters without a value, or a latent site whose value has another shape.
+        ValueError: naming parameters without a value, or a latent site whose value has a wrong shape.
     """
     model_key, guide_key = (key, key) if guide is None or model is None else random.split(key)
     given = values if callable(values) else partial(given_value, jax.tree.map(lambda x: x, dict(values)))
@@ -102,7 +102,7 @@ def run(
 
 @contextmanager
 def translate_errors(sites: Trace, args: tuple) -> Iterator[None]:
-    """Raise typical errors of JAX and NumPyro in a program again, with the way out.
+    """Raise typical errors of JAX and NumPyro in a program again, with a message that says what to do instead.
 
     Args:
         sites: the sites so far, plates among them.
@@ -240,7 +240,7 @@ def plates_of(site: Mapping[str, Any]) -> set[str]:
 
 
 class SeenNames(Handler):
-    """An outermost handler that records the names of a run's parameters, and those without a given value.
+    """An outermost handler that records the names of a run's parameters, and which of them have no given value.
 
     Parameters without a given value would silently keep their initial values.
     """

@@ -27,10 +27,10 @@ class Sites:
             not depend on other values.
         enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
-        within: which inputs belong to one row, for drawn GP sites of which the program needs several inputs of a row
-            together.
+        within: which inputs of a GP site belong to one row, by site. Only sites are listed that are drawn, and of which
+            the program needs several inputs of a row together.
         coupled: groups of GP sites whose inducing variables share one ``q``, each in the order of the program.
-        together: names of the coupled sites whose outputs all share one ``q``, and do not have one ``q`` each.
+        together: names of the coupled sites whose outputs all share one ``q``, in place of one ``q`` for each output.
         descriptions: descriptions of sample sites, by name, see
             :func:`~gpzoo.inference.programs.program.descriptions_of`.
     """
@@ -50,7 +50,7 @@ class Sites:
     together: frozenset[str] = frozenset()
 
     def group_of(self, site: str) -> tuple[str, ...]:
-        """The GP sites that share one ``q`` with this one, itself among them; none if it has its own ``q``."""
+        """The GP sites that share one ``q`` with this site, this site included; none if it has its own ``q``."""
         return next((group for group in self.coupled if site in group), ())
 
     def drawn_as(self, site: str) -> Layout | None:

@@ -110,8 +110,8 @@ def parts(
         trained: the model.
         args: the program's positional arguments, data included.
         model_kwargs: the program's keyword arguments, by name.
-        train_args: the positional arguments of training, if ``args`` are others.
-        again: a command that makes the same model; ``None`` for lines of Python.
+        train_args: the positional arguments of training, if they differ from ``args``.
+        again: a command that makes the same model; ``None`` shows lines of Python in its place.
     """
     rng_key = checks.rng_key(rng_key)
     subject = trained._bind(args, model_kwargs, seen=False)

@@ -32,7 +32,7 @@ class Placement:
         first: whether this process is the one that writes and prints.
 
     Raises:
-        TypeError: for anything but a mesh.
+        TypeError: if ``mesh`` is not a mesh.
         ValueError: for several axes, or only devices of other processes.
     """
 
@@ -102,7 +102,7 @@ class Placement:
         return tree if self.mesh is None else jax.tree.map(lambda x: x.addressable_data(0), tree)
 
     def agreed(self, *numbers: float) -> tuple[float, ...]:
-        """The largest of every process's numbers."""
+        """For each number, the largest value that a process has."""
         if self.processes == 1:
             return numbers
         from jax.experimental.multihost_utils import process_allgather

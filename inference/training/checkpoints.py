@@ -35,10 +35,10 @@ _MOST_NAMED = 4
 
 
 class Checkpoints:
-    """The two newest states of one training, in one folder, ``12.checkpoint`` after 12 steps.
+    """The two newest states of one training, in one folder. The state after 12 steps is the file ``12.checkpoint``.
 
     Args:
-        directory: their folder; made if absent.
+        directory: the folder; it is made if it does not exist.
         settings: settings that a continued training must share, as a flat dictionary of plain values.
         placement: placement of the training; if several processes share the folder, the first one writes.
 
@@ -58,12 +58,12 @@ class Checkpoints:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder while the block runs, and remove files that killed writes have left in it.
+        """Lock the folder during the ``with`` block, and remove files that interrupted writes have left in it.
 
         Only the process that writes checkpoints does this.
 
         Raises:
-            CheckpointError: in every process, if another training holds the folder or it cannot be used.
+            CheckpointError: in every process, if another training has locked the folder, or the folder cannot be used.
         """
         with ExitStack() as stack:
             refused: CheckpointError | None = None
@@ -84,13 +84,14 @@ class Checkpoints:
             yield
 
     def save(self, state: TrainState) -> bool:
-        """Write the state of a training; the two before it stay until this one is complete.
+        """Write a checkpoint of a training. The two earlier checkpoints stay until the new checkpoint is complete.
 
-        Files of later steps are removed, because a failed training goes back to an earlier step. If the disk is full or
-        gone, ``save`` warns and the training continues.
+        After that, only the new checkpoint and the checkpoint before it stay. Checkpoints of later steps are removed
+        too. They exist if the training has failed and gone back to an earlier step. If the disk is full or gone,
+        ``save`` warns and the training continues.
 
         Returns:
-            Whether this state is on disk.
+            Whether the checkpoint is on disk.
         """
         if self._good[-1:] == [state.step] or not self.placement.first:
             return True

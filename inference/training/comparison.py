@@ -51,13 +51,13 @@ class Candidate:
         nlpp: mean negative log predictive density of the test rows, in nats; ``None`` without test data.
         score: value of ``score`` for the test rows, or ``None``.
         trained: the trained model.
-        elpd: log predictive density of every training row given the others, in nats, ``[N]``; ``None`` if not asked
+        elpd: log predictive density of every training row given the other rows, in nats, ``[N]``; ``None`` if not asked
             for.
-        elpd_by: how the elpd was found: ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` or
-            ``"10 folds"``.
-        unfinished: why the training is not finished, ``"rising"`` or ``"stopped"`` (see
-            :func:`~gpzoo.inference.diagnose`, whose finding has the same reasons). It is empty for a finished training,
-            and for a training that is too short or too large to judge.
+        elpd_by: how the elpd was found: ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` (two rows by
+            trainings without the row) or ``"10 folds"``.
+        unfinished: the reason why the training is not finished. ``"rising"``: the bound was still rising at the end.
+            ``"stopped"``: more steps raise the bound. :func:`~gpzoo.inference.diagnose` gives the same reasons. It is
+            empty for a finished training, and for a training that is too short or too large to judge.
     """
 
     bound: float
@@ -70,8 +70,9 @@ class Candidate:
 
 
 class Comparison(Mapping[str, Candidate]):
-    """Trained candidates by name, which print as a table; the highest bound (or elpd, if asked for) comes first.
+    """Trained candidates by name; they print as a table.
 
+    The candidate with the highest bound comes first, or with the highest elpd if :func:`compare` was asked for it.
     Candidates with an unfinished training come last. They are marked and not ranked.
 
     Example:
@@ -180,7 +181,7 @@ def compare(
     progress: bool = True,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Train programs and compare their bounds on the evidence, which need no test data (learning invariances).
+    """Train programs and compare their bounds on the evidence, without test data (van der Wilk et al. 2018).
 
     All candidates see the same rows in the same order. A comparison of bounds is fair only if the bounds are tight, so
     give all candidates enough inducing variables and steps. A candidate is not finished if its bound was still rising,
@@ -212,16 +213,17 @@ def compare(
         num_steps: number of steps of each training.
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
-        elpd: how to find the expected log predictive density of rows that are left out; ``None`` for no such column.
-            ``"loo"`` leaves out single rows. With Gaussian noise and point values of hyperparameters, the density is in
-            closed form, :meth:`gpzoo.inference.Trained.left_out`. Otherwise, importance weights give it (PSIS-LOO), as
-            in ``az.loo``. If k-hat, a diagnostic of these weights, says that the weights of a row cannot be trusted, a
-            training without the row replaces them, for up to 20 rows. If there are more such rows, or draws of the
-            posterior cannot be weighted, ten folds are used instead. A number is the number of folds: so many more
-            trainings run in one compiled program. The table then has the sum over rows, its distance from the best sum,
-            and the standard errors of both numbers. A distance of less than two standard errors decides nothing.
-            Exposures and offsets of rows must be columns of ``X``.
-        site: the data site whose predictions are scored.
+        elpd: how to find the expected log predictive density (elpd) of rows that are left out; ``None`` for no elpd.
+            ``"loo"`` leaves out single rows. With Gaussian noise and point values of hyperparameters, the density has a
+            closed form, see :meth:`gpzoo.inference.Trained.left_out`. Otherwise, importance weights of posterior draws
+            give the density (PSIS-LOO), as in ``az.loo``. The diagnostic k-hat tells for which rows these weights
+            cannot be trusted. If there are up to 20 such rows, each gets its density from a training without the row.
+            If there are more, or if the draws cannot be weighted at all, ten folds are used instead. A number is the
+            number of folds. Each fold has one training without its rows; all of these run in one compiled program. The
+            table has the sum of the elpd over rows, the distance of this sum from the best sum, and the standard errors
+            of both numbers. A distance below two standard errors decides nothing. Exposures and offsets of rows must be
+            columns of ``X``.
+        site: the data site whose predictions are compared with the data.
         learning_rate: learning rate of Adam, for candidates that are not an ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
         checkpoint: folder for checkpoints, with a subfolder for each candidate. If the call is stopped, the same call
@@ -234,12 +236,12 @@ def compare(
         ValueError: before any training, in these cases. There are no candidates or no steps. A candidate is neither a
             pair nor an ``SVI`` with an ``InducingGuide``. Only one of the test arrays is given, or test rows have
             another shape. Data are not finite. ``site`` is not a data site. A candidate cannot begin on these data, or
-            cannot predict the test data. With ``elpd``, also if there are fewer than two folds or fewer rows than
-            folds, if data are missing, if ``model_kwargs`` belong to all rows, or if a candidate cannot begin without
-            the rows of a fold (for ``"loo"``, of one of ten folds).
+            cannot predict the test data. With ``elpd``, there are more cases. There are fewer than two folds, or fewer
+            rows than folds. Data are missing. ``model_kwargs`` have ``num_data`` or an entry for each row. A candidate
+            cannot begin without the rows of a fold (for ``"loo"``, of one of ten folds).
 
-    If a candidate fails, ``.finished`` of the error has the candidates before it, by name. If the training of the
-    failed candidate had ended, that candidate is there too.
+    If a candidate fails, ``.finished`` of the error has the earlier candidates by name. It has the failed candidate too
+    if its training had ended.
     """
     if not isinstance(candidates, Mapping) or not candidates:
         raise ValueError(f"compare needs candidates, {{name: (program, initialiser)}}; got {candidates!r}.")
@@ -340,7 +342,7 @@ class _Task:
         return end_of(trained.losses, len(data[0]), more).unfinished
 
     def tested(self, trained: Trained) -> tuple[float | None, float | None]:
-        """The nlpp and the score of the test rows; ``None`` for one that is not asked for."""
+        """The nlpp and the score of the test rows; ``None`` for a number that is not asked for."""
         if self.tests is None:
             return None, None
         X, y = self.tests[0], np.asarray(self.tests[1])
@@ -351,7 +353,7 @@ class _Task:
         return nlpp, None if self.score is None else self.score(test, y)
 
     def left_out(self, trained: Trained, svi: SVI) -> tuple[np.ndarray, str]:
-        """The log predictive density of every row given others, and how it was found; see :func:`compare`."""
+        """The log predictive density of every row given other rows, and how it was found; see :func:`compare`."""
         if self.by_weights:
             if _integrates_out(trained, self.data, self.kwargs):
                 return trained.left_out(*self.data, model_kwargs=self.kwargs)[self.site], "LOO, closed form"

@@ -32,7 +32,7 @@ def keep_finite(steps: Steps, state: TrainState, count: int, taken: tuple) -> Tr
         steps: steps of the training.
         state: the state before the steps.
         count: how many steps each replicate was to take.
-        taken: what :meth:`Steps.take` gave.
+        taken: the result of :meth:`Steps.take`.
     """
     numpyro_state, losses, begun = taken
     losses, begun = np.asarray(losses).reshape(len(state.losses), -1), np.asarray(begun).reshape(-1)
@@ -108,7 +108,7 @@ def _first(losses: Any, k: int) -> float:
 
 
 def refuse_coinciding(steps: Steps, state: TrainState) -> None:
-    """Refuse sites without whitening if more than half of their inducing variables coincide with others.
+    """Refuse a site without whitening if more than half of its inducing variables coincide with earlier ones.
 
     Raises:
         FactorisationError: naming the first such site, with the initial parameters.
@@ -167,8 +167,8 @@ class FailedStep(NamedTuple):
         svi: NumPyro's object.
         number: number of the step.
         before: NumPyro's state before the step.
-        loss: its loss.
-        batch: its minibatch.
+        loss: loss of the step.
+        batch: minibatch of the step.
         kwargs: the program's keyword arguments.
     """
 

@@ -56,8 +56,8 @@ class End(NamedTuple):
     Attributes:
         last: gain of the last tenth of the steps over the tenth before; ``None`` if the training is too short to judge.
         more: gain of :data:`MORE_STEPS` more steps; ``None`` if none were taken.
-        unfinished: ``"rising"`` if the last tenth gained more than noise, ``"stopped"`` if more steps did; empty for a
-            finished training, or if nothing is known.
+        unfinished: ``"rising"`` if the last tenth gained more than noise, ``"stopped"`` if more steps gained more than
+            noise; empty for a finished training, and for a training that cannot be judged.
     """
 
     last: Gain | None
@@ -71,7 +71,7 @@ class End(NamedTuple):
 
 
 def end_of(losses: np.ndarray, rows: int, more: Callable[[], Gain | None] = lambda: None) -> End:
-    """How a training ended, by its losses, or by more steps if the losses say nothing.
+    """How a training ended: judged by its losses, and if the losses no longer fall, by more steps.
 
     Args:
         losses: negative bounds, ``[num_steps]``.
@@ -110,7 +110,7 @@ def gain_of_more_steps(
     Args:
         rng_key: key of minibatches and draws.
         svi: the training; if its objective finds parameters by itself, ``GaussianProcessELBO`` replaces the objective.
-        params: parameters at its end.
+        params: parameters at the end of the training.
         data: the program's positional arguments.
         batch_size: rows of a step, ``None`` for all.
         model_kwargs: the program's keyword arguments, by name.

@@ -92,8 +92,9 @@ def fit(
     others go on.
 
     With a :class:`~gpzoo.tables.Table` in place of arrays, there may be more rows than fit into the memory of the
-    device or the host. ``fit`` reads the rows, shuffles them in windows and passes them on while the device computes.
-    It finds initial values, and checks the data before training, on a sample: the rows of the first minibatches.
+    device or the host. ``fit`` reads the rows, shuffles them in windows (many rows at a time), and passes them on while
+    the device computes. Before training, it finds initial values and checks the data. For both, it uses only a sample,
+    which is the rows of the first minibatches.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -110,51 +111,53 @@ def fit(
 
     Args:
         rng_key: random key of initial values, minibatches and draws. The same key and data give the same result on the
-            same machine with the same software. With another number of CPU cores, sums have another order and are
+            same machine with the same software. If the number of CPU cores differs, sums have a different order and are
             rounded differently. For ``K`` trainings, give keys ``[K]``.
         svi: NumPyro's object with model, guide, optimiser (any optax transformation or schedule) and objective.
         num_steps: number of all updates. A resumed training counts its earlier steps, and ``num_steps`` cannot be
             smaller than their number.
         *data: the model's positional arguments: arrays with one row for each row of the data. If several arrays have
             labels (pandas, or a DataArray), their rows are put in the order of the first of these arrays. Or give one
-            table, whose groups are the arguments. Or give one xarray Dataset, whose variables and coordinates are the
-            arguments by name. If the Dataset has no variable with the name of the first argument, this argument is the
-            coordinates of all dimensions.
+            table. Each group of columns of the table is one argument. Or give one xarray Dataset. Each argument then
+            takes the variable or the coordinate of its name. If no variable has the name of the first argument, the
+            coordinates of all dimensions become the columns of the first argument.
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
             ``numpyro.plate("data", num_data, subsample_size=X.shape[0])``.
-        model_kwargs: the model's keyword arguments, by name, which every step gets whole. If the model has an argument
-            ``num_data`` with the default ``None``, and there are minibatches, ``fit`` passes the number of all rows,
-            unless you give ``num_data`` here.
+        model_kwargs: the model's keyword arguments, by name. Every step gets them whole. If there are minibatches and
+            the model has an argument ``num_data`` with the default ``None``, ``fit`` passes the number of all rows. If
+            you give ``num_data`` here, ``fit`` passes your number.
         in_axes: with several keys, 0 for a positional argument with a leading axis ``K``, and ``None`` for an argument
-            that all trainings share. Give one value for all arguments, or one for each.
+            that all trainings share. Give one value for all arguments, or one value for each argument.
         member_kwargs: with several keys, names of the ``model_kwargs`` that have a leading axis ``K``. All trainings
             share the other ``model_kwargs``. ``init_params`` always have the axis.
-        mesh: devices that train together, on one axis, :func:`~gpzoo.inference.all_devices` or
-            ``jax.make_mesh((8,), ("data",))``; ``None`` for JAX's own device. Every device computes a part of each
-            minibatch, and has all parameters and arrays. The numbers equal the numbers of one device up to rounding.
-            The result and the arguments of callbacks are on the first device of each process. With several processes,
-            all processes call ``fit`` with the same arguments. The first process shows progress and writes checkpoints.
-            All processes must see the folder of checkpoints.
-        init_params: initial values by name. The other values come from the guide's ``init_params``: on the whole data
+        mesh: a mesh of the devices that train together; ``None`` for JAX's own device. The mesh has one axis. Make it
+            with :func:`~gpzoo.inference.all_devices` or ``jax.make_mesh((8,), ("data",))``. Every device computes a
+            part of each minibatch, and has all parameters and arrays. The result equals the result of one device up to
+            rounding. The result and the arguments of callbacks are on the first device of each process. If there are
+            several processes, all of them call ``fit`` with the same arguments. The first process shows progress and
+            writes checkpoints. All processes must see the folder of checkpoints.
+        init_params: initial values by name. All other values come from the guide's ``init_params``: on the whole data
             if an initialiser such as k-means looks at inputs, otherwise on the first minibatch.
-        natural: step length of natural gradients of ``q(u)``, or a schedule of it; ``None`` for no natural gradients.
-            It is for the GP sites on which no other GP site depends. A mapping by site name is for the named sites. The
-            returned ``state`` is then the state of :class:`~gpzoo.inference.NaturalGradients`. Steps that would lower
-            the bound are shortened. If most steps were shortened, a warning at the end says so.
+        natural: step length of natural gradients of ``q(u)``, or a schedule of step lengths; ``None`` for no natural
+            gradients. One value is for all GP sites on which no other GP site depends. A mapping by site name is for
+            the named sites. The returned ``state`` is then the state of :class:`~gpzoo.inference.NaturalGradients`. If
+            a step lowers the bound, ``fit`` undoes it and shortens the next steps. If most steps were undone or
+            shortened, a warning at the end says so.
         checkpoint: folder for checkpoints; the newest two are kept. If a training was stopped, the same call with the
-            same arguments continues it, and the result has the same bits. (NumPyro's objectives may sum over sites in
-            another order in another process.) ``fit`` refuses to continue with other data. It compares the sha256 of
-            each array's bytes; of a table, it compares only the first and last rows, 128 MB of each. It also refuses
-            other keys, another ``batch_size``, other keyword arguments, and parameters of other names or shapes. It
-            compares nothing else of program, guide and optimiser. After another change, such as a new learning rate,
-            the training goes on with the change. ``fit`` writes a checkpoint within the first 30 seconds, then every
-            ``checkpoint_seconds``, and at the end. It also writes one on SIGINT and SIGTERM, and if a callback or the
-            reading of a table fails. Only one training at a time can use a folder.
+            same arguments continues it, and the result has the same bits. (With NumPyro's objectives, the order of a
+            sum over sites may differ between processes.) ``fit`` refuses to continue if the data have changed. For an
+            array, it compares the sha256 of all bytes. For a table, it compares the first 128 MB and the last 128 MB of
+            the rows. It also refuses to continue if keys, ``batch_size``, keyword arguments, or names or shapes of
+            parameters have changed. It does not compare anything else of the program, the guide and the optimiser. If
+            you have changed the learning rate, for example, the training goes on with the new rate. ``fit`` writes a
+            checkpoint within the first 30 seconds, then every ``checkpoint_seconds``, and at the end. It also writes a
+            checkpoint on SIGINT and SIGTERM, and if a callback or the reading of a table fails. Only one training at a
+            time can use a folder.
         checkpoint_seconds: seconds between checkpoints.
-        callback: called as ``callback(step, seconds, params)`` after every ``callback_steps`` steps and after the last
-            step, to evaluate the parameters so far. ``seconds`` is the time in training, without the time in callbacks.
-            If the callback has a parameter ``loss``, it gets the mean loss (negative bound) of the steps since the
-            previous call; with several keys, an array ``[K]``. If the callback raises
+        callback: function to evaluate the parameters so far. ``fit`` calls ``callback(step, seconds, params)`` after
+            every ``callback_steps`` steps and after the last step. ``seconds`` is the time in training, without the
+            time in callbacks. If the callback has a parameter ``loss``, it gets the mean loss (negative bound) of the
+            steps since the previous call; with several keys, an array ``[K]``. If the callback raises
             :class:`~gpzoo.inference.StopTraining`, as :class:`~gpzoo.inference.EarlyStopping` does, the training ends
             and ``fit`` returns its result. Pass several callbacks as a list. A resumed training goes on from its
             checkpoint. It reports the steps after the checkpoint again, with the same numbers.
@@ -169,23 +172,23 @@ def fit(
     Raises:
         TypeError: for data that are not real numbers of float32, float64, integers or bool, an ``rng_key`` that is not
             a key, an objective without ``loss``, or arguments of the model outside ``model_kwargs``.
-        ValueError: for arguments with different numbers of rows or members, rows with different labels, a plate whose
-            size is not the number of rows, options out of range, ``init_params`` with unknown names or other shapes,
-            and a ``checkpoint`` that cannot be the name of a folder. For bad data: NaN that no likelihood leaves out,
-            infinity, masked arrays, and labels. For minibatches with :func:`~gpzoo.inference.lbfgs`, whose line search
-            needs the same function in every step. With the objective :class:`~gpzoo.inference.CollapsedELBO`, whose
-            ``q(u)`` is already optimal for all rows: for a program that it cannot train, for minibatches, ``natural``
-            and ``mesh``. For a ``mesh`` of several axes, a ``mesh`` with several keys, devices that do not divide
-            ``batch_size``, and arguments that differ between processes.
+        ValueError: in these cases. Arguments have different numbers of rows or members, or their rows have different
+            labels. The size of a plate is not the number of rows. An option is out of range. ``init_params`` have
+            unknown names or wrong shapes. ``checkpoint`` cannot be the name of a folder. Data have NaN that no
+            likelihood leaves out, infinity, or class labels out of range, or an array is masked. The optimiser is
+            :func:`~gpzoo.inference.lbfgs` and there are minibatches; its line search needs the same function in every
+            step. The objective is :class:`~gpzoo.inference.CollapsedELBO`, and there are minibatches, ``natural``,
+            ``mesh`` or a program that this objective cannot train. A ``mesh`` has several axes, is given with several
+            keys, or its devices do not divide ``batch_size``. Arguments differ between processes.
         DatasetError: if rows of a table cannot be read.
         NonFiniteError: if the ELBO, a gradient or an update is not finite. The error names the step, the site or the
-            parameter, and a way out. Its ``result`` has the last parameters at which the bound was finite, and the
-            losses before.
-        FactorisationError: if a Cholesky factorisation is the cause, naming the site, with the same ``result``. With
-            several keys, a NonFiniteError says so after the other trainings have ended. With ``whiten=False``, the
-            error also comes before the first step, with the initial parameters as ``result``, if more than half of a
-            site's inducing variables coincide with earlier ones up to the jitter. Such a training could stay finite and
-            get worse.
+            parameter, and says what to do. Its ``result`` has the last parameters at which the bound was finite, and
+            the losses of the steps that led to them.
+        FactorisationError: if the cause of such a failure is a Cholesky factorisation. The error names the site, and
+            has the same ``result``. With several keys, ``fit`` raises a NonFiniteError with this cause instead, after
+            all other trainings have ended. With ``whiten=False``, ``fit`` also raises a FactorisationError before the
+            first step if more than half of a site's inducing variables coincide with earlier ones up to the jitter.
+            Such a training could stay finite and get worse. The ``result`` then has the initial parameters.
         CheckpointError: if all checkpoints in the folder are damaged, naming the damage; if the newest undamaged
             checkpoint belongs to another training; or if another training uses the folder.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.

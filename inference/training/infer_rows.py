@@ -60,7 +60,8 @@ def infer_rows(
         log density, plus the divergence of ``q(u)``.
 
     Raises:
-        ValueError: if the guide has no ``PerRow``, for several trainings, and as :func:`~gpzoo.inference.fit`.
+        ValueError: if the guide has no ``PerRow``, for several trainings, and for the reasons of
+            :func:`~gpzoo.inference.fit`.
     """
     guide = trained._usable_guide()
     old = guide.hyperparameters

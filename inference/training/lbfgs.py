@@ -36,8 +36,8 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collec
     Args:
         memory_size: number of past steps that approximate the inverse Hessian.
         max_linesearch_steps: largest number of evaluations in a step.
-        held: names of parameters that do not change, such as ``{"f_inducing"}``. For other optimisers, use
-            ``optax.partition`` with ``optax.set_to_zero``, which does not work with a line search.
+        held: names of parameters that do not change, such as ``{"f_inducing"}``. For optimisers without a line search,
+            use ``optax.partition`` with ``optax.set_to_zero``, which does not work with a line search.
 
     Returns:
         An optimiser for ``SVI(model, guide, lbfgs(), objective)``. ``svi.init`` raises ``ValueError`` for unknown names
@@ -54,14 +54,16 @@ def lbfgs(memory_size: int = 10, max_linesearch_steps: int = 20, *, held: Collec
 
 
 def refuse_line_search(optimiser: Any, state: Any) -> None:
-    """Refuse optax's line searches, which need more from a training than NumPyro gives them.
+    """Refuse an optimiser with a line search of optax, which must evaluate the objective itself.
+
+    NumPyro does not pass the objective to optimisers of optax. Use :func:`lbfgs` in their place.
 
     Args:
         optimiser: optimiser of the training.
         state: state of the optimiser.
 
     Raises:
-        TypeError: naming the way out.
+        TypeError: for such an optimiser; the message says what to do instead.
     """
     searches = optax.ScaleByZoomLinesearchState | optax.ScaleByBacktrackingLinesearchState
     found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, searches))

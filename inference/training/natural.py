@@ -48,23 +48,26 @@ class NaturalGradients(Optimizer):
     ``fit(..., natural=0.1)`` for the same. The form of ``q(u)`` defines the step
     (:meth:`gpzoo.posteriors.Form.natural_step`). The step does not depend on ``whiten``. A step of length 1 leads to
     the optimum if everything else is fixed, the likelihood is Gaussian, the step has all rows, and the covariance is
-    full. Without a full covariance, each block or each independent variable takes its step as if the others were fixed.
+    full. Without a full covariance, each block or independent variable takes its step as if all others were fixed.
     The factors of a Kronecker product take steps in the same way, one factor in each step. Sites that share one ``q``
     take their step together.
 
     Natural gradients help with Gaussian and log-concave likelihoods, and in the last layers of deep GPs. They need tens
     of steps instead of thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far
-    from quadratic over the length of a step. In minibatches, each step goes towards the optimum of its own rows. In
-    both cases, use rates of 0.1 or less. If a kernel samples views, the estimate from a minibatch can have no maximum.
-    Even short steps then end in infinite variances, so use Adam there.
+    from quadratic over the length of a step. With minibatches, each step goes towards the optimum of its own rows. For
+    such likelihoods and for minibatches, use rates of 0.1 or less. If a kernel samples views, the bound of a minibatch
+    can have no maximum. Even short steps then end in infinite variances, so use Adam for such sites.
 
-    The optimiser shortens harmful steps. If a step would not lead to a covariance, it is shortened in the directions
-    that cause this; variances there become four times as large. If a step lowers the bound (on the same rows, with the
-    same draws), it is undone, and the next steps are half as long. After each step that is kept, the next steps are
-    longer by a fifth, up to the given rate. :attr:`gpzoo.inference.Trained.backed_off` counts the shorter steps of each
-    site. The check needs one more evaluation of the bound in each step, but computes only the parts that depend on
-    ``q(u)`` again. It takes a third to a half of a step's time. No step can do harm for one site with a full
-    ``covariance`` and likelihoods that are quadratic in ``f`` (Gaussian, Pólya-Gamma). Then there is no check.
+    The optimiser shortens harmful steps. If a step would not lead to a covariance, the optimiser shortens it in the
+    directions that cause this. The variances in these directions become four times as large. If a step lowers the bound
+    (on the same rows, with the same draws), the optimiser undoes it, and the next steps are half as long. After each
+    step that is kept, the next steps are longer by a fifth, up to the given rate.
+    :attr:`gpzoo.inference.Trained.backed_off` counts the steps of each site that were shorter than the rate.
+
+    To check the bound, the optimiser evaluates it once more in each step, but computes only the parts that depend on
+    ``q(u)`` again. The check takes a third to a half of a step's time. There is no check if no step can lower the
+    bound. This is so for a single site with a full ``covariance`` if all likelihoods are quadratic in ``f`` (Gaussian,
+    Pólya-Gamma).
 
     Example:
         >>> import jax, numpy as np, optax
@@ -82,16 +85,16 @@ class NaturalGradients(Optimizer):
     Args:
         optimizer: optimiser of all other parameters: an optax transformation, or an optimiser of NumPyro.
         guide: the program's :class:`~gpzoo.inference.InducingGuide`.
-        rate: step length of at most 1, or a schedule of it. It is for the GP sites on which no other GP site depends. A
-            mapping by site name is for the named sites, which may be inner layers. A schedule may begin or end at 0.
-            Between its ends, numbers above 1 count as 1.
+        rate: step length of at most 1, or a schedule of step lengths. One value is for all GP sites on which no other
+            GP site depends. A mapping by site name is for the named sites, which may be inner layers. The first and the
+            last number of a schedule may be 0. Between them, numbers above 1 count as 1.
 
     Raises:
-        TypeError: for a guide of another kind, or rates that are neither numbers nor schedules.
-        ValueError: for rates that are not positive, or above 1. For schedules whose first number is negative or above
-            1; in :func:`~gpzoo.inference.fit`, the same holds for the last number. For an optimiser that evaluates the
-            bound by itself, such as ``Minimize``. After the guide has seen the program, for unknown sites, and for a
-            form or grid without natural gradients.
+        TypeError: for a guide that is not an ``InducingGuide``, or rates that are neither numbers nor schedules.
+        ValueError: in these cases. A rate is not positive, or is above 1. The first number of a schedule is negative or
+            above 1; :func:`~gpzoo.inference.fit` also checks the last number. ``optimizer`` evaluates the bound by
+            itself, as ``Minimize`` does, or has natural gradients already. A site is unknown, or its form or grid
+            has no natural gradients; this error comes after the guide has seen the program.
     """
 
     way_out = (
@@ -283,7 +286,7 @@ def _refuse_rate(name: str, length: Any, at: str) -> None:
 
 
 def shortened(site: str, count: int, steps: int) -> str | None:
-    """The warning about a site's natural steps if most were shorter than asked for.
+    """The warning that most natural steps of a site were shorter than asked for; ``None`` if they were not.
 
     Args:
         site: name of the site.

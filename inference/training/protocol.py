@@ -73,7 +73,7 @@ def refuse_no_parameters(parameters: Collection[str]) -> None:
     """Refuse a training of a program and a guide without parameters, given the names of the parameters.
 
     Raises:
-        ValueError: naming the way out.
+        ValueError: if there are no parameters; the message says what to do instead.
     """
     if not parameters:
         raise ValueError(
@@ -84,7 +84,7 @@ def refuse_no_parameters(parameters: Collection[str]) -> None:
 
 
 def refuse_misfits(svi: Any, num_steps: int, *, full: bool, mesh: bool) -> None:
-    """Refuse an objective and an optimiser that do not fit each other, the steps or the rows.
+    """Refuse an objective and an optimiser that do not fit each other, the number of steps, or the rows of a step.
 
     Args:
         svi: NumPyro's object.
@@ -94,7 +94,7 @@ def refuse_misfits(svi: Any, num_steps: int, *, full: bool, mesh: bool) -> None:
 
     Raises:
         TypeError: for an objective without ``loss``.
-        ValueError: naming the objective or the optimiser, and the way out.
+        ValueError: naming the objective or the optimiser; the message says what to do instead.
     """
     objective, driver = of_objective(svi.loss), of_optimizer(svi.optim)
     if not callable(getattr(svi.loss, "loss", None)):

@@ -27,7 +27,7 @@ class Replicates:
         keys: keys of the trainings.
         several: whether arrays of all trainings have an axis of replicates.
         count: number of trainings.
-        shape: shape of that axis, ``(K,)``, or ``()`` without it.
+        shape: shape of the axis of replicates, ``(K,)``; ``()`` for one training.
 
     Raises:
         ValueError: if keys have more than one leading axis, or there are none.
@@ -43,7 +43,7 @@ class Replicates:
         self.shape = (self.count,) if self.several else ()
 
     def axes_of(self, in_axes: int | Sequence[int | None] | None, count: int) -> tuple[bool, ...] | None:
-        """For each of ``count`` positional arguments, whether it has the axis; ``None`` if there is no axis.
+        """For each of ``count`` positional arguments, whether it has the axis of replicates; ``None`` for one training.
 
         Raises:
             ValueError: if ``in_axes`` does not match the arguments.
@@ -60,10 +60,11 @@ class Replicates:
         return tuple(axis == 0 for axis in axes)
 
     def axes_by_name(self, arrays: Mapping[str, Any], member_kwargs: Collection[str]) -> dict[str, bool] | None:
-        """For each keyword argument, whether it has the axis; ``None`` if there is no axis.
+        """For each keyword argument, whether it has the axis of replicates; ``None`` for one training.
 
         Raises:
-            ValueError: for one key, if a name is not in ``arrays``, or if a leading axis has not one entry per key.
+            ValueError: for names with one key, if a name is not in ``arrays``, or if a leading axis does not have one
+                entry for each key.
         """
         if not self.several:
             if member_kwargs:
@@ -97,7 +98,7 @@ class Replicates:
         return jax.vmap(function) if self.several else function
 
     def where(self, which: Bool[np.ndarray, " K"], one: Any, other: Any) -> Any:
-        """The arrays of ``one`` for some replicates, and those of ``other`` for the rest."""
+        """The arrays of ``one`` for the replicates ``which``, and the arrays of ``other`` for all other replicates."""
 
         def chosen(one: Shaped[Array, "*shape"], other: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
             return jnp.where(which.reshape(self.shape + (1,) * (one.ndim - len(self.shape))), one, other)

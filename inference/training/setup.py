@@ -27,14 +27,14 @@ class Setup:
     Args:
         svi: NumPyro's object.
         replicates: the trainings.
-        source: source of their rows.
+        source: source of the rows of the trainings.
         kwargs: the program's keyword arguments.
         member_kwargs: names of the keyword arguments with an axis of replicates.
 
     Attributes:
         arrays: keyword arguments that are arrays, placed for the training.
         array_axes: which of these arrays each replicate has of its own.
-        static: the other keyword arguments.
+        static: keyword arguments that are not arrays.
         expectations: how each data site's expectation is computed, by name.
     """
 
@@ -67,14 +67,14 @@ class Setup:
         return self.svi.get_params(state) | (state.mutable_state or {})
 
     def finished(self, k: int, params: dict[str, Any]) -> dict[str, Any]:
-        """A replicate's parameters, with those that the objective finds by itself."""
+        """A replicate's parameters, with the parameters that the objective finds by itself."""
         if self.finish is None:
             return params
         with RUNNING:
             return self.finish(params, self.source.batch(k, 0), self.arrays_of(k))
 
     def params(self, state: SVIState) -> dict[str, Any]:
-        """Constrained values of every parameter, with those that the objective finds, and mutable state."""
+        """Constrained values of every parameter, also if the objective finds it by itself, and mutable state."""
         params = self._params(self.placement.here(state))
         if self.finish is None:
             return params

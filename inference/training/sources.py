@@ -51,7 +51,7 @@ def described(name: str, arrays: Any) -> dict[str, str]:
 
 
 def described_arguments(model: Callable, args: tuple, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """:func:`described` for all arguments of a program by name: positional ones, and arrays among the others."""
+    """:func:`described` for a program's positional arguments, and for keyword arguments that are arrays, by name."""
     found: dict[str, str] = {}
     for name, value in [*zip(checks.positional(model, len(args))[0], args, strict=True), *arrays.items()]:
         found |= described(f"argument {name}", jax.tree.map(jnp.asarray, value))
@@ -74,7 +74,7 @@ def source_of(
 
     Raises:
         ValueError: if ``in_axes`` does not match the arguments; if there is a table and another argument or several
-            keys; if the devices of a mesh do not divide ``batch_size``; or as the sources.
+            keys; if the devices of a mesh do not divide ``batch_size``; or for the reasons of the sources.
     """
     if batch_size is not None and batch_size % placement.number:
         raise ValueError(f"batch_size must be a multiple of {placement.number}, the devices of mesh; got {batch_size}.")
@@ -99,8 +99,8 @@ class Source(Protocol):
         num_arguments: number of the program's positional arguments.
         size: rows per minibatch.
         full: whether every minibatch is all rows, in their order.
-        chunk: most steps of a feed.
-        axes: for each argument, whether it has an axis of replicates; ``None`` without one.
+        chunk: largest number of steps of a feed.
+        axes: for each argument, whether it has an axis of replicates; ``None`` for one training.
         placement: placement of the arrays.
         on_devices: the arrays for the compiled steps; none if the feed has all of them.
         on_one_device: the same for programs that the host calls.
@@ -119,8 +119,8 @@ class Source(Protocol):
     def make_feed(self, start: int, count: int) -> Any:
         """The input of the device for ``count`` steps from ``start`` on; it depends only on the seed and these numbers.
 
-        Every array is ``[chunk, ...]``, or ``[K, chunk, ...]`` with replicates. It is filled up if there are fewer
-        steps.
+        Every array is ``[chunk, ...]``, or ``[K, chunk, ...]`` for ``K`` replicates. If ``count`` is below ``chunk``,
+        the arrays are padded.
         """
         ...
 
@@ -156,7 +156,7 @@ class Resident:
         args: the model's positional arguments.
         batch_size: rows per minibatch, ``None`` for all.
         seeds: one seed for each replicate.
-        axes: for each argument, whether it has an axis of replicates; ``None`` without one.
+        axes: for each argument, whether it has an axis of replicates; ``None`` for one training.
         placement: placement of the arrays. They are whole on every device, so that the choice of a minibatch moves no
             rows between devices.
 
@@ -221,7 +221,7 @@ def checked_number_of_rows(args: tuple, axes: tuple[bool, ...] | None = None, ke
     """The number of rows of all arguments, after the axis of replicates if there is one.
 
     Raises:
-        ValueError: if they differ, or there are none.
+        ValueError: if the numbers of rows differ, or there are no rows.
     """
     counts = set()
     for argument, own in zip(args, axes or [False] * len(args), strict=True):
@@ -248,7 +248,7 @@ def checked_number_of_rows(args: tuple, axes: tuple[bool, ...] | None = None, ke
 
 
 class Streamed:
-    """Minibatches of a table on the host, whose windows are read and shuffled while the device computes.
+    """Minibatches of a table on the host. Many rows at a time are read and shuffled while the device computes.
 
     Args:
         table: the rows.

@@ -130,7 +130,7 @@ class _OfOtherGuide:
 
 
 def initial(svi: SVI, sites: Trace) -> Callable:
-    """``init(key, values)``: the result of ``svi.init`` without running guide and program, whose sites are known.
+    """``init(key, values)``: the result of ``svi.init``, from ``sites`` and without a run of guide and program.
 
     Args:
         svi: NumPyro's object, which gets the sites' constraints.

@@ -21,7 +21,7 @@ class TrainState(NamedTuple):
         losses: losses of every step, ``[K, step]``; NaN from the first step that a failed replicate has not kept.
         seconds: time that the steps took.
         failed: for each failed replicate, the number of its steps that are kept.
-        before: NumPyro's state one visit of the host before, and its step.
+        before: NumPyro's state at the previous visit of the host, and its step.
     """
 
     numpyro_state: SVIState
@@ -46,10 +46,10 @@ class TrainState(NamedTuple):
         """The state after the next steps.
 
         Args:
-            after: NumPyro's state after them.
+            after: NumPyro's state after these steps.
             losses: losses of these steps.
-            kept: how many of these steps each replicate keeps; fewer than it was to take if it failed; -1 if the step
-                before them is taken back.
+            kept: how many of these steps each replicate keeps. A failed replicate keeps only some of its steps. The
+                number is -1 if even the step before these steps is undone.
             count: how many steps were to be taken.
         """
         ends = self.ends(count)

@@ -52,7 +52,7 @@ def make_step_from_feed(step: Callable, source: Source) -> Callable:
 
 
 def make_loop(step: Callable, chunk: int) -> Callable:
-    """Make ``loop(state, data, arrays, feed, first, end)``: steps of a feed, up to one whose loss is not finite.
+    """Make ``loop(state, data, arrays, feed, first, end)``: steps of a feed, up to the first loss that is not finite.
 
     It returns the state, the losses ``[chunk]``, and the end of the started steps.
     """
@@ -128,7 +128,7 @@ class Steps:
 
         Returns:
             The state after the steps, the losses by number of the step, and for each replicate the end of the steps
-            that it has begun. A step whose loss is not finite is its last.
+            that it has begun. A replicate takes no step after a loss that is not finite.
         """
         with self.source.placement.tracing():
             if self.steps_from_host:
