@@ -29,14 +29,14 @@ from gpzoo.errors import PrecisionWarning
 
 
 class OutOfRange(ValueError):
-    """The error for a number that must not be negative, or zero."""
+    """The error for a number that is negative, or zero, where this is not allowed."""
 
 
 def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
     """Raise an error if ``bad``; the message names the argument and the problem, and says what to do instead.
 
-    Python makes the message even if nothing is bad. So do not put numbers of an array into it, because they would be
-    fetched from a device.
+    Callers make the message even if nothing is bad. So do not put numbers of an array into the message, because they
+    would be fetched from a device.
 
     Raises:
         kind: if ``bad``.
@@ -46,7 +46,9 @@ def refuse(bad: Any, message: str, kind: type[Exception] = ValueError) -> None:
 
 
 def must(good: Any, name: str, wanted: str, found: str, hint: str = "") -> None:
-    """Refuse an argument: "``name`` must ``wanted``, got ``found``."; if ``wanted`` ends in ";", no comma follows.
+    """Refuse an argument with the message "``name`` must ``wanted``, got ``found``."
+
+    If ``wanted`` ends in ";", the message has no comma after it.
 
     Raises:
         ValueError: unless ``good``.
@@ -235,16 +237,16 @@ Absent: TypeAlias = list[tuple[Any, ValueError]]
 def data(name: str, x: Any, *, infinite: bool = False, absent: Absent | None = None) -> Any:
     """``x`` as an array of real finite numbers; all data of users pass this function.
 
-    It takes arrays of NumPy (of any byte order and stride), of JAX, of pandas and of all objects with ``__array__``,
-    and nested lists of numbers. Arrays on the host stay on the host, and arrays on a device do not change. There are no
-    copies without need. Integers and bools keep their type. Under a transformation, there is no check.
+    ``x`` is an array of NumPy (of any byte order and stride), of JAX or of pandas, an object with ``__array__``, or
+    nested lists of numbers. Arrays on the host stay on the host, and arrays on a device do not change. Arrays are
+    copied only if this is necessary. Integers and bools keep their type. Under a transformation, there is no check.
 
     Args:
         name: name of the argument, for messages.
         x: the argument.
-        infinite: whether infinity passes. It may be a bound or a threshold.
-        absent: list to which an array with NaN is added. Such an array then passes. The caller refuses it if NaN does
-            not mean missing data.
+        infinite: whether infinity is allowed, as for a bound or a threshold.
+        absent: list to which an array with NaN is added. With a list, arrays with NaN are allowed. The caller refuses
+            them if NaN does not mean missing data.
 
     Returns:
         A NumPy array in the machine's byte order, or the JAX array itself.
@@ -459,18 +461,17 @@ def arguments(
     new: bool = False,
     absent: Absent | None = None,
 ) -> tuple[tuple, dict[str, Any]]:
-    """The arguments of a program, after :func:`data` has checked every array under the name of the argument.
+    """The arguments of a program, after :func:`data` has checked every array.
 
     Positional arguments are data: arrays with one row for each row of the data, or pytrees of such arrays. Arguments
-    with row labels are put in one order (:func:`gpzoo._labels.aligned`). Keyword arguments are checked if they are
-    arrays; infinity passes there, because it may be a bound. Other keyword arguments, such as lists of numbers, are not
-    checked, except for ``num_data``.
+    with row labels are put in one order (:func:`gpzoo._labels.aligned`). Keyword arguments are checked only if they are
+    arrays, and may be infinite, as for bounds. Of the other keyword arguments, only ``num_data`` is checked.
 
-    One :class:`PrecisionWarning` names losses of float32. They are numbers far from zero, and inputs of float32 in a
-    program that should compute in float64.
+    One :class:`PrecisionWarning` names the arguments that lose digits in float32: numbers far from zero, and inputs of
+    float32 if float64 is enabled.
 
     Args:
-        program: the program, for the names of its positional arguments; or these names.
+        program: the program, which gives the names of its positional arguments; or a tuple of these names.
         args: positional arguments.
         kwargs: keyword arguments, by name; ``None`` if there are none.
         tables: whether ``args`` is a table, which is checked while it is read.
@@ -665,11 +666,7 @@ def parameters(name: str, params: Any) -> dict[str, Any]:
 
 @jax.jit
 def nan_unless(x: Array, known: Array) -> Array:
-    """``x``, or NaN if ``known`` is false anywhere. This is a refusal inside ``jit``, because callers refuse NaN.
-
-    The function does not change given numbers. So code that follows rows through a program sees no new dependence of
-    ``x``.
-    """
+    """``x``, or NaN if ``known`` is false anywhere. This is a refusal inside ``jit``, because callers refuse NaN."""
     return jnp.where(jnp.all(known), x, jnp.nan)
 
 
@@ -695,7 +692,7 @@ def _by_name(values: Any) -> bool:
 
 
 def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> None:
-    """Refuse an argument that lacks a parameter, or has one of an unknown name.
+    """Refuse a mapping of parameters in which a parameter is missing or has an unknown name.
 
     Args:
         name: name of the argument.
@@ -717,11 +714,11 @@ def names(name: str, given: set[str], *, needed: set[str], known: set[str]) -> N
 
 
 def rng_key(key: Any, *, several: bool = False) -> Array:
-    """``key``, if it is a random key of JAX, of the new kind or the old (``uint32 [2]``).
+    """``key``, if it is a random key of JAX: a typed key or an old key (``uint32 [2]``).
 
     Args:
         key: the argument.
-        several: whether an array of keys ``[K]`` passes too.
+        several: whether an array of keys ``[K]`` is allowed too.
 
     Raises:
         TypeError: if it is not a key.

@@ -26,7 +26,7 @@ _MOST = 2**31
 
 @cache
 def keep_compiled() -> None:
-    """Let JAX read and write its compiled programs in a folder, unless the user has set JAX's folder, or wants none.
+    """Let JAX keep its compiled programs in a folder, unless the user has set JAX's own folder, or wants no folder.
 
     Compiled programs are executables, so the folder must belong to the user. JAX's key of an entry contains the version
     of JAX and the compiler's flags, but not the processor. So the name of the folder depends on the processor.

@@ -22,14 +22,14 @@ ROWS = "gpzoo rows"
 def number() -> int:
     """The number of devices over which the rows of the traced program are split.
 
-    It is 1 if rows are not split, and inside code that sees only the rows of one device.
+    The number is 1 if rows are not split, and inside code that gets only the rows of one device.
     """
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.size if mesh.axis_names == (ROWS,) and mesh.axis_types == (AxisType.Auto,) else 1
 
 
 def split(tree: Any) -> Any:
-    """Arrays of the traced program, split by rows: every device has its part of the rows."""
+    """Arrays of the traced program, split by rows: every device has some of the rows."""
     return _constrained(tree, PartitionSpec(ROWS))
 
 
@@ -45,11 +45,11 @@ def _constrained(tree: Any, spec: PartitionSpec) -> Any:
 def on_own_rows(function: Callable, rows: Any, *fixed: Any, axis: int = 0, found: int = 0) -> Any:
     """``function(rows, *fixed)``; every device calls the function with its own rows.
 
-    XLA itself splits products over rows, but not loops over rows. In a loop, every device would take all turns.
+    XLA itself splits products over rows, but not loops over rows. In a loop, every device would run over all rows.
 
     Args:
-        function: a function without arrays in its closure. Its result has one row for each row of ``rows``, and depends
-            in each row only on this row.
+        function: a function without arrays in its closure. Its result has one row for each row of ``rows``, which
+            depends only on this row.
         rows: arrays ``[N, ...]``.
         *fixed: arguments that are the same for all rows.
         axis: the axis of the rows in ``rows``.

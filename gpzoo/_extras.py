@@ -16,7 +16,7 @@ def needs(extra: str | None, what: str) -> Iterator[None]:
 
     Args:
         extra: name of the extra that declares the library; ``None`` if gpzoo itself declares it.
-        what: the feature that needs the library, the subject of the message: ``"Reading Parquet files"``.
+        what: the feature that needs the library. The message begins with it: ``"Reading Parquet files"``.
 
     Raises:
         MissingExtraError: in place of ``ModuleNotFoundError``.

@@ -19,7 +19,7 @@ def index_of(x: Any) -> Any:
 
 
 def first_index(args: tuple) -> Any:
-    """The row labels of the first argument that has labels, which set the order; ``None`` if no argument has labels."""
+    """The row labels of the first argument that has labels; ``None`` if no argument has labels."""
     indexes = (index_of(x) for x in jax.tree.leaves(args, is_leaf=_is_iterator))
     return next((index for index in indexes if index is not None), None)
 
@@ -27,7 +27,7 @@ def first_index(args: tuple) -> Any:
 def aligned(names: Sequence[str], args: tuple) -> tuple:
     """The arguments of one call, with their rows in the order of the first argument that has labels.
 
-    Arguments without labels go by position.
+    Arguments without labels keep their order.
 
     Raises:
         ValueError: as for :func:`places`.

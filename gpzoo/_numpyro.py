@@ -60,11 +60,11 @@ class Handler(Messenger):
 
 
 class OwnSites(Handler):
-    """Sites that a handler adds while it answers another site; handlers outside it see the added sites unchanged.
+    """Sites that a handler adds while it answers another site; handlers outside it get the added sites unchanged.
 
-    Other handlers may be between, such as a plate or a ``scope`` of the program. They change names, scales and values
-    on the way out, and values on the way back. This class undoes these changes. The handler enters it around the code
-    with the added sites, and calls :meth:`restored` and :meth:`answered` when messages pass.
+    Handlers of the program, such as a plate or a ``scope``, may stand between the added sites and the handler. They
+    change names, scales and values of messages. This class undoes these changes. The handler uses this class as a
+    context around the code with the added sites, and calls :meth:`restored` and :meth:`answered` for every message.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class OwnSites(Handler):
         return True
 
     def answered(self, msg: dict[str, Any]) -> None:
-        """Keep the value from the handlers outside, before the handlers between change it."""
+        """Keep the value from the outer handlers, before handlers of the program change it."""
         if self._on_the_way and self._on_the_way[-1].message is msg:
             self._on_the_way[-1].answer = (msg["value"],)
 
@@ -97,7 +97,7 @@ class OwnSites(Handler):
         """Put the kept value into the message.
 
         Raises:
-            ValueError: if a handler between has hidden the site.
+            ValueError: if a handler of the program has hidden the site.
         """
         back = self._on_the_way.pop()
         name = back.written.get("name")

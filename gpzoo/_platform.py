@@ -26,16 +26,16 @@ def _on_cpu() -> bool:
 def inputs_at_a_time(num_inputs: int) -> int:
     """Number of inputs whose marginals are computed at the same time.
 
-    On a CPU, the projections of a thousand inputs fit into the caches. This takes less memory than all inputs at once,
-    and is not slower.
+    On a CPU, the projections of a thousand inputs fit into the caches. A thousand inputs at a time need less memory
+    than all inputs at once, and are not slower.
     """
     return min(num_inputs, 1000) if _on_cpu() else num_inputs
 
 
 def narrows(num_inputs: int, num_inducing: int) -> bool:
-    """Whether the root of the difference between the prior's covariance and ``S`` makes marginals cheaper.
+    """Whether marginals are cheaper with a root of the difference between the prior's covariance and ``S``.
 
-    The question is for a known ``q(u)`` with the covariance ``S``.
+    This is for a fixed ``q(u)`` with the covariance ``S``.
     """
     return _on_cpu() and num_inducing >= 128 and num_inputs >= 10 * num_inducing
 
@@ -51,19 +51,19 @@ def bytes_at_a_time() -> int:
 
 
 def batches_products() -> bool:
-    """Whether many products of the same shape are one batched product; XLA is slow at batched products on a CPU."""
+    """Whether to compute many products of the same shape as one batched product, which is slow on a CPU."""
     return not _on_cpu()
 
 
 def trains_members_together() -> bool:
-    """Whether several trainings take a step at the same time; on a CPU, one step uses all cores, so they take turns."""
+    """Whether to run steps of several trainings at the same time. On a CPU, one step already uses all cores."""
     return not _on_cpu()
 
 
 def steps_on_host(program: Any) -> bool:
     """Whether the host must run the steps of a traced loop one by one.
 
-    On a CPU, XLA takes many times as long for convolutions inside a loop as outside.
+    On a CPU, XLA's convolutions are many times slower inside a loop than outside.
     """
     return _on_cpu() and _convolves(program)
 
@@ -101,9 +101,9 @@ _ONE_RUN = {"xla_cpu_use_fusion_emitters": False}
 
 @cache
 def options_for_one_run() -> dict[str, Any]:
-    """Options of ``jax.jit`` with the purpose of :func:`compiled_for_one_run`, for one program.
+    """Options of ``jax.jit`` for one program, with the purpose of :func:`compiled_for_one_run`.
 
-    They are empty if the compiler does not have these options.
+    The options are empty if the compiler does not have them.
     """
     if not _on_cpu():
         return {}
@@ -118,8 +118,8 @@ def options_for_one_run() -> dict[str, Any]:
 def collected_later() -> Iterator[None]:
     """A context in which Python collects no garbage; the collection follows afterwards.
 
-    A traced program is a hundred thousand objects, and almost none of them is garbage. But each collection goes through
-    all objects of JAX. Without collections, a training begins 0.1 s sooner.
+    A traced program is a hundred thousand objects, and almost none of them is garbage. But each collection visits all
+    objects of JAX. Without collections, a training begins 0.1 s sooner.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -155,7 +155,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def refuse_fork(name: str) -> None:
-    """Refuse a call in a forked process, because it would wait for ever: a fork has none of JAX's threads.
+    """Refuse a call in a forked process. The call would wait for ever, because a fork does not have JAX's threads.
 
     Args:
         name: name of the called function.

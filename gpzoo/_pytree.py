@@ -39,9 +39,9 @@ class Fields:
             period: Array
             active_dims: tuple[int, ...] | None = static(default=None)
 
-    If neither a class nor its bases have an ``__init__``, the class takes its fields in order, like a dataclass. Static
-    fields are hashable values or NumPy arrays. Two objects of a class with only static fields are equal if their fields
-    are equal.
+    If neither a class nor its bases have an ``__init__``, the arguments of the class are its fields in order, like a
+    dataclass. Static fields are hashable values or NumPy arrays. Two objects of a class with only static fields are
+    equal if their fields are equal.
     """
 
     #: Names of the fields; the fields of the bases come first.
@@ -101,11 +101,11 @@ class Fields:
 
 
 class KnowsRanks:
-    """A distribution that knows the numbers of axes that its arrays had when it was made.
+    """A distribution that stores the ranks (numbers of axes) that its arrays had when it was made.
 
     :func:`jax.vmap` adds axes to the arrays of a distribution, but NumPyro stores the shapes of the distribution
-    separately and does not change them. JAX flattens the result of a mapped function before it adds the axis of the
-    map. So the numbers of axes (ranks) are part of the structure, and a mapped distribution can be recognised.
+    separately and does not change them. The stored ranks do not change either. So a mapped distribution is recognised
+    by arrays with more axes than the stored ranks.
     """
 
     _ranks: tuple[int, ...] | None = None
@@ -123,7 +123,7 @@ class KnowsRanks:
         return self
 
     def refuse_mapped(self, site: str | None = None) -> None:
-        """Refuse a distribution made by ``jax.vmap``: it has the shapes of one distribution and arrays of several.
+        """Refuse a distribution made by ``jax.vmap``: its arrays have an additional axis, but its shapes do not.
 
         Args:
             site: name of the site, if it is known.

@@ -8,7 +8,7 @@ letter  axis
 ``N``   rows: data, inputs
 ``M``   inducing variables, or the rows of a second set of inputs
 ``D``   outputs: each has its own function, and possibly its own kernel or inputs
-``K``   columns of a right-hand side, classes, or outputs that mix several functions
+``K``   columns of a right-hand side, classes, or outputs that are sums of several functions
 ``d``   columns of an input
 ``P``   views of an input, such as patches
 ``e``   numbers of a view

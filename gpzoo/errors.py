@@ -8,7 +8,7 @@ from typing import Any
 
 
 class GPZooError(Exception):
-    """The base class of errors in computations that could not go on, although gpzoo accepted their arguments.
+    """The base class of errors in computations that failed although gpzoo had accepted their arguments.
 
     Its subclasses are :class:`FactorisationError`, :class:`~gpzoo.NonFiniteError` and :class:`~gpzoo.CheckpointError`.
     If gpzoo refuses an argument, it raises ``ValueError`` or ``TypeError`` instead, before it computes anything.
@@ -28,10 +28,10 @@ class GPZooError(Exception):
     Attributes:
         result: after a failed training, the :class:`~gpzoo.inference.Trained` with the last parameters at which the
             bound was finite; ``None`` if there was no result yet.
-        finished: the results of the trainings that had finished, by name, if several trainings follow each other
+        finished: the results of finished trainings, by name, if a function runs several trainings one after another
             (:func:`~gpzoo.inference.compare`, :func:`~gpzoo.models.fit_deep_kernel`); ``None`` otherwise.
 
-    If an error of another kind ends a training, such as an error of a callback, it has these two attributes too.
+    If an error of another kind ends a training, such as an error of a callback, it also has these attributes.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -40,7 +40,7 @@ class GPZooError(Exception):
 
 
 class PrecisionWarning(UserWarning):
-    """The warning that the precision of float32 is not enough for some numbers of a computation.
+    """The warning that float32 is not precise enough for some numbers of a computation.
 
     Example:
         >>> import jax, numpy as np, warnings

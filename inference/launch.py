@@ -28,15 +28,15 @@ _CHECKPOINT, _DEAD = 60.0, 5.0
 def launch(processes: int, command: Sequence[str]) -> int:
     """Run a script in several processes, which :func:`~gpzoo.inference.all_devices` joins.
 
-    If one process dies, the launcher ends the others: by SIGTERM, then by SIGKILL. It passes SIGINT and SIGTERM on to
-    all processes, so that a training writes its checkpoint.
+    If one process dies, the launcher ends the remaining processes by SIGTERM, then by SIGKILL. If the launcher gets
+    SIGINT or SIGTERM, it sends the signal to all processes, so that a training writes its checkpoint.
 
     Args:
         processes: number of processes.
         command: the script, ``.py``, and its arguments.
 
     Returns:
-        An exit status: 0 if all ended well, 1 if one died, 128 plus the signal's number after a signal.
+        An exit status: 0 if all processes ended well, 1 if one died, 128 plus the signal's number after a signal.
 
     Raises:
         ValueError: if ``processes`` is below 1 or there is no script.

@@ -29,8 +29,9 @@ class TensorBoard:
     ``with TensorBoard("runs/board") as board: board.bound(fit(key, svi, 5000, X, y, callback=board))``
 
     Args:
-        folder: folder of the events of one training. ``tensorboard --logdir`` with the folder above compares trainings.
-        metrics: function from the parameters to numbers by name.
+        folder: folder of the events of one training, such as ``runs/board``. To compare all trainings in ``runs``, use
+            ``tensorboard --logdir runs``.
+        metrics: a function of the parameters that returns numbers by name.
 
     Raises:
         MissingExtraError: without tensorboardX.
@@ -48,7 +49,7 @@ class TensorBoard:
         self.writer.flush()
 
     def bound(self, trained: Trained) -> None:
-        """Write the evidence lower bound, in nats, at every step; for more than 1,000 steps, 1,000 means over steps."""
+        """Write the evidence lower bound, in nats, at every step; more than 1,000 steps are averaged to 1,000 means."""
         for step, value in _bound(trained):
             self.writer.add_scalar("bound", value, step)
 
@@ -65,7 +66,7 @@ class MLflow:
     ``with mlflow.start_run(): flow = MLflow(); flow.bound(fit(key, svi, 5000, X, y, callback=flow))``
 
     Args:
-        metrics: function from the parameters to numbers by name.
+        metrics: a function of the parameters that returns numbers by name.
 
     Raises:
         MissingExtraError: without MLflow.
@@ -83,7 +84,7 @@ class MLflow:
         self.mlflow.log_metrics({re.sub(r"[^\w\-. :/]", "_", name): x for name, x in numbers.items()}, step=step)
 
     def bound(self, trained: Trained) -> None:
-        """Log the evidence lower bound, in nats, at every step; for more than 1,000 steps, 1,000 means over steps."""
+        """Log the evidence lower bound, in nats, at every step; more than 1,000 steps are averaged to 1,000 means."""
         run, now, Metric = self.mlflow.active_run(), int(1000 * time.time()), self.mlflow.entities.Metric
         batch = [Metric("bound", value, now, step) for step, value in _bound(trained)]
         self.mlflow.MlflowClient().log_batch(run.info.run_id, batch)

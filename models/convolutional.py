@@ -150,8 +150,8 @@ def convolutional_plus_rbf_gp(
     ``f_conv`` is the weighted convolution of :func:`convolutional_gp`, also divided by the number of patches.
 
     Inducing variables are patches for the convolution and images for the RBF:
-    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. The two sets are correlated
-    in ``q(u)``. With ``covariance="block_diagonal"`` they are independent (mean field).
+    ``InducingGuide(convolutional_plus_rbf_gp, blocks(unique_patches(750), kmeans(750)))``. Inducing patches and
+    inducing images are correlated in ``q(u)``. With ``covariance="block_diagonal"`` they are independent (mean field).
 
     Example:
         >>> import jax, numpy as np
@@ -261,8 +261,8 @@ def multi_channel_gp(
     """The multi-channel convolutional GP, with one patch response per channel.
 
     ``f(x) = (1 / CP) sum_c sum_p w_pc g_c(x[pc])`` (van der Wilk, Rasmussen and Hensman 2017, *Convolutional Gaussian
-    processes*, section 4.4, eq. 22). The responses ``g_c`` share their kernel and their inducing patches (eq. 23). The
-    paper's mean-field approximation is
+    processes*, section 4.4, eq. 22). All responses ``g_c`` have the same kernel and the same inducing patches (eq. 23).
+    The paper's mean-field approximation is
     ``InducingGuide(multi_channel_gp, blocks(unique_patches(1000)), covariance="block_diagonal")``. With
     ``covariance="full"``, all channels are correlated in ``q(u)``.
 

@@ -30,9 +30,9 @@ def coregionalised_gp(
     """The intrinsic model of coregionalisation, for several correlated outputs. Each output has its own noise.
 
     ``Cov[f_d(x), f_e(x')] = B_de k(x, x')`` with ``B = W W^T + diag(kappa)`` (Álvarez, Rosasco and Lawrence 2012,
-    *Kernels for vector-valued functions*, section 4.2). A row is one number of one output. Missing numbers therefore
-    have no row, and each output may have its own inputs. Each inducing point belongs to one output, so it should start
-    at a row: ``random_subset(100)``.
+    *Kernels for vector-valued functions*, section 4.2). A row is one value of one output. Missing values therefore have
+    no row, and each output may have its own inputs. Each inducing point belongs to one output, so it should start at a
+    row: ``random_subset(100)``.
 
     Example:
         >>> import jax, numpy as np
@@ -49,7 +49,7 @@ def coregionalised_gp(
         y: targets ``[N]``, best standardised for each output.
         num_outputs: number of outputs.
         rank: number of columns of ``W``.
-        kernel: class of ``k``, a stationary kernel; its variance is 1, because ``B`` has the variances.
+        kernel: class of ``k``, a stationary kernel. Its variance is fixed at 1, because ``B`` sets the variances.
         noise_variance: initial noise variance of every output, in squared units of ``y``.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
@@ -63,7 +63,7 @@ def coregionalised_gp(
 
 
 def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1) -> Kernel:
-    """The kernel of a column with numbers of categories: ``B_ij`` between ``i`` and ``j``, ``B = W W^T + diag(kappa)``.
+    """A kernel of categories: rows of categories ``i`` and ``j`` have covariance ``B_ij``; ``B = W W^T + diag(kappa)``.
 
     Example:
         >>> import jax, numpy as np
@@ -79,14 +79,14 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
     Args:
         name: prefix of the parameters ``<name>_W``, ``[num, rank]``, and ``<name>_kappa``, ``[num]``, which are
             positive.
-        X: the inputs ``[N, d]``. The column has numbers from 0 to ``num - 1``.
+        X: the inputs ``[N, d]``. One column has the category of each row, as a whole number from 0 to ``num - 1``.
         num: number of categories.
         rank: number of columns of ``W``.
-        column: number of the column of the inputs.
+        column: index of the column with the categories.
 
     Raises:
-        ValueError: if inputs are concrete and a number is not a category, or if a count is below one. Inside ``jit``,
-            such a number makes the kernel NaN, and predictions and trainings refuse NaN.
+        ValueError: outside ``jit``, if a number in the column is not a category; if a count is below one. Inside
+            ``jit``, an unknown category makes the kernel NaN, and predictions and trainings refuse NaN.
     """
     num, rank = checks.positive_int("num", num), checks.positive_int("rank", rank)
     concrete = checks.is_concrete(X)

@@ -55,14 +55,15 @@ def deep_gp(
         X: inputs ``[N, d]``, best standardised.
         y: observations ``[N, ...]``.
         layers: the inner layers, from the input upwards. A matrix ``W``, ``[width below, width]``, is a layer with the
-            mean ``h W`` (see :func:`linear_layers`). A number is a layer of this width with mean zero. Such a layer
-            starts at zero everywhere, so initialisers find no distinct inputs for the layer above: give that layer
-            ``InducingPoints``, unless ``propagate_inputs`` is true. Without inner layers, this is a single GP.
-        propagate_inputs: whether every layer except the first also takes ``x`` as an input (Duvenaud et al. 2014), as
-            an alternative to linear means. For these layers, the width below is then larger by ``d``.
+            mean ``h W`` (see :func:`linear_layers`). A number is a layer of this width with mean zero. A layer with
+            mean zero starts at zero everywhere, so initialisers find no distinct inputs for the next layer. Give the
+            next layer ``InducingPoints``, unless ``propagate_inputs`` is true. Without inner layers, this is a single
+            GP.
+        propagate_inputs: whether every layer except the first also has ``x`` as an input (Duvenaud et al. 2014), as an
+            alternative to linear means. The ``width below`` of these layers is then larger by ``d``.
         likelihood: distribution of ``y`` given ``f``, such as :class:`~gpzoo.likelihoods.Bernoulli` or
             :class:`~gpzoo.likelihoods.RobustMax`, or a function that declares its own parameters.
-        num_outputs: number of functions in the last layer, for likelihoods that take ``[N, K]``; ``None`` for ``[N]``.
+        num_outputs: number of functions in the last layer, if the likelihood needs ``[N, K]``; ``None`` for ``[N]``.
             By default each function has its own noise, see :func:`~gpzoo.models.gaussian`.
         kernel: a function that makes the kernel of a layer from the name of its site and its inputs.
         layer_noise: initial noise variance of inner layers, which is in their kernels (eq. 11); ``None`` for no noise.
@@ -96,9 +97,9 @@ def deep_gp(
 def linear_layers(X: ArrayLike, widths: Sequence[int]) -> tuple[Array, ...]:
     """Linear mean functions for inner layers of given widths, as in Salimbeni and Deisenroth 2017.
 
-    The paper describes them under "Further Model Details". A layer that is as wide as the layer below has the identity.
-    A narrower layer projects its inputs onto their principal directions (right singular vectors, not centred). A wider
-    layer pads its inputs with zeros.
+    The paper describes them under "Further Model Details". If a layer has the width of the layer below, its mean is the
+    identity. A narrower layer projects its inputs onto their principal directions (right singular vectors, not
+    centred). A wider layer pads its inputs with zeros.
 
     Example:
         >>> import numpy as np

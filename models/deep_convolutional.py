@@ -25,12 +25,12 @@ def deep_convolutional_gp(
     last: Callable[..., None],
     num_data: int | None = None,
 ) -> None:
-    """A deep convolutional GP: layers that make images, and on top of them any program for images.
+    """A deep convolutional GP: inner layers map images to images, and the last layer is any program for images.
 
     ``h_l = layer_l(h_(l-1))`` with ``h_0 = x``. Inner layers are the sites ``layer_0``, ``layer_1``, ..., and the last
-    layer is the site of ``last``. Draws are joint within an image, so pixels that see the same patch have the same
-    value. In the guide, each site has its own inducing variables. Inducing variables of an inner layer are patches as
-    vectors. With :func:`inner_scales`, inner layers start near their means.
+    layer is the site of ``last``. Draws are joint within an image, so equal patches of an image give equal pixels. In
+    the guide, each site has its own inducing variables. Inducing variables of an inner layer are flattened patches.
+    With :func:`inner_scales`, inner layers start near their means.
 
     Example:
         >>> import jax, numpy as np
@@ -51,7 +51,7 @@ def deep_convolutional_gp(
     Args:
         X: images ``[N, H, W, C]``.
         y: labels, for ``last``.
-        layers: the inner layers, from the image upwards. Each is a function from the name of a site and images to
+        layers: the inner layers, from the image upwards. A layer is a function of a site name and images that returns
             images: ``partial(convolutional_layer, patch_shape=(5, 5), maps=10, stride=2)``.
         last: the program of the last layer. Its arguments are images, ``y`` and ``num_data``. Blomqvist et al. use
             weighted patches of all maps, ``partial(colour_patch_gp, patch_shape=(5, 5), num_classes=10)``. Dutordoir et
@@ -100,8 +100,8 @@ def convolutional_layer(
         maps: number of maps of the result.
         stride: pixels from one patch to the next, in both directions. The result is smaller by this factor.
         mean: ``W``, ``[C h w, maps]``. Its rows have the order of the columns of :class:`~gpzoo.Patches` with joint
-            channels. ``None`` takes the pixel in the middle of the patch, from channel ``d`` modulo ``C`` for map
-            ``d``. The mean is then the image itself without its border, at every ``stride``-th pixel.
+            channels. With ``None``, the mean of map ``d`` is the pixel in the middle of the patch, from channel ``d``
+            modulo ``C``. This is the image itself without its border, at every ``stride``-th pixel.
         kernel: a function that makes the kernel from the name of the site and the patches ``[N A B, C h w]``; by
             default an RBF with one lengthscale.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.

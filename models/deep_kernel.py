@@ -33,9 +33,10 @@ def deep_kernel_gp(
     num_data: int | None = None,
     training: bool = False,
 ) -> None:
-    """Deep kernel learning, ``p(y | A g(h(x)))``: mixed GPs ``g_k`` on subsets of the features ``h`` of a network.
+    """Deep kernel learning, ``p(y | A g(h(x)))``: weighted sums of GPs ``g_k`` on the features ``h`` of a network.
 
-    See Wilson, Hu, Salakhutdinov and Xing 2016, *Stochastic variational deep kernel learning*, section 3, eq. 1. With
+    Each GP uses a subset of the features. Each row of the trained matrix ``A`` has the weights of one sum. See Wilson,
+    Hu, Salakhutdinov and Xing 2016, *Stochastic variational deep kernel learning*, section 3, eq. 1. With
     ``InducingGuide(program, InducingGrid(64))``, every GP is interpolated from a grid (eq. 2). With
     ``InducingGuide(program, kmeans(100))``, the kernel is exact. Features are shifted, scaled and squashed to (-1, 1)
     with ``tanh``, so that their bounds do not depend on the batch. Shifts and scales are trained. They start at the
@@ -58,9 +59,9 @@ def deep_kernel_gp(
         X: inputs ``[N, ...]``.
         y: observations, such as class labels ``[N]``.
         network: network of the inputs, see :func:`~gpzoo.models.network_of`.
-        subsets: columns of the features for each GP, the same number for all GPs; ``None`` for a GP on every feature.
-        likelihood: distribution of ``y`` given the mixed functions ``[N, num_outputs]``.
-        num_outputs: number of functions after mixing; ``None`` for the number of GPs.
+        subsets: columns of the features for each GP, the same number for all GPs; ``None`` for one GP per feature.
+        likelihood: distribution of ``y`` given the values of ``A g``, ``[N, num_outputs]``.
+        num_outputs: number of weighted sums; ``None`` for the number of GPs.
         kernel: a function that makes the kernels from the name of the site and the inputs ``[D, N, G]``; ``None`` for
             one RBF per GP.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -100,7 +101,7 @@ def network_classifier(
 ) -> None:
     """A network as classifier, without GPs. Its features are the logits of a softmax.
 
-    It is the first phase of the training in Wilson, Hu, Salakhutdinov and Xing 2016, section 5, "Model Training".
+    This program is the first phase of training in Wilson, Hu, Salakhutdinov and Xing 2016, section 5, "Model Training".
 
     Example:
         >>> import numpy as np
@@ -145,7 +146,7 @@ def rbf_each(name: str, X: Array, *, variance: float = 1.0, lengthscale: float =
 
 
 def feature_range(features: ArrayLike, spread: float = 2.0) -> dict[str, Array]:
-    """Initial shifts and scales that put features inside their bounds, away from the ends.
+    """Initial shifts and scales that put features inside the bounds -1 and 1, away from these bounds.
 
     Args:
         features: features of training inputs, ``[N, q]``.

@@ -1,10 +1,10 @@
 """Gaussian processes with learned invariances (van der Wilk, Bauer, John, Hensman 2018).
 
 ``f`` is the mean of a GP ``g`` over views of the input, which are transformed images. The distribution of views is
-trained together with the other parameters, by the same bound. Every program takes a view. This is an orbit (a fixed set
-of transformations) or a sampled view (random transformations). It may also be a function of ``X`` that returns a view
-with trained parameters, such as :func:`rotation`, :func:`affine` and :func:`deformation` make; or ``None`` for no
-invariance.
+trained together with the other parameters, by the same bound. Every program has the argument ``view``: an orbit (a
+fixed set of transformations), a sampled view (random transformations), or ``None`` for no invariance. The argument may
+also be a function of ``X`` that returns a view with trained parameters: :func:`rotation`, :func:`affine` and
+:func:`deformation` make such functions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def invariant_gp(
         X: inputs ``[N, ...]``.
         y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
         view: the view, or a function that makes it from the inputs; ``None`` for a GP without invariance.
-        num_outputs: number of functions, which share one kernel.
+        num_outputs: number of functions, all with the same kernel.
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
         noise_variance: initial noise variance: one number, or one for each column of ``y``.
@@ -105,7 +105,7 @@ def invariant_classifier(
     The likelihood has the Pólya-Gamma bound: each label has an auxiliary variable ``omega``, with the approximate
     posterior ``q(omega) = PG(1, c)``, a Pólya-Gamma distribution. If views are sampled, the network
     :func:`recognition` computes ``c``. If the moments of ``f`` are exact, ``c`` has its optimal value. The paper has
-    two classes. With more classes, this program uses stick breaking, as the paper conjectures.
+    two classes. With more classes, this program uses stick breaking, as the paper suggests.
 
     Example:
         >>> import jax, numpy as np
@@ -126,8 +126,9 @@ def invariant_classifier(
         num_classes: number of classes ``K``, with ``K - 1`` functions.
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
-        likelihood: distribution of ``y`` given ``f`` that replaces the logistic likelihood (``[N, K]`` for more than
-            two classes). If views are sampled, it must accept estimated moments (:class:`~gpzoo.EstimatedMarginals`).
+        likelihood: distribution of ``y`` given ``f`` that replaces the logistic likelihood. For more than two classes,
+            ``f`` is then ``[N, K]``. If views are sampled, the likelihood must accept estimated moments
+            (:class:`~gpzoo.EstimatedMarginals`).
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
 
@@ -159,13 +160,12 @@ def invariant_convolutional_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """An invariant convolution: the mean over transformed images of a weighted convolution, ``sum_p w_p g(T_p x_a)``.
+    """A weighted convolutional GP with learned invariances: its function is averaged over transformed images.
 
-    ``x_a`` is a transformed copy (a view) of the image ``x``, ``T_p`` takes its patch ``p``, and the sum is divided by
-    the number of patches. The program combines :func:`convolutional_gp` and :func:`invariant_gp`. The convolution
-    shares information between positions, and the view shares it between transformations. Inducing variables are
-    patches: ``unique_patches(100)``. With a sampled view, each input needs the convolutional kernel between
-    ``num_views ** 2`` pairs of views: take few views and small minibatches.
+    ``f(x)`` is the mean of ``(1 / P) sum_p w_p g(T_p x_a)`` over views ``x_a``, which are transformed copies of the
+    image ``x``. ``T_p`` extracts patch ``p`` of ``P`` patches. The program combines :func:`convolutional_gp` and
+    :func:`invariant_gp`. Inducing variables are patches: ``unique_patches(100)``. With a sampled view, each input needs
+    the convolutional kernel between ``num_views ** 2`` pairs of views, so use few views and small minibatches.
 
     Example:
         >>> import jax, numpy as np
@@ -185,7 +185,7 @@ def invariant_convolutional_gp(
         y: targets ``[N]``, or ``[N, K]`` with ``num_outputs=K``.
         view: the view, or a function that makes it from the inputs; ``None`` for the convolution alone.
         patch_shape: height and width of a patch, in pixels.
-        num_outputs: number of functions, which share one kernel.
+        num_outputs: number of functions, all with the same kernel.
         variance: initial variance of the patch response.
         lengthscale: initial lengthscale of the patch response, in units of pixel values.
         noise_variance: initial noise variance: one number, or one for each column of ``y``.
@@ -216,12 +216,13 @@ def invariant_deep_gp(
     jitter: float | None = None,
     num_data: int | None = None,
 ) -> None:
-    """A deep GP on invariant features: ``h`` is the GP of :func:`invariant_gp` with ``width`` outputs, ``f = GP(h)``.
+    """A deep GP on invariant features: ``f = GP(h)``, where ``h`` is an invariant GP with ``width`` outputs.
 
-    The upper layer takes draws of ``h``, so the view must be an :class:`~gpzoo.Orbit`. A sampled view raises an error,
-    because its moments of ``h`` are estimates, from which no draws can be made. Training starts with ``h = 0`` at all
-    inputs, so an initialiser such as k-means cannot find inducing points for ``f``. Give ``f`` your own
-    ``InducingPoints``, as in ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
+    ``h`` is the ``f`` of :func:`invariant_gp`. The input of the last layer is a draw of ``h``, so the view must be an
+    :class:`~gpzoo.Orbit`. A sampled view raises an error, because gpzoo cannot draw ``h`` from estimated moments.
+    Training starts with ``h = 0`` at all inputs, so an initialiser such as k-means cannot find inducing points for
+    ``f``. Give ``f`` your own ``InducingPoints``, as in
+    ``InducingGuide(program, {"features": unique_patches(100), "f": InducingPoints(Z)})``.
 
     Example:
         >>> import jax, numpy as np
@@ -243,7 +244,7 @@ def invariant_deep_gp(
         view: an orbit, or a function that makes it from the inputs.
         width: number of functions of the first layer.
         likelihood: distribution of ``y`` given ``f``.
-        num_outputs: number of functions of the last layer, for likelihoods that take ``[N, K]``.
+        num_outputs: number of functions of the last layer, if the likelihood needs ``[N, K]``.
         variance: initial variance of ``g``.
         lengthscale: initial lengthscale of ``g``, in units of pixel values.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -278,8 +279,8 @@ def averaged(network: Network, view: ViewOf) -> Network:
 
     Args:
         network: network of the inputs, see :func:`~gpzoo.models.network_of`. It receives all views of a batch together,
-            as rows. Outside training, each input has 64 views by default. With ``affine(num_views=4, num_fixed=8)``, it
-            has 8 views, which take an eighth of the memory.
+            as rows. Outside training, each input has 64 views by default. With ``affine(num_views=4, num_fixed=8)``,
+            each input has 8 views, which need an eighth of the memory.
         view: the view, or a function that makes it from the inputs, as for :func:`invariant_gp`.
 
     Raises:

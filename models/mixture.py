@@ -31,9 +31,9 @@ def mixture_of_gps(
     ``f_k ~ GP(0, k)``, ``z_n ~ Categorical(weights)``, ``y_n ~ N(f_{z_n}(x_n), noise_variance)``. This is the data
     association problem of M. Lázaro-Gredilla, S. Van Vaerenbergh and N. D. Lawrence, *Overlapping Mixtures of Gaussian
     Processes for the data association problem*, Pattern Recognition 45(4), 2012. Here ``z`` is summed out, and there is
-    no factor ``q(z)``. Functions with similar starts often end as the upper and the lower envelope of the data. Train
-    several times from random starts, ``fit(..., init_params={"f_mean": normal [M, K]})``, and keep the result with the
-    highest bound.
+    no factor ``q(z)``. If the functions have similar starts, training often moves one to the upper and one to the lower
+    envelope of the data. Train several times from random starts, ``fit(..., init_params={"f_mean": normal [M, K]})``,
+    and keep the result with the highest bound.
 
     Example:
         >>> import jax, numpy as np

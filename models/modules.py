@@ -40,7 +40,7 @@ def network_of(module: Any, name: str = "network") -> Network:
             ``jax.example_libraries.stax``. An ``nnx`` module is in ``train()`` mode in training, otherwise in
             ``eval()`` mode. A ``linen`` module is called with ``training`` or ``train`` if it has such an argument, and
             its dropout uses the program's keys. An equinox module is mapped over the rows. Flax state, such as running
-            statistics of batch normalisation, is kept. It is frozen outside training.
+            statistics of batch normalisation, is stored, and changes only in training.
         name: prefix of the parameter ``<name>$params`` and the state ``<name>$state``.
 
     Raises:
@@ -92,7 +92,7 @@ def _linen(libraries: Any, module: Any, name: str) -> Network:
 
 
 def shifted_and_mirrored(network: Network, pixels: int = 4) -> Network:
-    """A network that sees randomly shifted and mirrored images in training, and unchanged images otherwise.
+    """A network that gets randomly shifted and mirrored images in training, and unchanged images otherwise.
 
     Residual networks are trained in this way on CIFAR-10 (He et al. 2016). Pixels from outside the image are zero. The
     random numbers come from the program, and are new for every image and step.

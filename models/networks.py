@@ -21,8 +21,8 @@ class FullyConnected(nnx.Module):
     See Wilson et al. 2016, section 5.1.
 
     Args:
-        num_inputs: ``d``; inputs of other shapes are flattened.
-        num_features: ``c``.
+        num_inputs: number ``d`` of inputs; inputs with several axes are flattened.
+        num_features: number ``c`` of features.
         widths: widths of the hidden layers.
         rngs: keys of the initial weights.
     """
@@ -42,14 +42,14 @@ class FullyConnected(nnx.Module):
 
 
 class LeNet(nnx.Module):
-    """Two convolutions of 5x5 with max pooling and a hidden layer of 500, as in Caffe's MNIST example.
+    """Two convolutions of 5x5 with max pooling, and a hidden layer of 500 units, as in Caffe's MNIST example.
 
     See Wilson et al. 2016, section 5.3.
 
     Args:
-        num_features: ``c``.
-        image_shape: ``(H, W, C)``.
-        hidden: units of the hidden layers before the features. The baseline CNN+ has one more layer.
+        num_features: number ``c`` of features.
+        image_shape: shape ``(H, W, C)`` of an image.
+        hidden: widths of the hidden layers after the convolutions. The baseline CNN+ of the paper has one more layer.
         rngs: keys of the initial weights.
     """
 
@@ -82,7 +82,7 @@ class QuickCNN(nnx.Module):
     Args:
         num_features: number ``c`` of features.
         image_shape: shape ``(H, W, C)`` of an image.
-        hidden: number of units of each layer between the convolutions and the features.
+        hidden: widths of the hidden layers after the convolutions.
         rngs: keys of the initial weights.
     """
 
@@ -115,9 +115,9 @@ class AlexNet(nnx.Module):
     with stride 2, not 11x11 with stride 4. Hidden layers have 1,024 units, and there is no dropout.
 
     Args:
-        num_features: ``c``.
-        image_shape: ``(H, W, C)``.
-        hidden: units of the layers before the features.
+        num_features: number ``c`` of features.
+        image_shape: shape ``(H, W, C)`` of an image.
+        hidden: widths of the hidden layers after the convolutions.
         rngs: keys of the initial weights.
     """
 
@@ -161,12 +161,12 @@ def _max_pool(x: Array, width: int = 3, padding: str = "SAME") -> Array:
 class ResNet20(nnx.Module):
     """The residual network of 20 layers for CIFAR-10 (He et al. 2016), with batch normalisation.
 
-    Wilson et al. 2016 use it in section 5.3.
+    Wilson et al. 2016 use this network in section 5.3.
 
     Args:
-        num_features: ``c``.
+        num_features: number ``c`` of features.
         channels: number of channels of the images.
-        hidden: units of layers before the features. The original network has no such layers.
+        hidden: widths of hidden layers after the convolutions. The original network has no hidden layers.
         rngs: keys of the initial weights.
     """
 

@@ -28,7 +28,7 @@ def heteroscedastic_gp(
 ) -> None:
     """GP regression with input-dependent noise, ``y_n ~ N(f(x_n), exp(g(x_n)))`` (Lázaro-Gredilla and Titsias 2011).
 
-    ``f`` and ``g`` are GPs. They are the two columns of the site ``f``, and each has its own RBF kernel.
+    The functions ``f`` and ``g`` are GPs, each with its own RBF kernel. They are the columns of the site ``f``.
 
     Example:
         >>> import jax, numpy as np
@@ -43,8 +43,8 @@ def heteroscedastic_gp(
     Args:
         X: inputs ``[N, d]``, best standardised.
         y: targets ``[N]``.
-        noise_variance: initial noise variance, in squared units of ``y``. Its logarithm is the initial mean of ``g``,
-            which is trained.
+        noise_variance: initial noise variance, in squared units of ``y``. Its logarithm is the initial mean of ``g``.
+            This mean is trained.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
         num_data: number of rows of the whole data, if ``X`` is a minibatch.
     """
@@ -73,9 +73,10 @@ def ordinal_gp(
         prior = dist.TransformedDistribution(dist.Normal(jnp.zeros(2), 1.0).to_event(1), OrderedTransform())
         program = handlers.lift(partial(ordinal_gp, num_classes=3), prior={"cutpoints": prior})
 
-    An :class:`~gpzoo.inference.InducingGuide` makes cutpoints and function independent, although the posterior couples
-    them. Its intervals of cutpoints are therefore too narrow, with any ``hyperparameters=``. A joint guide of cutpoints
-    and function, ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, gives intervals with the right coverage.
+    An :class:`~gpzoo.inference.InducingGuide` makes cutpoints and function independent, although they are correlated in
+    the posterior. Its intervals of cutpoints are therefore too narrow, for every ``hyperparameters=``. A joint guide of
+    cutpoints and function, ``AutoMultivariateNormal(whitened(program, kmeans(20)))``, gives intervals with the right
+    coverage.
 
     Example:
         >>> import jax, numpy as np
@@ -116,8 +117,8 @@ def log_gaussian_cox(
 ) -> None:
     """A log Gaussian Cox process, for counts of events in space or time: ``y_n ~ Poisson(e_n rate exp(f(x_n)))``.
 
-    See Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Cells of space or time have centres
-    ``x_n`` and sizes ``e_n``. The rate is constant within a cell.
+    See Møller, Syversveen and Waagepetersen 1998, *Log Gaussian Cox processes*. Space or time is divided into cells
+    with centres ``x_n`` and sizes ``e_n``. The rate is constant within a cell.
 
     Example:
         >>> import jax, numpy as np
@@ -130,7 +131,7 @@ def log_gaussian_cox(
     Args:
         X: centres ``[N, d]``, best standardised.
         y: counts ``[N]``.
-        exposure: sizes ``[N]``, or any other known factor of the rate, 0 or more; ``None`` for 1.
+        exposure: sizes ``[N]`` of the cells, or another given factor of the rate, 0 or more; ``None`` for 1.
         kernel: a function that makes the kernel from a site name and the inputs.
         rate: initial rate per unit of exposure.
         jitter: absolute jitter on covariance diagonals; ``None`` for the relative default.
@@ -147,7 +148,7 @@ def _poisson(f: Array, level: Array) -> dist.Poisson:
 
 
 class Poisson(dist.Poisson):
-    """NumPyro's Poisson distribution with a derivative at rate 0, at which a count of 0 is certain."""
+    """NumPyro's Poisson distribution, with a finite derivative at rate 0. At this rate, a count of 0 is certain."""
 
     def log_prob(self, value: Any) -> Any:
         """The log probability of counts."""

@@ -38,9 +38,9 @@ def positive(name: str, value: ArrayLike, like: Array | GaussianMarginals, *, on
         one_for_all: whether a handler may give one number in place of several values.
 
     Raises:
-        ValueError: if a handler gives the parameter more or fewer values than ``value`` has. An example is ``lift``
-            with a prior of one number, if ``value`` has several. With ``one_for_all=True``, this example is allowed.
-            If ``value`` has the shape ``[1]``, one number is always allowed.
+        ValueError: if a handler gives the parameter more or fewer numbers than ``value`` has, such as one number from
+            ``lift`` for several values. With ``one_for_all=True``, one number is allowed. If ``value`` has the shape
+            ``[1]``, one number is always allowed.
     """
     start = jnp.asarray(value, precision(like))
     found = numpyro.param(name, start, constraint=constraints.softplus_positive)

@@ -53,7 +53,7 @@ def gp_regression(
 
     Args:
         X: inputs ``[N, d]``, best standardised.
-        y: targets ``[N]``, or ``[N, D]`` for ``D`` functions that share one kernel.
+        y: targets ``[N]``, or ``[N, D]`` for ``D`` functions with the same kernel.
         kernel: a function that makes the kernel from a site name and the inputs.
         noise_variance: initial noise variance, in squared units of ``y``: one number, or one for each column.
         num_outputs: ``D``, for targets ``[N, D]``.

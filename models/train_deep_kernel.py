@@ -77,7 +77,7 @@ def fit_deep_kernel(
     See Wilson, Hu, Salakhutdinov and Xing 2016, *Stochastic variational deep kernel learning*, section 5, "Model
     Training". The optimiser is Adam. Each learning rate decays along a cosine to a hundredth of its start, and the
     network has weight decay. Every GP starts as a function that returns the first of its features. The second phase
-    therefore starts with the predictions of the network. (On a grid of more than 256 points, GPs start at zero.)
+    therefore starts with the predictions of the network. (On an axis of over 256 points, GPs start at zero.)
 
     Example:
         >>> import jax, numpy as np
@@ -116,7 +116,8 @@ def fit_deep_kernel(
         ValueError: if inputs are empty or not finite, or if ``weight_decay`` is negative; see also
             :func:`~gpzoo.inference.fit` and the programs.
 
-    An error in a later phase has the finished phases, ``"network"`` and ``"features"``, in ``.finished``.
+    If a later phase fails, the attribute ``finished`` of the error has the results of the finished phases,
+    ``"network"`` and ``"features"``.
     """
     (X, y), rng_key, batch_size, arguments = _checked(rng_key, X, y, batch_size, weight_decay, model_kwargs)
     for name, each in (("num_steps", num_steps), ("learning_rates", learning_rates)):
@@ -282,8 +283,8 @@ def features_of(network: Network, params: Mapping[str, Any], X: Rows, *, batch_s
 
     Args:
         network: see :func:`~gpzoo.models.network_of`.
-        params: parameters and state of the network. Other parameters may be among them, as in ``params`` of a trained
-            model.
+        params: parameters and state of the network. Other parameters are ignored, such as the GP parameters of a
+            trained model.
         X: inputs ``[N, ...]``.
         batch_size: number of rows at a time.
 

@@ -46,8 +46,8 @@ def rotation(
         (8, ['angle'])
 
     Args:
-        angle: initial value of the angle. It stays fixed unless ``learn``.
-        learn: whether the angle is trained.
+        angle: initial value of the angle.
+        learn: whether the angle is trained; otherwise, it stays at its initial value.
         prefix: prefix of the parameter's name, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``, as for :class:`~gpzoo.Affine`.
     """
@@ -71,9 +71,9 @@ def affine(
     """Random affine maps. Each of their six numbers is uniform between a lower and an upper bound, which are trained.
 
     See van der Wilk, Bauer, John and Hensman 2018, section 5. The trained parameters ``affine_below`` and
-    ``affine_above`` are the distances of the two bounds from the identity map. The bounds themselves are recorded as
-    the deterministic sites ``affine_low`` and ``affine_high``. Pass the result as ``view`` to a program such as
-    :func:`invariant_gp`.
+    ``affine_above`` are the distances of the lower and the upper bounds from the identity map. The bounds themselves
+    are recorded as the deterministic sites ``affine_low`` and ``affine_high``. Pass the result as ``view`` to a program
+    such as :func:`invariant_gp`.
 
     Example:
         >>> import numpy as np
@@ -85,8 +85,8 @@ def affine(
         ['affine_below', 'affine_above', 'affine_low', 'affine_high']
 
     Args:
-        widths: initial value of both distances, ``[6]``: rotation in degrees, scales, shear, shifts; see
-            :class:`~gpzoo.Affine`.
+        widths: initial distances of the lower and of the upper bounds, ``[6]``: rotation in degrees, scales, shear,
+            shifts; see :class:`~gpzoo.Affine`.
         learn: whether the distances are trained.
         prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.
@@ -125,7 +125,7 @@ def deformation(
         amplitude: standard deviation of the displacements, in pixels.
         smoothness: width of the filter that smooths the displacements, in pixels.
         widths: see :func:`affine`.
-        learn: whether all these parameters are trained.
+        learn: whether the amplitude, the smoothness and the bounds are trained.
         prefix: prefix of the names, for programs with several views.
         **counts: ``num_views`` and ``num_fixed``.
     """

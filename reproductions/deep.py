@@ -510,7 +510,7 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
 
 def _with_doubts(shown: Sequence[Value], doubts: Sequence[Value]) -> list[Value]:
     """Values of a statement, then doubts. Words before the first doubt separate it from the values."""
-    words = f"{'and, ' if shown else ''}to show where a model had not converged: "
+    words = f"{'and ' if shown else ''}these differences show models that had not converged: "
     return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(doubts))]
 
 

@@ -642,7 +642,8 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
     if "mixing" not in run.result["settings"]:
         return Judged(None)
     of_class = np.abs(np.asarray(run.result["settings"]["mixing"]))[:, label]
-    shares = [Value(f"feature {other}", Ours(float(of_class[other] / of_class[label]))) for other in others]
+    said = "weight on feature {} / weight on feature {} ="
+    shares = [Value(said.format(other, label), Ours(float(of_class[other] / of_class[label]))) for other in others]
     return Judged(all(each.ours.value >= least for each in shares), shares)
 
 
@@ -722,18 +723,21 @@ def as_well(records: Records, each: Answered) -> list[Value]:
 
 
 def remarks(records: Records, each: Answered) -> list[str]:
-    """The number of steps for which the GPs of DNN+GP were trained, and the GPs of SV-DKL."""
+    """The GP steps of DNN+GP and of SV-DKL on each set, and our number of DNN+GP with the GP steps of SV-DKL."""
     claim, shared = each.claim, "dnn+gp"
     of_number = claim.answer is not None and claim.answer.metric.startswith(f"{shared}_")
     if not (of_number or shared in (claim.arguments.get("than"), *claim.arguments.get("models", ()))):
         return []
-    every = [records.found[key]["settings"]["steps_network_features_joint"] for key in each.runs]
-    counts = [f"{of_gps:,} against {of_gps + together:,}" for _, of_gps, together in every]
-    said = [f"GP steps of DNN+GP against SV-DKL: {', '.join(dict.fromkeys(counts))}"] if counts else []
+    sets: dict[str, list[str]] = {}
+    for name, key in {key.experiment: key for key in each.runs}.items():
+        _, of_gps, together = records.found[key]["settings"]["steps_network_features_joint"]
+        sets.setdefault(f"DNN+GP {of_gps:,}, SV-DKL {of_gps + together:,}", []).append(name)
+    counts = "; on ".join(f"{' and '.join(names)}: {steps}" for steps, names in sets.items())
+    said = [f"GP steps on {counts}"] if counts else []
     if said and claim.answer is not None and claim.printed is not None:
         run = Recorded(tuple(each.runs), tuple(records.found[key] for key in each.runs))
         if (longer := run.ours(claim.answer.metric.replace(shared, f"{shared}-long"))) is not None:
-            said.append(f"with the steps of SV-DKL {longer.value:.{claim.printed.decimals}f}")
+            said.append(f"DNN+GP with the GP steps of SV-DKL: {longer.value:.{claim.printed.decimals}f}")
     return said
 
 

@@ -106,7 +106,8 @@ class Recorded:
         values = [result["metrics"][metric] for result in self.results if metric in result["metrics"]]
         if not values:
             return None
-        seeds, alone = mean_of(values, "seeds"), error_of(self.result, metric)
+        errors = [error_of(result, metric) for result in self.results if metric in result["metrics"]]
+        seeds, alone = mean_of(values, "seeds"), max(errors, key=lambda each: each.error or 0.0)
         if len(values) == 1 or (alone.error or 0.0) > (seeds.error or 0.0):
             return alone._replace(value=seeds.value, wrong=alone.wrong if len(values) == 1 else None)
         return seeds

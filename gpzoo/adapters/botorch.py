@@ -40,12 +40,11 @@ class FunctionsModel(EnsembleModel):
     """A trained model for BoTorch: an ensemble of functions drawn from the posterior of the trained model.
 
     A member of the ensemble is one function, the same for all points. Monte Carlo acquisition functions, of one or
-    several points, are means over functions and have gradients. They use each function equally often (as far as the
-    number of samples allows), in the same order for all candidates. Analytic acquisition functions use the mean and the
-    variance of the functions.
+    several points, are means over functions and have gradients. They use the functions in turn, in the same order for
+    all candidates. Analytic acquisition functions use the mean and the variance of the functions.
 
     Functions have no noise. The number of points is padded to 8, 16, 32, ..., so that few shapes are compiled. Models
-    with the same guide and outputs share compiled programs, even after another training.
+    with the same guide and outputs use the same compiled programs, even after another training.
 
     Example:
         >>> import jax, numpy as np, torch
@@ -66,21 +65,21 @@ class FunctionsModel(EnsembleModel):
         rng_key: key of the functions: member ``s`` is ``trained.functions(rng_key, ..., num_features=...)["f"][s]``.
         trained: the result of :func:`~gpzoo.inference.fit`.
         X: inputs ``[N, d]`` of the program, such as the training inputs. The first row gives shape and dtype.
-        outputs: name of a GP site, ``[N]`` or ``[N, m]`` with ``m`` outputs; or a JAX function that takes the values of
-            all sites by name and returns an array of this shape, row by row. For example,
-            ``lambda f: 3.0 + 2.0 * f["f"]`` goes back to the scale of the data. ``None`` takes the only GP site.
-        num_draws: number of functions ``S``. By default, acquisition functions take 512 samples. With fewer functions
-            than samples, functions are used several times. This is faster and gives a coarser estimate.
+        outputs: name of a GP site, whose values are ``[N]`` or ``[N, m]`` with ``m`` outputs. ``None`` means the only
+            GP site. Instead of a name, give a JAX function that receives the values of all sites by name and returns
+            such an array, row by row. For example, ``lambda f: 3.0 + 2.0 * f["f"]`` returns to the scale of the data.
+        num_draws: number of functions ``S``. By default, acquisition functions use 512 samples. With fewer functions
+            than samples, each function is used several times. This is faster, but the estimate is coarser.
         num_features: see :meth:`~gpzoo.inference.Trained.functions`. The covariance over functions is exact for any
             number of features. So many functions with few features are better than few functions with many features.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
         TypeError: for a ``trained`` that is not a :class:`~gpzoo.inference.Trained`, and as for
-            :meth:`~gpzoo.inference.Trained.functions`.
+            :meth:`~gpzoo.inference.Trained.functions`; in a call, for integer points.
         ValueError: for an unknown site, for several sites if ``outputs`` is ``None``, for values that are not ``[N]``
             or ``[N, m]``, and as for :meth:`~gpzoo.inference.Trained.functions`; in a call, for points that do not have
-            ``d`` columns (``TypeError`` for integers).
+            ``d`` columns.
         FactorisationError: if the covariance of a site has no Cholesky factor; the message names the site.
         UnsupportedError: BoTorch's error, for a posterior with observation noise.
     """
@@ -172,7 +171,7 @@ class FunctionsModel(EnsembleModel):
 
 
 class FunctionsPosterior(EnsemblePosterior):
-    """Values of functions; a sampler takes each function equally often."""
+    """Values of functions; a sampler uses the functions in turn."""
 
 
 class _EachFunction(MCSampler):

@@ -199,7 +199,8 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     <gpzoo.inference.GaussianProcessELBO>`.
 
     The estimator computes in float64 under all settings of JAX. ``estimator.trained_`` is the trained model in
-    standardised units, with all other methods of trained models. Call ``numpyro.enable_x64()`` before you use it.
+    standardised units, with all methods of :class:`~gpzoo.inference.Trained`. Call ``numpyro.enable_x64()`` before you
+    use ``trained_``.
 
     Example:
         >>> import numpy as np
@@ -217,15 +218,16 @@ class GPZooRegressor(RegressorMixin, _Estimator):
         program: your own NumPyro program, ``program(X, y)`` with the data site ``"y"``. Define it at module level if
             you want to pickle the estimator. The program gets ``kernel``. If it has the arguments ``num_outputs`` (for
             targets ``[N, D]``) and ``num_data`` (for minibatches), it gets these too.
-        num_inducing: largest number of inducing points. There are at most as many as distinct rows.
-        num_steps: number of training steps; ``None`` takes 100 steps of L-BFGS, or 500 steps of Adam.
-        batch_size: number of rows of a minibatch; ``None`` takes all rows in every step.
+        num_inducing: largest number of inducing points. There are never more inducing points than distinct rows.
+        num_steps: number of training steps; ``None`` means 100 steps of L-BFGS, or 500 steps of Adam.
+        batch_size: number of rows of a minibatch; ``None`` means all rows in every step.
         standardise: whether the columns of the inputs, and the targets, are shifted and scaled to mean 0 and standard
-            deviation 1 before the program sees them. Predictions are always in the units of ``y``.
+            deviation 1 before training. Predictions are always in the units of ``y``.
         random_state: seed, or a source of seeds, for the inducing points, minibatches and draws in training.
 
     Attributes:
-        trained_: the :class:`~gpzoo.inference.Trained`. A pickle contains its saved file, and its program by name.
+        trained_: the :class:`~gpzoo.inference.Trained`. A pickle of the estimator contains this model's saved file,
+            and refers to the program by name.
         n_features_in_: number of columns of the inputs.
         feature_names_in_: names of the columns, if they have any.
     """
@@ -236,8 +238,8 @@ class GPZooRegressor(RegressorMixin, _Estimator):
     def fit(self, X: Any, y: Any) -> GPZooRegressor:
         """Train on inputs ``[N, d]`` and targets ``[N]`` or ``[N, D]``.
 
-        With targets ``[N, D]``, all functions have one kernel, and each output has its own noise. If a step after the
-        first fails, the estimator keeps the parameters from before this step and emits scikit-learn's
+        With targets ``[N, D]``, all outputs have the same kernel, and each output has its own noise. If a step after
+        the first fails, the estimator keeps the parameters from before this step and emits scikit-learn's
         ``ConvergenceWarning``. If ``fit`` raises an error or is interrupted, the estimator does not change.
 
         Raises:
@@ -288,7 +290,7 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 
         Raises:
             NotFittedError: before :meth:`fit`.
-            ValueError: as :meth:`predict`, and for numbers that are no probabilities.
+            ValueError: as :meth:`predict`, and for ``quantiles`` that are not probabilities.
         """
         return self._mean + self._scale * self._predicted(X, quantiles=quantiles).quantiles
 
@@ -323,9 +325,9 @@ class GPZooRegressor(RegressorMixin, _Estimator):
 class GPZooClassifier(ClassifierMixin, _Estimator):
     """Sparse GP classification for pipelines, searches and scores of scikit-learn.
 
-    By default, the program is :func:`~gpzoo.models.gp_classification`, with a probit for two classes and a softmax for
-    more. The RBF kernel has a lengthscale for each column. Adam trains on all rows or, with ``batch_size``, on
-    minibatches. For float64 and ``trained_``, see :class:`GPZooRegressor`.
+    By default, the program is :func:`~gpzoo.models.gp_classification`, with a probit link for two classes and a softmax
+    for more classes. The RBF kernel has a lengthscale for each column. Adam trains on all rows or, with ``batch_size``,
+    on minibatches. For float64 and ``trained_``, see :class:`GPZooRegressor`.
 
     Example:
         >>> import numpy as np
@@ -344,7 +346,7 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         num_inducing: as for :class:`GPZooRegressor`.
         num_steps: as for :class:`GPZooRegressor`.
         batch_size: as for :class:`GPZooRegressor`.
-        standardise: whether columns of the inputs are shifted and scaled before the program sees them.
+        standardise: whether columns of the inputs are shifted and scaled before training.
         random_state: as for :class:`GPZooRegressor`.
 
     Attributes:
@@ -389,7 +391,7 @@ class GPZooClassifier(ClassifierMixin, _Estimator):
         Raises:
             NotFittedError: before :meth:`fit`.
             ValueError: if the number or the names of the columns differ from the training inputs, or numbers are not
-                finite; if the program does not have as many classes as ``classes_``, or its targets are not labels.
+                finite; if the program has another number of classes than ``classes_``, or its targets are not labels.
         """
         check_is_fitted(self)
         count = len(self.classes_)

@@ -71,9 +71,10 @@ class InducingFourier(InducingVariable):
     Each inducing variable is the inner product of ``f`` and one wave, in the function space (RKHS) of the kernel. The
     waves are a constant, ``F`` cosines and ``F`` sines. Their periods are ``width / k`` with the frequencies ``k`` from
     1 to ``F``, where ``width = upper - lower`` is the width of the interval. ``Kuf`` are these waves. ``Kuu`` is a
-    diagonal matrix plus outer products of up to three vectors (sections 3.2 and 3.3 of this paper). gpzoo divides each
-    wave by the square root of its diagonal entry, so that ``Kuu`` is the identity plus such products. These inducing
-    variables do not change the prior, unlike :class:`~gpzoo.kernels.HilbertSpace`. They have no trained parameters.
+    diagonal matrix plus a matrix of rank 1 to 3 (sections 3.2 and 3.3 of this paper). gpzoo divides each wave by the
+    square root of its diagonal entry, so that the diagonal matrix becomes the identity. The prior of ``f`` keeps the
+    exact kernel, while :class:`~gpzoo.kernels.HilbertSpace` approximates it. These inducing variables have no trained
+    parameters.
 
     In a sum of kernels, each term needs its own inducing variables:
     ``blocks(InducingFourier(...), InducingFourier(...))``. ``trained.functions`` refuses these inducing variables,
@@ -89,13 +90,13 @@ class InducingFourier(InducingVariable):
 
     Args:
         num_frequencies: ``F``; there are ``2 F + 1`` variables.
-        bounds: bounds of the interval, ``(lower, upper)``. The interval must contain all inputs and reach some way
-            beyond them, because waves are periodic.
+        bounds: bounds of the interval, ``(lower, upper)``. The interval must extend beyond all inputs, because waves
+            are periodic.
 
     Raises:
-        ValueError: for a count below one; for bounds that are not finite or not in order; outside ``jit``, for inputs
-            outside the interval. Under ``jit``, inputs outside the interval give NaN, which ``fit`` and predictions
-            refuse.
+        ValueError: for a number below one, for bounds that are not finite or not in order, or for inputs outside the
+            interval (checked only outside ``jit``). Under ``jit``, inputs outside the interval give NaN, which ``fit``
+            and predictions refuse.
     """
 
     num_frequencies: int = static()
@@ -123,7 +124,10 @@ class InducingFourier(InducingVariable):
         return jnp.concatenate([scales, scales[1:]])
 
     def at_the_end(self, kernel: Matern) -> Float[Array, "R M"]:
-        """The waves and their derivatives at an end of the interval, in independent combinations of unit variance."""
+        """Combinations of each wave's value and derivatives at an end of the interval.
+
+        For a function from the prior, these combinations are independent and have variance 1.
+        """
         shape = jnp.shape(kernel.lengthscale)
         checks.must(shape in ((), (1,)), "lengthscale", "be that of one column, which InducingFourier has;", str(shape))
         rate = np.sqrt(kernel.degrees) / jnp.reshape(kernel.lengthscale, ())
@@ -183,13 +187,13 @@ def _basis_Kuf(inducing: InducingBasis, kernel: HilbertSpace, X: Array) -> Float
 
 
 def at_inputs(functions: Callable[[Array], Array], kernel: Kernel, X: Array) -> Float[Array, "*D M N"]:
-    """Functions at the inputs of the kernel: one set of inputs, or one for each output."""
+    """Values of functions at ``X``, which is one set of inputs, or one set for each output."""
     X = kernel.check_inputs(X)
     return (jax.vmap(functions) if kernel.has_outputs(X) else functions)(X).mT
 
 
 def of_each(kernel: K, of: Callable[[K], Array]) -> Array:
-    """``of(kernel)``; if there is one kernel per output, one result for each of them, ``[D, ...]``."""
+    """``of(kernel)``; if there is one kernel per output, one result per output, ``[D, ...]``."""
     return jax.vmap(of, in_axes=(kernel.batch_axes(),))(kernel) if kernel.batched else of(kernel)
 
 

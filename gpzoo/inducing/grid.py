@@ -29,14 +29,14 @@ _NODES = {"cubic": 4, "linear": 2}
 class InducingGrid(InducingVariable):
     """Inducing points on a regular grid; ``f`` is interpolated, ``f(x) = w(x)^T u`` (Wilson et al. 2016, section 3).
 
-    The inducing variables are ``u = f(z)``, and ``f`` is a deterministic function of ``u``. ``w(x)`` has four nonzero
-    entries along each axis (two for linear interpolation), so the cost per input does not depend on the size of the
-    grid. The grid is fixed, and its points are not trained. It reaches beyond the bounds by the points that the
-    interpolation needs.
+    The inducing variables are ``u = f(z)`` at the grid points ``z``. ``f`` is a deterministic function of ``u``.
+    ``w(x)`` has four nonzero entries along each axis (two for linear interpolation), so the cost per input does not
+    depend on the size of the grid. The grid points are not trained. With linear interpolation, the grid ends at the
+    bounds. With cubic interpolation, each axis has one grid point below the lower bound and one above the upper bound.
 
     Inputs outside the bounds are moved to the nearest point inside, so ``f`` is constant outside the bounds.
-    :meth:`outside` counts such inputs. A program should squash its features into bounds that do not depend on the data.
-    Then predictions do not depend on the batch.
+    :meth:`outside` counts these inputs. A program should squash its features into fixed bounds. If it scales features
+    by the values in a batch instead, predictions depend on the batch.
 
     With more than one axis, the kernel must be a product over the axes. gpzoo computes all results from the factors of
     this product.
@@ -59,7 +59,7 @@ class InducingGrid(InducingVariable):
 
     Raises:
         ValueError: if sizes are not integers or too small for the interpolation, if bounds are not finite or not in
-            order, or for an ``interpolation`` other than these two.
+            order, or if ``interpolation`` is neither ``"cubic"`` nor ``"linear"``.
     """
 
     sizes: tuple[int, ...] = static()
@@ -93,7 +93,7 @@ class InducingGrid(InducingVariable):
 
     @property
     def num_nodes(self) -> int:
-        """Number of grid points in the interpolation along each axis."""
+        """Number of grid points along each axis that enter the interpolation at one input."""
         return _NODES[self.interpolation]
 
     @property
@@ -109,7 +109,7 @@ class InducingGrid(InducingVariable):
         return tuple((upper - lower) / (size - 1 - 2 * beyond) for (lower, upper), size in pairs)
 
     def axes(self, dtype: Any = None) -> tuple[Float[Array, "M_i 1"], ...]:
-        """The points of each axis. The grid is their product, and the last axis runs fastest."""
+        """The points of each axis. The grid has all their combinations, and the last axis runs fastest."""
         beyond = self.num_nodes // 2 - 1
         points = (
             lower + step * (np.arange(size) - beyond)
@@ -123,7 +123,7 @@ class InducingGrid(InducingVariable):
         return jnp.stack([column.reshape(-1) for column in columns], axis=-1)
 
     def outside(self, X: Array) -> Integer[Array, "*D"]:
-        """Number of inputs outside the bounds by more than rounding: ``[...]`` for inputs ``[..., N, num_axes]``."""
+        """Number of inputs outside the bounds, rounding errors aside; ``[...]`` for inputs ``[..., N, num_axes]``."""
         X = self._check(X)
         lower, upper = (jnp.asarray(limits, X.dtype) for limits in zip(*self.bounds, strict=True))
         slack = 10 * float(jnp.finfo(X.dtype).eps) * (upper - lower)
@@ -140,8 +140,8 @@ class InducingGrid(InducingVariable):
             X: ``[..., N, num_axes]``.
 
         Returns:
-            For each axis, the first node of every input, and the weights of this node and the next ones. The weights
-            sum to one.
+            For each axis, two arrays. The first has the number of the first grid point that enters the interpolation
+            at each input. The second has the weights of this grid point and the next ones, which sum to one.
 
         Raises:
             ValueError: if ``X`` does not have one column for each axis.

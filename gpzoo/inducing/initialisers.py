@@ -62,7 +62,7 @@ class Initialiser:
         checks.unwritten(self, "initialise(key, X, kernel)")
 
     def structure(self) -> Any:
-        """The tree structure of the result.
+        """The tree structure of the inducing variables that the initialiser makes.
 
         A subclass overrides this method if its :attr:`variable` has static fields.
         """
@@ -116,10 +116,10 @@ class _Counted(Initialiser):
 
 
 class kmeans(_Counted):
-    """Inducing points at the centres of ``num_inducing`` k-means clusters; images count as vectors.
+    """Inducing points at the centres of ``num_inducing`` k-means clusters; an image is treated as a vector.
 
-    The clusters are clusters of all inputs if there are at most 10,000 inputs, or at most 20 inputs for each centre.
-    Otherwise, they are clusters of a random part of the inputs.
+    With at most 10,000 inputs, or at most 20 inputs for each centre, gpzoo clusters all inputs. Otherwise, it clusters
+    a random part of the inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -269,7 +269,7 @@ class uniform_patches(_Counted):
 class blocks(Initialiser):
     """Initial :class:`InducingBlocks`: one initialiser for each part of a sum, or one initialiser for all parts.
 
-    An example is ``blocks(unique_patches(750), kmeans(750))``. With one initialiser, all parts share its result.
+    An example is ``blocks(unique_patches(750), kmeans(750))``. If you give one initialiser, all parts use its result.
 
     Example:
         >>> import jax, numpy as np
@@ -329,8 +329,9 @@ def start(
         before: initial values of the earlier GP sites, by name.
 
     Raises:
-        ValueError: as the initialiser raises it, with the names of the site and of earlier sites that start constant.
-        TypeError: as the initialiser raises it, with the same names.
+        ValueError: if the initialiser raises one. The message then also names the site, and the earlier sites whose
+            initial values are equal at all rows.
+        TypeError: if the initialiser raises one; the message has the same names.
     """
     try:
         return initialiser(key, X, kernel)

@@ -25,9 +25,10 @@ Kuu = Dispatcher(
     "Kuu",
     doc=cleandoc("""Prior covariance of inducing variables: ``Kuu(inducing, kernel) -> [M, M]``.
 
-    The result has no jitter. White noise in the kernel is added to the diagonal. If each output has its own kernel or
-    its own inducing inputs, the result is ``[D, M, M]``. The types of the two arguments choose the function that
-    computes the result. To add a function for a pair of types, use ``Kuu.register(InducingType, KernelType)``.
+    The result has no jitter. For inducing points, patches and grids, the kernel's white noise is added to the diagonal.
+    If each output has its own kernel or its own inducing inputs, the result is ``[D, M, M]``. The types of the two
+    arguments determine which function computes the result. To add a function for a pair of types, use
+    ``Kuu.register(InducingType, KernelType)``.
 
     Example:
         >>> import numpy as np
@@ -47,7 +48,7 @@ Kuf = Dispatcher(
     doc=cleandoc("""Covariance of inducing variables and function values: ``Kuf(inducing, kernel, X) -> [M, N]``.
 
     The result never has white noise. If each output has its own kernel, inducing inputs or inputs ``X``, the result is
-    ``[D, M, N]``. The types of the first two arguments choose the function that computes the result. To add a function
+    ``[D, M, N]``. The types of the first two arguments determine which function computes the result. To add a function
     for a pair of types, use ``Kuf.register(InducingType, KernelType, object)``.
 
     Example:
@@ -164,7 +165,7 @@ def _blocks_Kuf(inducing: InducingBlocks, kernel: Kernel, X: Array) -> Float[Arr
 def jitter_of(prior: Any, inducing: Any, covariance: Any) -> linalg.Jitter:
     """The jitter of ``Kuu``: the jitter of the prior if the user gave one, else the amount that ``Kuu`` needs.
 
-    In the second case, each block of a block-diagonal ``Kuu`` has its own amount.
+    If ``Kuu`` is block-diagonal, each block needs its own amount.
 
     Args:
         prior: the :class:`~gpzoo.GaussianProcess` of the site.

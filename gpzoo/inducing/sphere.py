@@ -25,10 +25,10 @@ class InducingHarmonics(InducingVariable):
     """Integrals of a function with spherical harmonics on the unit sphere (Dutordoir et al. 2020).
 
     ``u_lm`` is the integral of ``f Y_lm`` over the unit sphere in three dimensions. ``Y_lm`` are the real spherical
-    harmonics of the degrees ``l`` from 0 to ``L``. On the sphere, a kernel of distances depends only on the angle. So
-    the ``u_lm`` are independent. ``Kuu`` is the diagonal matrix of the kernel's eigenvalues ``s_l``, each repeated
-    ``2 l + 1`` times, and ``Kuf`` is ``s_l Y_lm(x)``. These inducing variables do not change the prior, and have no
-    trained parameters.
+    harmonics of degrees ``l`` from 0 to ``L``. On the sphere, a kernel of the distance between inputs depends only on
+    their angle, so the ``u_lm`` are independent. ``Kuu`` is the diagonal matrix of the kernel's eigenvalues ``s_l``,
+    each repeated ``2 l + 1`` times, and ``Kuf`` is ``s_l Y_lm(x)``. The prior of ``f`` keeps the exact kernel. These
+    inducing variables have no trained parameters.
 
     Example:
         >>> import numpy as np
@@ -43,8 +43,8 @@ class InducingHarmonics(InducingVariable):
         degree: ``L``; there are ``(L + 1)^2`` variables.
 
     Raises:
-        ValueError: for a degree below one; for several lengthscales; outside ``jit``, for inputs that are not on the
-            sphere. Under ``jit``, inputs off the sphere give NaN, which ``fit`` and predictions refuse.
+        ValueError: for a degree below one, for several lengthscales, or for inputs that are not on the sphere (checked
+            only outside ``jit``). Under ``jit``, inputs off the sphere give NaN, which ``fit`` and predictions refuse.
     """
 
     degree: int = static()
@@ -101,7 +101,7 @@ class InducingHarmonics(InducingVariable):
         return each[np.repeat(np.arange(self.degree + 1), 2 * np.arange(self.degree + 1) + 1)]
 
     def of(self, f: Callable[[Array], Array]) -> Float[Array, "M D"]:
-        """The integrals of functions, exact for polynomials whose degree is not much higher than ``degree``."""
+        """Integrals of ``f`` with the harmonics; they are exact for polynomials of degree not much above ``degree``."""
         count = 2 * self.degree + 32
         z, weights = np.polynomial.legendre.leggauss(count)
         turns = np.arange(2 * count) * np.pi / count

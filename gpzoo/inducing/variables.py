@@ -19,13 +19,14 @@ class InducingVariable(Fields):
 
     A posterior needs only that ``u`` and ``f`` are jointly Gaussian. An inducing variable of your own is therefore a
     class with annotated fields, and two functions :data:`Kuu` and :data:`Kuf` that you register for this class and a
-    kernel type. In the example, ``u`` are derivatives of ``f`` along the only column of the inputs. Pass them to a
-    guide like inducing points: ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
+    kernel type. In the example, ``u`` are derivatives of ``f`` along the only column of the inputs. Pass an instance to
+    a guide like inducing points: ``InducingGuide(model, Slopes(jnp.linspace(-1, 1, 20)[:, None]))``.
 
-    Because ``u`` is linear in ``f``, gpzoo uses the two functions also for sums and multiples of such kernels. White
-    noise does not enter ``u``. The two functions are enough for predictions, densities and joint draws. To draw
-    functions at any number of inputs, define :meth:`of` too. For a :class:`~gpzoo.kernels.DoubleSum`, ``u`` may belong
-    to the base process. gpzoo uses the functions that you register for ``DoubleSum`` also if its views are sampled.
+    gpzoo also uses the two functions for sums and multiples of kernels of this type, because ``u`` is linear in ``f``.
+    White noise in a sum does not enter ``u``. The two functions are enough for predictions, densities and joint draws.
+    To draw functions at any number of inputs, define :meth:`of` too. For a :class:`~gpzoo.kernels.DoubleSum`, ``u`` may
+    belong to the base process. Then the functions that you register for ``DoubleSum`` also work if its views are a
+    :class:`~gpzoo.SampledView`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -62,11 +63,11 @@ class InducingVariable(Fields):
         return None
 
     def rows_axis(self, kernel: Kernel) -> int | None:
-        """The axis of the arrays with one entry for each variable; ``None`` if no variables can be added."""
+        """The axis of the variables in each array; ``None`` if no variables can be added."""
         return None
 
     def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
-        """The blocks of the inducing variables, each with its part of the kernel; without blocks, a single pair."""
+        """Pairs of a block of inducing variables and its part of the kernel; a single pair if there are no blocks."""
         return [(self, kernel)]
 
     def of_part(self, part: int) -> InducingVariable:
@@ -128,13 +129,13 @@ class InducingPoints(InducingVariable):
 class InducingPatches(InducingVariable):
     """Inducing patches: the base process ``g`` of a :class:`~gpzoo.kernels.DoubleSum` at patches, ``u_m = g(z_m)``.
 
-    See van der Wilk, Rasmussen and Hensman (2017, section 4.1). In place of patches, ``Z`` can hold views of any kind,
-    which are the vectors that the base process takes. For example, the views of an :class:`~gpzoo.Orbit` are
-    transformed inputs. Sampled views (:class:`~gpzoo.SampledView`) need inducing patches instead of inducing points,
-    because the kernel of ``f`` then has no closed form.
+    See van der Wilk, Rasmussen and Hensman (2017, section 4.1). In place of patches, ``Z`` can hold other views
+    (:class:`~gpzoo.View`), the input vectors of the base process. For example, the views of an :class:`~gpzoo.Orbit`
+    are transformed inputs. Sampled views (:class:`~gpzoo.SampledView`) need inducing patches instead of inducing
+    points, because the kernel of ``f`` then has no closed form.
 
     In a sum of kernels, ``u`` is the sum of the parts' inducing variables at the same ``Z``. A white or constant part
-    contributes its own covariance.
+    adds its own covariance.
 
     Example:
         >>> import numpy as np
@@ -145,7 +146,7 @@ class InducingPatches(InducingVariable):
         ((3, 3), (3, 2))
 
     Args:
-        Z: ``[M, h w]``, flattened patches (any views); ``[D, M, h w]`` for one set per output.
+        Z: ``[M, h w]``, flattened patches or other views; ``[D, M, h w]`` for one set per output.
 
     Raises:
         ValueError: if ``Z`` is empty, holds NaN or infinity, or has a rank other than 2 or 3.
@@ -166,9 +167,9 @@ class InducingBlocks(InducingVariable):
 
     They are for ``f = f_1 + ... + f_C`` with independent parts. Each part has inducing variables in its own space.
     Two examples are in van der Wilk, Rasmussen and Hensman (2017): a weighted convolution plus an RBF (eq. 20-21), and
-    one patch response per channel (eq. 22-23 and C.21). ``Kuu`` is block-diagonal, and gpzoo factorises only its
-    blocks, for every covariance of ``q(u)`` (appendix C of this paper). White noise in the sum has no inducing
-    variables and does not count as a part.
+    one patch response per channel (eq. 22-23 and C.21). ``Kuu`` is block-diagonal, so gpzoo factorises each block
+    separately (appendix C of this paper). The covariance of ``q(u)`` may have any form. White noise in the sum has no
+    inducing variables and does not count as a part.
 
     Example:
         >>> import numpy as np
@@ -208,7 +209,7 @@ def block_pairs(inducing: Any, kernel: Kernel) -> list[tuple[Any, Kernel]]:
     """Each block of ``inducing`` (or each of its initialisers) with its part of the kernel.
 
     Raises:
-        ValueError: if the numbers of blocks and parts differ.
+        ValueError: if there are several blocks, but not one for each part, or the kernel is only noise.
     """
     found = [(factor, part) for factor, part in addends(kernel) if part.split_noise()[0] is not None]
     parts = [part if factor is None else Scaled(part, factor) for factor, part in found]

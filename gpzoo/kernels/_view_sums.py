@@ -1,6 +1,6 @@
 """Sums of a base kernel over the views of inputs, as :class:`~gpzoo.kernels.DoubleSum` computes them.
 
-The functions take inputs in chunks, so that memory never holds the base kernel between all views of a batch.
+The functions compute in chunks of inputs, so memory never holds the covariances between all views of a batch.
 """
 
 from __future__ import annotations

@@ -54,13 +54,13 @@ class Kernel(Fields):
     =====================  ============================================================  =============================
     method                 meaning                                                       default
     =====================  ============================================================  =============================
-    :meth:`evaluate`       covariance of two points, a scalar                            refused
-    :meth:`cross`          covariances ``[N, M]``: for speed                             :meth:`evaluate` of all pairs
-    :meth:`gram`           covariance matrix ``[N, N]``: if symmetry saves time          ``cross(X, X)``
-    :meth:`variances`      its diagonal ``[N]``: for speed                               :meth:`cross`, row by row
-    :meth:`split_noise`    the function's and the noise's part of the kernel             no noise
-    :meth:`frequencies`    draws from the spectral density, for draws of functions       refused
-    :meth:`density`        spectral density, for :class:`~gpzoo.kernels.HilbertSpace`    refused
+    :meth:`evaluate`       covariance of two points, a scalar                            raises an error
+    :meth:`cross`          covariances ``[N, M]``; define it for speed                   :meth:`evaluate` of all pairs
+    :meth:`gram`           covariance matrix ``[N, N]``; define it to use symmetry       ``cross(X, X)``
+    :meth:`variances`      diagonal of :meth:`gram`, ``[N]``; define it for speed        :meth:`cross`, row by row
+    :meth:`split_noise`    kernel of the function, and kernel of the noise               no noise
+    :meth:`frequencies`    random spectral frequencies, needed to draw functions         raises an error
+    :meth:`density`        spectral density, for :class:`~gpzoo.kernels.HilbertSpace`    raises an error
     :attr:`batched`        whether there is one kernel per output                        no; see :class:`Elementary`
     :attr:`input_ndim`     rank of an input                                              1, a vector
     =====================  ============================================================  =============================
@@ -70,10 +70,10 @@ class Kernel(Fields):
     * The hyperparameters belong to one kernel, because calls are vectorised over the axis of outputs.
     * Inputs are floating arrays ``[N, ...]`` of rank ``input_ndim + 1``. If inputs are vectors, ``X`` and ``Z`` have
       the same number of columns.
-    * Inputs and hyperparameters have one dtype. Their values may be traced.
+    * Inputs and hyperparameters have the same dtype. Their values may be traced.
 
-    The calls check these assumptions. They also check that results have one entry per row. A kernel itself checks its
-    other requirements, such as a number of columns.
+    gpzoo checks these assumptions. It also checks that results have one entry per row. Your class must check its other
+    requirements, such as a number of columns.
 
     Example:
         >>> import numpy as np
@@ -129,7 +129,10 @@ class Kernel(Fields):
         return jax.vmap(lambda x: self.cross(x[None], x[None])[0, 0])(X)
 
     def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
-        """The :meth:`variances` of a kernel without noise; for a sum of kernels, the least variances of its terms."""
+        """For a sum of kernels, the smallest variance of its terms at each row; for other kernels, :meth:`variances`.
+
+        Call it only on kernels without noise.
+        """
         return self.variances(X)
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
@@ -179,7 +182,7 @@ class Kernel(Fields):
         )
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """The state-space form at rows in order; it makes the time for a series linear in the number of rows.
+        """The state-space form at rows in order; with it, the cost of a series is linear in the number of rows.
 
         Args:
             X: times, in ascending order.
@@ -249,7 +252,7 @@ class Kernel(Fields):
         return self.diag(X), self._over_outputs(least, X), self.noise_diag(X)
 
     def has_outputs(self, X: Array | np.ndarray) -> bool:
-        """Whether inputs of a valid rank (:meth:`check_inputs`) are one set per output, ``[D, N, ...]``."""
+        """Whether inputs are one set per output, ``[D, N, ...]``. Their rank must be valid (:meth:`check_inputs`)."""
         return self.input_ndim is not None and X.ndim == self.input_ndim + 2
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
@@ -282,7 +285,7 @@ class Kernel(Fields):
         return f" A single feature is {name}[:, None]." if self.input_ndim == 1 and X.ndim == 1 else ""
 
     def batch_axes(self) -> Kernel:
-        """``in_axes`` for ``vmap``: this kernel with its output axis (``None`` without one) in place of each leaf."""
+        """``in_axes`` for ``vmap``: each leaf is replaced by the number of its output axis, or ``None`` without one."""
         return jax.tree.map(lambda leaf: 0 if self.batched and jnp.ndim(leaf) else None, self)
 
     def _over_outputs(self, evaluate: Callable[..., Array], *given: ArrayLike) -> Float[Array, "..."]:
@@ -492,7 +495,7 @@ class Product(_Combination):
     _combine = _least = operator.mul
 
     def split_noise(self) -> tuple[Kernel | None, Kernel | None]:
-        """The two terms of the expanded product; each product with a factor of noise belongs to the noise."""
+        """The function and the noise of the expanded product; each term with a factor of noise is noise."""
         pairs = [part.split_noise() for part in self.parts]
         if all(noise is None for _, noise in pairs):
             return self, None
@@ -507,11 +510,11 @@ class Product(_Combination):
 
 
 class Wrapper(Kernel):
-    """A kernel that is made of another kernel, its first field."""
+    """A kernel that contains another kernel in its first field."""
 
     @property
     def wrapped(self) -> Kernel:
-        """The kernel that this one is made of."""
+        """The kernel in the first field."""
         return getattr(self, self.data_fields[0])
 
     def around(self, kernel: Kernel | None) -> Kernel | None:
@@ -619,7 +622,8 @@ class Scaled(Wrapper):
 def addends(kernel: Kernel | None) -> list[tuple[Any, Kernel]]:
     """The terms of a kernel, each with the product of its scale factors (``None`` if it has no factor).
 
-    If ``kernel`` is ``None``, the list is empty. :meth:`Kernel.split_noise` gives ``None`` for a term that is missing.
+    ``kernel`` may be ``None``, because :meth:`Kernel.split_noise` returns ``None`` if there is no function or noise.
+    The list is then empty.
     """
     if kernel is None:
         return []

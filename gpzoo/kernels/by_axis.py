@@ -12,7 +12,7 @@ from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 
 
 def separable(kernel: Kernel) -> bool:
-    """Whether gpzoo can tell that a kernel is a product over all of its columns."""
+    """Whether gpzoo can tell that a kernel is a product of kernels on one column each."""
     if isinstance(kernel, Scaled):
         return separable(kernel.kernel)
     if isinstance(kernel, Product):
@@ -23,9 +23,9 @@ def separable(kernel: Kernel) -> bool:
 
 
 def axes_of(kernel: Kernel, num_columns: int) -> tuple[tuple[int, ...], ...]:
-    """The columns of each group over which a kernel is a product.
+    """Groups of columns such that the kernel is a product with one factor per group.
 
-    A factor with ``active_dims`` keeps its columns together. Columns that no factor sees are in no group.
+    The columns of a factor with ``active_dims`` stay in one group. Columns that no factor uses are in no group.
     """
     groups: list[set[int]] = []
     for part in _factors(kernel):
@@ -39,7 +39,7 @@ def axes_of(kernel: Kernel, num_columns: int) -> tuple[tuple[int, ...], ...]:
 def along(
     kernel: Kernel, axes: tuple[tuple[int, ...], ...], axis: int, X: Float[Array, "N d"], Z: Float[Array, "M d"]
 ) -> Float[Array, "N M"]:
-    """The factor of a kernel that sees the columns of one axis; the factors of all axes multiply to the kernel.
+    """The factor of a kernel for the columns of one axis; the kernel is the product of the factors of all axes.
 
     Args:
         kernel: the kernel.

@@ -35,7 +35,7 @@ class Gate(Elementary):
         location: the point at which ``s`` is 1/2; scalar, or ``[D]`` for one per output, in the units of the inputs.
         width: width of the transition, in the same units; positive.
         active_dim: number of the column.
-        closing: whether the gate closes instead of opening.
+        closing: whether the gate switches the function off instead of on.
 
     Raises:
         TypeError: if ``location`` or ``width`` is not numeric, or ``active_dim`` is not an integer.
@@ -64,7 +64,7 @@ class Gate(Elementary):
         return jnp.square(self._factor(X))
 
     def least_variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """One, so that a function that is switched off at some or all rows is not lost in rounding errors."""
+        """One, so that a function that is switched off at some or all rows does not count as lost in rounding."""
         return jnp.ones(len(X), X.dtype)
 
     def states(self, X: Float[Array, "N 1"]) -> States:
@@ -129,8 +129,8 @@ class Gibbs(Pointwise):
         lengthscale: function ``lengthscale(x, **hyperparameters)`` of one input ``[d]`` (the active columns). It
             returns a positive number, or one for each column. Define it once, as for :class:`Pointwise`.
         variance: see :class:`RBF`.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
-        **hyperparameters: arguments of the function, as numbers; each may have an axis for one kernel per output.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
+        **hyperparameters: arguments of ``lengthscale``, as numbers; each may have an axis for one kernel per output.
 
     Raises:
         TypeError: as for :class:`Pointwise`.

@@ -32,8 +32,8 @@ class Linear(Lengthscaled):
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs, with a leading ``D`` for one
             kernel per output. Slope ``i`` has prior variance ``variance / lengthscale_i^2``. Data cannot identify
-            ``variance`` and a scalar lengthscale separately, so learn only one of the two.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+            ``variance`` and a scalar lengthscale separately, so learn only one of them.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
@@ -72,10 +72,10 @@ class Polynomial(Elementary):
 
     Args:
         degree: a positive integer, static.
-        variance: prior variance of the slopes of the linear function that is raised to a power; scalar or ``[D]``.
-        offset: prior variance of the constant of this linear function; scalar or ``[D]``. Use 0 for a homogeneous
+        variance: scalar or ``[D]``. With ``degree=1``, it is the prior variance of the slopes.
+        offset: scalar or ``[D]``. With ``degree=1``, it is the prior variance of the constant. Use 0 for a homogeneous
             polynomial.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if ``degree`` is not an integer, and as for :class:`Linear`.
@@ -124,7 +124,7 @@ class ArcCosine(Elementary):
 
     The kernel is ``variance / pi * |a|^n |a'|^n J_n(theta)``. The input to the layer is
     ``a = (sqrt(weight_variance) * x, sqrt(bias_variance))``, and ``theta`` is the angle between ``a`` and ``a'``. The
-    order ``n`` stands for the activation of the units, a step (0), a rectifier (1) or a squared rectifier (2):
+    order ``n`` sets the activation of the units: step (0), rectifier (1) or squared rectifier (2). The ``J_n`` are
 
     * ``J_0 = pi - theta``
     * ``J_1 = sin(theta) + (pi - theta) cos(theta)``
@@ -146,7 +146,7 @@ class ArcCosine(Elementary):
         weight_variance: prior variance of the first layer's weights: scalar or one per (active) column ``[d]``, with a
             leading ``D`` for one kernel per output.
         bias_variance: prior variance of the first layer's biases, scalar or ``[D]``.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if ``order`` is not an integer, and as for :class:`Linear`.

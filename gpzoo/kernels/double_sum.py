@@ -23,23 +23,28 @@ from gpzoo.views.patches import Patches
 class DoubleSum(Wrapper):
     """The prior of ``f(x) = sum_p w_p g(T_p x)``, where ``T_p x`` are the views of ``x`` and ``g`` has the base kernel.
 
-    The equations of convolutional GPs (van der Wilk, Rasmussen and Hensman 2017) are
+    Views are vectors made from an input, such as the patches of an image (:class:`~gpzoo.View`). The equations of
+    convolutional GPs (van der Wilk, Rasmussen and Hensman 2017) are
 
-    * eq. 14 and, with weights, 18: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
+    * eq. 14, and eq. 18 with weights: ``k_f(x, x') = sum_pq w_p w_q k_g(T_p x, T_q x')``;
     * eq. 15 and 19: ``k_fu(x, z) = sum_p w_p k_g(T_p x, z)`` with ``u = g(z)`` (:meth:`cross_view`);
     * eq. 16: ``k_uu = k_g``.
 
-    Appendix D of the same paper has this kernel with other views.
+    Appendix D of the same paper has this kernel with other views than patches.
 
     White noise in the base is independent noise on every response ``g(T_p x)``. It adds ``sum_p w_p^2`` times the
     variance of the noise to the diagonal. It adds nothing to covariances between different inputs.
 
-    The kernel takes inputs in chunks, so that memory never holds the base kernel between all views of a batch.
+    gpzoo computes in chunks of inputs, so memory never holds the covariances between all views of a batch.
 
-    With some base kernels, only reverse-mode gradients are possible, because gpzoo computes these gradients together
-    with the values. These base kernels are an :class:`~gpzoo.kernels.RBF` with a single lengthscale, a product of such
-    RBFs on separate columns, and every sum that contains one of these two. To differentiate an RBF in forward mode
-    too, give it one lengthscale per column, ``jnp.full(view_size, lengthscale)``.
+    With the following base kernels, only reverse-mode gradients are possible, because gpzoo computes these gradients
+    together with the values:
+
+    * an :class:`~gpzoo.kernels.RBF` with a single lengthscale;
+    * a product of RBFs with a single lengthscale each, on separate columns;
+    * a sum that contains one of these kernels.
+
+    For forward mode, give an RBF one lengthscale per column, ``jnp.full(view_size, lengthscale)``.
 
     Example:
         >>> import numpy as np
@@ -126,7 +131,7 @@ class DoubleSum(Wrapper):
         return f" A view of such inputs has input_ndim = {rank}, and that of {view} is {self.input_ndim}."
 
     def check_inputs(self, X: ArrayLike, name: str = "X") -> Float[Array, "..."]:
-        """See :meth:`Kernel.check_inputs`; also refuses inputs, and results of the view, with wrong shapes."""
+        """See :meth:`Kernel.check_inputs`; also refuses wrong shapes of inputs or of the view's results."""
         X = super().check_inputs(X, name)
         # Views are later evaluated input by input. Here, the view's own checks can still name the user's shape.
         inputs: Any = jax.ShapeDtypeStruct(X.shape[X.ndim - self.input_ndim - 1 :], X.dtype)
@@ -189,7 +194,7 @@ class DoubleSum(Wrapper):
         return jax.lax.map(views, Z).T
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
-        """:meth:`cross`, with :meth:`variances` on the diagonal, which contain the white noise of the base."""
+        """:meth:`cross`, with :meth:`variances` on the diagonal. They contain the white noise of the base."""
         index = jnp.arange(X.shape[0])
         return self.cross(X, X).at[index, index].set(self.variances(X))
 
@@ -197,8 +202,8 @@ class DoubleSum(Wrapper):
 def Invariant(base: Kernel, view: View | SampledView) -> DoubleSum:
     """The kernel of functions that change little or not at all if their input is transformed.
 
-    ``f(x)`` is the mean of ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With an
-    :class:`~gpzoo.Orbit`, the mean is over the whole orbit, and ``f`` is invariant. With a
+    ``f(x)`` is the mean of a base process ``g`` over the views of ``x``: a :class:`DoubleSum` with ``mean=True``. With
+    an :class:`~gpzoo.Orbit`, the mean is over the whole orbit, and ``f`` is invariant. With a
     :class:`~gpzoo.SampledView`, the mean is over the distribution ``p(x_a | x)`` of the views ``x_a`` of ``x``, and
     samples estimate this mean. See eq. 7 and 8 of van der Wilk, Bauer, John and Hensman (2018, *Learning invariances
     using the marginal likelihood*).
@@ -246,7 +251,7 @@ def has_sampled_views(kernel: Any) -> bool:
 
 
 def with_fixed_views(kernel: Kernel, key: PRNGKeyArray, num_views: int | None = None) -> Kernel:
-    """The kernel with its sampled views drawn once, the same for every input; it then has a closed form.
+    """The kernel with views that are drawn once and are the same for every input; it has a closed form.
 
     Example:
         >>> import jax, numpy as np
@@ -261,7 +266,7 @@ def with_fixed_views(kernel: Kernel, key: PRNGKeyArray, num_views: int | None = 
     Args:
         kernel: a kernel with sampled views (:class:`~gpzoo.SampledView`).
         key: random key of the draw.
-        num_views: number of views; ``None`` takes the ``num_fixed`` of each sampled view.
+        num_views: number of views; ``None`` means the ``num_fixed`` of each sampled view.
     """
     nodes, structure = jax.tree.flatten(kernel, is_leaf=_over_sampled)
     keys = random.split(key, len(nodes))
@@ -306,8 +311,8 @@ def Convolutional(
             weights to 1, which makes the kernel invariant to translations.
         mean: divide the weights by ``P``, as the authors' code does.
         channels: treatment of colour (section 4.4 of this paper), see :class:`~gpzoo.Patches`. With ``"separate"``, a
-            patch has one channel. With ``"joint"``, a patch has all channels (colour-patch). If the base kernel is then
-            a sum over the channels' columns, the kernel is additive (eq. 25 of this paper).
+            patch has one channel. With ``"joint"``, a patch has all channels (the colour-patch kernel). If the base is
+            then a sum over the channels' columns, the kernel is additive (eq. 25 of this paper).
         places: whether the last two columns of a patch are its position (see :class:`~gpzoo.Patches`). With a base
             ``k_patch * k_place``, this is the translation-insensitive convolutional kernel, TICK (Dutordoir, van der
             Wilk, Artemev and Hensman 2020).

@@ -20,7 +20,7 @@ class Elementary(Kernel):
 
     Fields listed in ``per_column`` may also hold one number per input column, ``[d]``, or ``[D, d]`` with outputs. A
     kernel is batched if one field has the axis ``D``. Then every field that is not a scalar begins with this axis.
-    If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` sees only the columns
+    If a subclass has a static field ``active_dims`` (see :func:`columns`), its :meth:`evaluate` gets only the columns
     that this field names.
 
     Example:

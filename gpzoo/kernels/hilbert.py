@@ -69,10 +69,10 @@ class Box:
         return jnp.where(jnp.any((X < lower) | (X > upper), axis=-1, keepdims=True), jnp.nan, values)
 
     def check(self, X: Float[Array, "N d"]) -> None:
-        """Refuse inputs without one column for each axis of the box and, outside ``jit``, inputs outside the box.
+        """Refuse inputs with a wrong number of columns and, outside ``jit``, inputs outside the box.
 
         Raises:
-            ValueError: with the shape, or with the input that is farthest outside.
+            ValueError: for these inputs; the message has the shape, or the input that is farthest outside.
         """
         d = len(self.sizes)
         checks.must(X.shape[-1] == d, "X", f"have {d} columns, those of the box;", f"shape {tuple(X.shape)}")
@@ -94,7 +94,7 @@ class Box:
 
     @property
     def weight(self) -> float:
-        """Weight of every node; the weighted sum over nodes is the integral of a product of two of the functions."""
+        """Weight of each node. The weighted sum over nodes of a product of two functions is the product's integral."""
         pairs = zip(self.sizes, self.bounds, strict=True)
         return float(np.prod([(b - a) / (M + 1) for M, (a, b) in pairs]))
 
@@ -107,11 +107,11 @@ class HilbertSpace(Wrapper):
     is linear in the number of inputs.
 
     As ``M`` grows, the approximation tends to the given kernel at inputs that are some lengthscales away from the faces
-    of the box. At the faces, functions are zero. So let the box reach beyond the data on each side. Take the distance
-    from the data to the face as 0.2 to 0.5 times half the range of the data (Riutort-Mayol and others 2023).
+    of the box. At the faces, functions are zero. So let the box extend beyond the data on each side, by 0.2 to 0.5
+    times half the range of the data (Riutort-Mayol and others 2023).
 
     Use :class:`gpzoo.InducingBasis` of the same box as inducing variables, because they determine the function
-    completely. All other inducing variables are possible too.
+    completely. Other inducing variables are possible too.
 
     Example:
         >>> import numpy as np

@@ -56,7 +56,7 @@ class BrownianMotion(Elementary):
         return self.variance * self._since(X)
 
     def least_variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
-        """The largest variance, so that rows before or near the origin are not lost in rounding errors."""
+        """The largest variance, so that rows before or near the origin do not count as lost in rounding."""
         return jnp.broadcast_to(jnp.max(self.variances(X)), len(X))
 
     def states(self, X: Float[Array, "N 1"]) -> States:
@@ -72,7 +72,7 @@ class SHO(Elementary):
 
     With ``a = pi frequency |x - x'| / quality`` and ``b^2 = 4 quality^2 - 1``, the covariance is ``variance * exp(-a)
     (cos(b a) + sin(b a) / b)``. A quality of 1/2 is critical damping. With a lower quality, the cosine and sine become
-    hyperbolic functions. The process has one derivative.
+    hyperbolic functions. The process is differentiable once.
 
     Example:
         >>> import numpy as np

@@ -42,7 +42,7 @@ class Pointwise(Kernel):
     Args:
         function: ``function(x, z, **hyperparameters)``, which returns the covariance of two inputs ``[d]`` (the active
             columns), a scalar. It must be symmetric and positive definite; gpzoo does not check this.
-        active_dims: the input columns that the function sees, as numbers or as a bool for each column; all if ``None``.
+        active_dims: the input columns that the function gets, as numbers or as a bool for each column; all if ``None``.
         axes: number of axes of each hyperparameter that is not a scalar, for a single kernel. For example,
             ``{"lengthscale": 1}`` means one lengthscale per column. A further axis in front is the axis of outputs.
         input_ndim: rank of one input, 3 for images ``[H, W, C]``.
@@ -103,7 +103,7 @@ class Pointwise(Kernel):
         return self._with_fields(hyperparameters=self._output_axes())
 
     def check_fields(self) -> None:
-        """Refuse hyperparameters with more axes than the number in ``axes`` and the axis of outputs."""
+        """Refuse hyperparameters with too many axes: more than the number in ``axes`` and one axis of outputs."""
         own = dict(self.axes)
         for name, value in self.hyperparameters.items():
             wanted = "a scalar or one per output [D]" if name not in own else f"of {own[name]} axes, or one more"

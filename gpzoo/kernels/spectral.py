@@ -33,7 +33,7 @@ class Cosine(Elementary):
         variance: scalar, or ``[D]`` for one kernel per output.
         frequency: scalar or one per (active) column ``[d]``, in turns per unit of the inputs; with a leading ``D`` for
             one kernel per output.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
@@ -62,7 +62,7 @@ class Cosine(Elementary):
     def gram(self, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
         """The Gram matrix, exactly symmetric, with ``variance`` on the diagonal.
 
-        This holds for every way in which the compiler contracts operations.
+        Optimisations of the compiler do not change this.
         """
         K = self.cross(X, X)
         return jnp.where(jnp.eye(len(K), dtype=bool), self.variance, (K + K.T) / 2)
@@ -113,7 +113,7 @@ def SpectralMixture(
         weights: variances of ``Q`` bands, ``[Q]``.
         frequencies: centres of the bands, ``[Q, d]``, in turns per unit of each (active) column.
         scales: standard deviations of the bands, ``[Q, d]``, in the same units.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if an argument is not numeric.

@@ -38,16 +38,16 @@ def squared_distance(
 ) -> Float[Array, "N M"]:
     """``|x - z|^2`` for all pairs of rows, never negative.
 
-    With up to ``direct_columns`` columns, the function squares the differences themselves. The result is then accurate
-    to rounding at every distance. With more columns, the function centres inputs on the mean of ``X`` and forms one
-    matrix product. This is several times faster, but its absolute error is the dtype's rounding times the squared
-    spread of the inputs. The derivatives of all orders are the derivatives of ``|x - z|^2``, even if two rows coincide.
+    With up to ``direct_columns`` columns, the function computes differences and squares them. The result is then
+    accurate to rounding at every distance. With more columns, the function centres inputs on the mean of ``X`` and
+    forms one matrix product. This is several times faster, but the absolute error is the dtype's rounding times the
+    squared spread of the inputs. The derivatives of all orders are correct, even if two rows coincide.
 
     Args:
         X: rows.
         Z: a second set of rows; or ``None`` for the distances between the rows of ``X``. With ``None``, the result is
             exactly symmetric, and its diagonal is exactly zero.
-        direct_columns: largest number of columns whose differences are squared themselves.
+        direct_columns: largest number of columns for which the function squares differences.
     """
     direct = X.shape[-1] <= direct_columns
     if Z is not None:
@@ -190,7 +190,7 @@ class Stationary(Lengthscaled):
         variance: scalar, or ``[D]`` for one kernel per output; in squared units of the function.
         lengthscale: scalar or one per (active) column ``[d]``, in the units of the inputs; with a leading ``D`` for one
             kernel per output.
-        active_dims: the input columns that the kernel sees, as numbers or as a bool for each column; all if ``None``.
+        active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 
     Raises:
         TypeError: if a hyperparameter is not numeric or ``active_dims`` is not a sequence of integers.
@@ -211,7 +211,7 @@ class Stationary(Lengthscaled):
         return self.scaled(X), self.scaled(Z)
 
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        """The correlation at scaled squared distances ``square``; 1 at 0."""
+        """The correlation at scaled squared distances ``square``; it is 1 at distance 0."""
         checks.unwritten(self, "profile(square)")
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
@@ -263,7 +263,7 @@ class RBF(Stationary):
 
 
 class Matern(Stationary):
-    """A Matérn kernel, whose spectral density is Student's t."""
+    """A Matérn kernel, whose spectral density is a Student's t density."""
 
     #: Twice the smoothness of the kernel.
     degrees: ClassVar[int]
@@ -271,7 +271,7 @@ class Matern(Stationary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Frequencies from Student's t with :attr:`degrees` degrees of freedom."""
+        """Frequencies from a Student's t distribution with :attr:`degrees` degrees of freedom."""
         key_normal, key_chi = random.split(key)
         chi = jnp.sum(jnp.square(random.normal(key_chi, (num, self.degrees), dtype)), -1, keepdims=True)
         # The bound keeps phases finite with one degree of freedom; it is active about once in 1 / eps draws.
@@ -357,7 +357,7 @@ class Matern52(Matern):
     degrees = 5
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """Three states: the value, and two derivatives divided by powers of the rate ``sqrt(5) / lengthscale``."""
+        """Three states: the value and two derivatives, divided by powers of the rate ``sqrt(5) / lengthscale``."""
         P = [[1.0, 0.0, -1 / 3], [0.0, 1 / 3, 0.0], [-1 / 3, 0.0, 1.0]]
         linear = [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0], [-1.0, -3.0, -2.0]]
         square = [[0.5, 1.0, 0.5], [-0.5, -1.0, -0.5], [0.5, 1.0, 0.5]]
@@ -459,9 +459,9 @@ class Periodic(Stationary):
     1. The lengthscale in these texts is twice the lengthscale here.
 
     The kernel subtracts whole periods from inputs without rounding, for any number of periods. But the inputs and the
-    period are themselves rounded. In single precision, this error is up to 1.2e-7 times the number of periods: 0.001 of
-    a period after 10,000 periods, and 0.1 after a million. To avoid this error, count inputs from a near origin, or use
-    units in which inputs and period are whole numbers.
+    period are already rounded. In single precision, this shifts an input by up to 1.2e-7 times the number of periods:
+    0.001 of a period after 10,000 periods, and 0.1 after a million. To avoid this error, choose an origin near the
+    inputs, or use units in which inputs and period are whole numbers.
 
     Example:
         >>> import numpy as np
@@ -520,7 +520,7 @@ class Periodic(Stationary):
         """Harmonics of each column's period.
 
         With ``kappa = 1 / (2 lengthscale)^2``, the correlation along one column is ``exp(kappa cos t - kappa)`` at the
-        angle ``t``. It has the Fourier coefficients ``exp(-kappa) I_n(kappa)``. These are the probabilities that two
+        angle ``t``. Its Fourier coefficients are ``exp(-kappa) I_n(kappa)``. These are the probabilities that two
         Poisson variables of mean ``kappa / 2`` have the difference ``n``.
         """
         active = num_columns if self.active_dims is None else len(self.active_dims)

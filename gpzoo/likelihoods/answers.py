@@ -21,7 +21,7 @@ from gpzoo._types import ArrayLike
 class Answers:
     """The properties of a data site and their usual values; see :class:`~gpzoo.likelihoods.Likelihood`."""
 
-    #: Whether the expectation is quadratic in ``f``. It is then unbiased even if moments are estimates.
+    #: Whether ``log_prob`` of marginals is quadratic in ``f``. It is then unbiased even if the moments are estimates.
     quadratic: ClassVar[bool] = False
 
     #: Whether each entry of ``y`` depends only on its own column of ``f``.
@@ -54,14 +54,14 @@ class Answers:
     def noise(self) -> Float[Array, "..."] | None:
         """The variance of ``y`` given ``f`` if ``y`` is normal around ``f``; otherwise ``None``.
 
-        It broadcasts to ``y``. If it is not ``None``, the predictive distribution is normal with ``mean`` and
-        ``variance``.
+        The noise variance broadcasts to ``y``. With a noise variance, the predictive distribution is normal with
+        ``mean`` and ``variance``.
         """
         return None
 
     @property
     def light_tails(self) -> bool:
-        """Whether outliers of ``y`` are as unlikely as under a normal distribution; then they move ``f`` a lot."""
+        """Whether ``y`` has light tails, as a normal distribution has; outliers of ``y`` then move ``f`` a lot."""
         return self.noise is not None
 
     @property
@@ -71,7 +71,7 @@ class Answers:
 
     @property
     def exact(self) -> Bool[Array, " N"] | None:
-        """A mask of the rows whose ``y`` is the value itself and not a limit; ``None`` if no row is a limit."""
+        """A mask of the rows in which ``y`` is a value and not a limit; ``None`` if ``y`` has no limits."""
         return None
 
     @property
@@ -91,10 +91,10 @@ class Answers:
         return self.support
 
     def cdf(self, value: ArrayLike) -> Any:
-        """The predicted probability that the value is at most ``y``; ``None`` if it has no closed form.
+        """The predictive distribution function at ``value``; ``None`` if it has no closed form.
 
         Args:
-            value: ``y``, real numbers. For counts and labels, draws give the ranks instead.
+            value: ``y``, real numbers, not counts or labels.
         """
         if self.noise is None:
             return None

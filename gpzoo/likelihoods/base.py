@@ -36,7 +36,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     For a likelihood of your own, use :class:`~gpzoo.likelihoods.Expected` with any NumPyro distribution, or write a
     subclass. A subclass must define:
 
-    * :meth:`log_prob` and :meth:`predictive_log_prob`, of ``self.checked(y)``;
+    * :meth:`log_prob` and :meth:`predictive_log_prob`, which compute densities of ``self.checked(y)``;
     * :meth:`sample_given`, :meth:`marginal_expectation` and ``support``;
     * ``mean`` and ``variance``; or, if ``y`` is a label, ``num_classes`` and ``probs``. If ``f`` has one column per
       class, the subclass derives from :class:`~gpzoo.likelihoods.classes.ClassLikelihood`. With a different number of
@@ -45,12 +45,12 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     A subclass sets its arguments before ``super().__init__(f)``, and declares them in one of three attributes:
 
     * ``arg_constraints``: parameters that have a constraint, such as positive parameters;
-    * ``pytree_data_fields``: other arrays, such as limits of censored data. Nothing checks them;
+    * ``pytree_data_fields``: arrays without a constraint, such as limits of censored data. NumPyro does not check them;
     * ``pytree_aux_fields``: arguments that are not arrays and belong to the compiled program.
 
     A subclass may declare these properties if they hold:
 
-    * ``quadratic``: ``log p(y | f)`` is quadratic in ``f``. Then the bound stays unbiased if ``f`` is
+    * ``quadratic``: :meth:`log_prob` of marginals is quadratic in ``f``. Then the bound stays unbiased if ``f`` is
       :class:`~gpzoo.EstimatedMarginals`;
     * ``takes_residual``: under ``GaussianProcessELBO(tight=True)``, :meth:`log_prob` multiplies each residual variance
       by the factor that is best for the bound. A residual variance is a variance given the inducing variables;
@@ -59,10 +59,9 @@ class Likelihood(Answers, KnowsRanks, Distribution):
 
     A subclass may define :meth:`check_values` if some ``y`` are impossible. Predictions, diagnoses and exports use the
     members of :class:`~gpzoo.likelihoods.answers.Answers`, such as ``noise``, ``cdf`` and ``exact``. A subclass
-    overrides a member if the default is wrong for it. Methods other than :meth:`log_prob` call
-    :meth:`refuse_estimates` before they use the distribution of ``f``. To support ``missing`` and masks of single
-    outputs, methods that return densities end with ``self.counted(terms, y)``. Its ``terms`` have one term for each
-    entry of ``y``.
+    overrides a member if its default is wrong. Methods other than :meth:`log_prob` must call :meth:`refuse_estimates`
+    before they use the distribution of ``f``. To support ``missing`` and masks of single outputs, methods that return
+    densities end with ``self.counted(terms, y)``, where ``terms`` has one term for each entry of ``y``.
 
     Example:
         >>> import numpy as np
@@ -84,8 +83,8 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``f`` has a rank that is not in ``ndims``, or no rows; if ``missing`` is ``"mask"``, but all
-            outputs of a row share one term.
+        ValueError: if ``f`` has a rank that is not in ``ndims``, or no rows; if ``missing`` is ``"mask"``, but the
+            outputs of a row have one joint density.
         TypeError: if a subclass does not define one of the required members; if ``f`` is
             :class:`~gpzoo.EstimatedMarginals` and the expectation is not quadratic in ``f``.
     """
@@ -202,8 +201,8 @@ class Likelihood(Answers, KnowsRanks, Distribution):
     def checked(self, y: Any) -> Shaped[Array, "..."]:
         """``y`` as an array, after checks of its shape and, outside ``jit``, of its values.
 
-        A value of the support replaces entries that were not observed. At this value, densities and their derivatives
-        are finite.
+        Entries that were not observed are replaced by a value of the support. Densities and their derivatives are
+        finite at this value.
 
         Raises:
             ValueError: for a wrong shape or a bad value; the message names the shapes, or the value and its index.
@@ -360,8 +359,8 @@ class Likelihood(Answers, KnowsRanks, Distribution):
             mask: array whose shape broadcasts to ``[N]``, or to ``[N, D]`` if the density is a product over outputs.
 
         Raises:
-            ValueError: if the mask does not broadcast to such a shape; for a mask of single outputs if all outputs of a
-                row share one term.
+            ValueError: if the mask does not broadcast to one of these shapes; for a mask of single outputs, if the
+                outputs of a row have one joint density.
         """
         shape, rows = tuple(np.shape(mask)), self.batch_shape
         if mask is True:
@@ -392,7 +391,7 @@ def _is_inherited(cls: type[Likelihood], name: str) -> bool:
 
 
 class MaskedLikelihood(MaskedDistribution):
-    """A likelihood that leaves out the terms of masked rows, for every ``y``, and refuses to be expanded.
+    """A likelihood that leaves out the terms of masked rows, even if their ``y`` is NaN. It refuses to be expanded.
 
     Args:
         base: the likelihood.

@@ -37,8 +37,8 @@ class Bernoulli(Likelihood):
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per row; array or marginals.
         link: ``"probit"`` or ``"logit"``.
-        squash: keeps probabilities in ``[squash, 1 - squash]``. A label on the wrong side then lowers the bound by at
-            most ``-log(squash)``. GPflow's probit link has 1e-3.
+        squash: keeps probabilities in ``[squash, 1 - squash]``. A wrongly predicted label then lowers the bound by at
+            most ``-log(squash)``. GPflow's probit link uses 1e-3.
         num_points: number of quadrature points.
         num_predictive_draws: joint draws for ``predictive_log_prob`` if the ``D`` labels of a row are correlated;
             independent labels need no draws.
@@ -46,7 +46,7 @@ class Bernoulli(Likelihood):
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: for a link other than these two, a squash outside ``[0, 0.5)``, or a count below one.
+        ValueError: for an unknown link, a squash outside ``[0, 0.5)``, or a count below one.
     """
 
     by_entry = own_columns = True
@@ -106,7 +106,7 @@ class Bernoulli(Likelihood):
     def predictive_log_prob(self, value: ArrayLike) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`.
 
-        Correlated labels of one row have a joint density, which draws estimate.
+        For correlated labels of one row, draws estimate the joint density.
         """
         sign, good = self._signed(value)
         if not self.is_marginal:

@@ -27,8 +27,8 @@ class Censored(Gaussian):
     a probability: ``Phi((f - y) / s)`` if the value is above ``y``, and ``Phi((y - f) / s)`` if it is below ``y``. If
     the value is between ``y`` and ``upper``, the density is the probability of this interval. gpzoo computes all
     densities in log space. Gauss-Hermite quadrature computes expectations. Predictive densities have the same formulas,
-    with the variance of ``f`` added to the noise variance. Mean, variance and draws are of the value itself, not of its
-    limits.
+    with the variance of ``f`` added to the noise variance. ``mean``, ``variance`` and draws describe the value itself,
+    not its limits.
 
     Example:
         >>> import numpy as np
@@ -42,15 +42,15 @@ class Censored(Gaussian):
         f: ``[N]``, array or marginals.
         noise_variance: one number, or ``[N]``, in squared units of ``y``.
         censored: the kind of each row, ``[N]`` whole numbers: 0 if the value is ``y``, 1 if it is above ``y``, -1 if it
-            is below ``y``, 2 if it lies between ``y`` and ``upper``. ``None`` means 0 in every row, as at new inputs.
+            is below ``y``, 2 if it lies between ``y`` and ``upper``. ``None`` means 0 in every row.
         upper: upper ends of intervals, ``[N]``. Entries of rows without an interval are not used.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if shapes disagree; outside ``jit``, if ``censored`` has a number other than these four, an interval
-            has no ``upper`` end, or an ``upper`` end is not above ``y``; for a noise variance as in :class:`Gaussian`.
+        ValueError: if shapes disagree; for a noise variance as in :class:`Gaussian`; outside ``jit``, if ``censored``
+            has a number other than 0, 1, -1 and 2, an interval has no ``upper`` end, or ``upper`` is not above ``y``.
     """
 
     pytree_data_fields = ("censored", "upper")
@@ -92,11 +92,11 @@ class Censored(Gaussian):
 
     @property
     def exact(self) -> Bool[Array, " N"]:
-        """A mask of the rows whose ``y`` is the value itself."""
+        """A mask of the rows in which ``y`` is the value itself and not a limit."""
         return jnp.ones(self.batch_shape, bool) if self.censored is None else self.censored == 0
 
     def cdf(self, value: ArrayLike) -> None:
-        """``None``, because a limit has no rank among values."""
+        """``None``, because ``y`` may be a limit and not a value."""
 
     def checked(self, y: Any) -> Shaped[Array, "..."]:
         """See :meth:`Likelihood.checked <gpzoo.likelihoods.Likelihood.checked>`; an interval must not be empty."""

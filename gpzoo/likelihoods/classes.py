@@ -85,7 +85,7 @@ class TabledClasses(ClassLikelihood):
         return log_mean_exp(self.log_given(self.f.draws(self.num_predictive_draws)))
 
     def of_label(self, table: Float[Array, "N K"], value: ArrayLike) -> Float[Array, "*S N"]:
-        """The table's entries at the labels."""
+        """The log probability of each label, from the log probabilities of all classes (``table``)."""
         labels, good = self.labels(value, self.num_classes)
         table = jnp.broadcast_to(table, labels.shape + table.shape[-1:])
         return self.counted(jnp.take_along_axis(table, labels[..., None], axis=-1)[..., 0], value, good)

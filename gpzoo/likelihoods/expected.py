@@ -33,7 +33,7 @@ class Expected(Likelihood):
         Expected(lambda f: dist.Normal(f[:, 0], jax.nn.softplus(f[:, 1])), f)          # f [N, 2]
 
     ``fn`` always gets an ``f`` of the shape given here, for any number of points or draws. So params may have one entry
-    per row. The draws of the predictive distribution also come from ``fn``.
+    per row. Predictive draws of ``y`` are draws from the distribution that ``fn`` returns.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro.distributions as dist
@@ -47,7 +47,7 @@ class Expected(Likelihood):
         fn: ``fn(f, *params) -> Distribution``. JAX compares it by identity. Define it once, at module level, so that
             ``jit`` does not compile again for every instance.
         params: the parameters of ``fn``, pytrees of numbers and arrays. Arrays in a closure of ``fn`` would be
-            invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers take the precision of ``f``.
+            invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers get the precision of ``f``.
         num_points: number of quadrature points.
         num_draws: draws per row, in ``log_prob`` if ``K > 1``.
         num_predictive_draws: draws per row, in ``mean``, ``variance`` and ``predictive_log_prob`` if ``K > 1``.
@@ -141,7 +141,7 @@ class Expected(Likelihood):
                 self.refuse_values(values, ~good, f"the support of {type(likelihood).__name__} is {support}")
 
     def typed(self, value: ArrayLike) -> tuple[Shaped[Array, "..."], Any]:
-        """``y`` in the type of its support, and a mask of the labels in range (under ``jit``, no label is refused)."""
+        """``y`` as integers or floats, as its support requires, and a mask of the labels in range."""
         if not self.is_categorical:
             y = self.checked(value)
             return y.astype(self.f.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else y, None

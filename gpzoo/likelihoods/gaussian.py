@@ -23,18 +23,18 @@ class Gaussian(Likelihood):
 
     ``E_q[log p(y | f)] = log N(y | E[f], s) - Var[f] / (2 s)``, summed over outputs (Titsias 2009).
 
-    ``GaussianProcessELBO(tight=True)`` uses a tighter form of this expectation. Let the outputs be mixtures of
-    independent functions, the sources: output ``k`` is ``sum_j loading_jk g_j``. Without a mixture, the outputs
+    ``GaussianProcessELBO(tight=True)`` uses a tighter form of this expectation. Let the outputs be weighted sums of
+    independent functions, the sources: output ``k`` is ``sum_j loading_jk g_j``. Without a loading, the outputs
     themselves are the sources. The residual variance ``d_nj`` is the variance of source ``j`` at row ``n`` given the
-    inducing variables ``u``. It enters as ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``, with
-    ``beta_nj = sum_k loading_jk^2 / s_nk``. Titsias (2025, *New bounds for sparse variational Gaussian processes*,
-    arXiv 2502.08730) has the case of one source and one ``s``.
+    inducing variables ``u``. With ``beta_nj = sum_k loading_jk^2 / s_nk``, the residual variance enters as
+    ``-log(1 + beta_nj d_nj) / 2`` in place of ``-beta_nj d_nj / 2``. Titsias (2025, *New bounds for sparse variational
+    Gaussian processes*, arXiv 2502.08730) treats the case of one source and one ``s``.
 
     The derivation is as follows. Given ``u``, a source has the prior covariance ``R``, with ``d`` on its diagonal.
-    Replace ``R`` by a new covariance ``C``. The sources, of one site or several, stay independent. Because the log
-    density is quadratic, the bound is then lower by ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. Let
-    ``B = diag(beta)`` and ``T = B^1/2 R B^1/2``, and take ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V`` with
-    the entries ``v_n``. The KL divergence is then the divergence of ``V`` from the identity, and
+    Replace ``R`` by a new covariance ``C``, and keep all sources independent. Because the log density is quadratic,
+    the sources then lower the bound by ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn / 2``. Let ``B = diag(beta)`` and
+    ``T = B^1/2 R B^1/2``, and set ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal ``V`` with the entries ``v_n``.
+    The KL divergence is then ``sum_n (v_n - 1 - log v_n) / 2``, and
     ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total
     ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2`` is least at ``v_n = 1 / (1 + beta_n d_n)``.
 

@@ -20,9 +20,10 @@ from gpzoo.processes.marginals import GaussianMarginals
 class HeteroscedasticGaussian(Likelihood):
     """The Gaussian likelihood whose noise variance depends on the input: ``p(y | f, g) = N(y | f, exp(g))``.
 
-    The argument has two columns: the function ``f``, and ``g``, the logarithm of the noise variance. The expectation
-    has a closed form, with ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and Titsias 2011, *Variational
-    heteroscedastic Gaussian process regression*, eq. 8). Quadrature over ``g`` computes predictive densities.
+    The argument has two columns. The first is the function ``f``, and the second is ``g``, the logarithm of the noise
+    variance. The expectation has a closed form, with ``E[exp(-g)] = exp(-E[g] + Var[g] / 2)`` (Lázaro-Gredilla and
+    Titsias 2011, *Variational heteroscedastic Gaussian process regression*, eq. 8). Quadrature over ``g`` computes
+    predictive densities.
 
     Example:
         >>> import numpy as np
@@ -38,7 +39,7 @@ class HeteroscedasticGaussian(Likelihood):
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``f`` does not have two columns, for marginals whose columns depend on each other, or for a count
+        ValueError: if ``f`` does not have two columns, if the columns of marginals are correlated, or if a count is
             below one.
     """
 

@@ -20,8 +20,8 @@ Fn = TypeVar("Fn", bound=Distribution)
 def refuse_negative(fn: Fn) -> Fn:
     """The distribution, after a check that none of its positive parameters is negative.
 
-    Under a transformation, all parameters of an entry become NaN if one of them is negative. Moments and draws are then
-    NaN too, so that nobody uses them by mistake.
+    Under ``jit``, gpzoo cannot raise an error for traced parameters. If a parameter is negative at an index, all
+    parameters become NaN there. Moments and draws at this index are then NaN too.
 
     Args:
         fn: a distribution of NumPyro, or a likelihood, which may contain other distributions.

@@ -20,9 +20,9 @@ class Ordinal(Expected):
     """The ordered logit likelihood, for ordered labels 0 to ``K - 1``.
 
     ``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s`` and the cutpoints ``c_0`` to
-    ``c_(K-2)``. Beyond them, ``c_(-1)`` is minus infinity and ``c_(K-1)`` is infinity. gpzoo computes densities in log
-    space. So densities and their gradients are finite even if ``f`` is far from the cutpoints. Gauss-Hermite quadrature
-    computes expectations.
+    ``c_(K-2)``. By definition, ``c_(-1)`` is minus infinity and ``c_(K-1)`` is infinity. gpzoo computes densities in
+    log space. So densities and their gradients are finite even if ``f`` is far from the cutpoints. Gauss-Hermite
+    quadrature computes expectations.
 
     Example:
         >>> import numpy as np
@@ -32,8 +32,8 @@ class Ordinal(Expected):
 
     Args:
         f: ``[N]``, array or marginals.
-        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The label is ``f`` plus logistic noise, cut at
-            these points. The standard deviation of this noise is always 1.8.
+        cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The label is the number of cutpoints below
+            ``f + e``, where ``e`` is logistic noise. The standard deviation of this noise is always 1.8.
         num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.

@@ -26,9 +26,9 @@ class PolyaGamma(Bernoulli):
 
     ``-log 2 + s E[f] / 2 - E[omega] E[f^2] / 2 - KL[PG(1, c) || PG(1, 0)]``, ``E[omega] = tanh(c / 2) / (2 c)``.
 
-    The bound is quadratic in ``f``, so ``f`` may also be :class:`~gpzoo.EstimatedMarginals`. The optimal ``c`` is
-    ``c^2 = E[f^2]``. With it, the bound is the bound of Jaakkola and Jordan. All other methods use the exact logistic
-    likelihood: the log density of an array ``f`` is exact, and predictions integrate it by quadrature.
+    The bound is quadratic in ``f``, so ``f`` may also be :class:`~gpzoo.EstimatedMarginals`. The optimal ``c`` has
+    ``c^2 = E[f^2]`` and gives the bound of Jaakkola and Jordan. In all other cases, gpzoo uses the exact logistic
+    likelihood: the log density of an array ``f`` is exact, and quadrature computes predictive probabilities.
 
     Example:
         >>> import numpy as np
@@ -41,8 +41,8 @@ class PolyaGamma(Bernoulli):
     Args:
         f: ``[N]``, or ``[N, D]`` for ``D`` labels per row; array or marginals.
         c: parameters of ``q(omega)``, any real numbers that broadcast to the shape of ``f``, such as the output of a
-            recognition network (a network of the inputs and the labels). ``None`` takes the optimal parameters. Only
-            the bound uses ``c``.
+            recognition network (a network of the inputs and the labels). ``None`` means the optimal ``c``. Only the
+            bound uses ``c``.
         num_points: number of quadrature points.
         num_predictive_draws: joint draws for ``predictive_log_prob`` if the ``D`` labels of a row are correlated;
             independent labels need no draws.

@@ -38,7 +38,7 @@ def gauss_hermite(num_points: int, dtype: Any) -> tuple[Float[Array, "{num_point
 def normal_points(
     num_points: int, mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
 ) -> tuple[Float[Array, "{num_points} *shape"], Float[Array, "{num_points}"]]:
-    """Nodes of :func:`gauss_hermite` moved to ``N(mean, variance)``, and their weights."""
+    """Nodes and weights of the Gauss-Hermite rule for ``N(mean, variance)``; see :func:`gauss_hermite`."""
     nodes, weights = gauss_hermite(num_points, jnp.result_type(mean))
     return spread(nodes, mean, variance), weights
 
@@ -51,7 +51,7 @@ def normal_log_density(square: Float[Array, "*#shape"], variance: Float[Array, "
 def spread(
     nodes: Float[Array, " H"], mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
 ) -> Float[Array, "H *shape"]:
-    """Standard-normal nodes moved to ``N(mean, variance)``."""
+    """Nodes for ``N(mean, variance)`` from nodes for a standard normal distribution."""
     nodes = jnp.reshape(nodes, (-1,) + (1,) * mean.ndim)
     return mean + standard_deviation(variance) * nodes
 
@@ -75,7 +75,7 @@ def log_mean_exp(log_values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]
 def log_normal_cdf(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """``log Phi(x)``; value and gradient are accurate far into the lower tail, in float32 too.
 
-    JAX's own derivative computes ``x^2 / 2 + log Phi(x)``. In float32, this sum loses all digits near ``x = -1e4``.
+    The derivative of JAX computes ``x^2 / 2 + log Phi(x)``. In float32, this sum loses all digits near ``x = -1e4``.
     """
     tail = jnp.minimum(x, _TAIL)
     inverse_square = 1 / jnp.square(tail)

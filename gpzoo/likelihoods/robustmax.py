@@ -30,12 +30,11 @@ class RobustMax(ClassLikelihood):
     probability is ``p_y = E_{f_y}[prod_{k != y} Phi((f_y - E[f_k]) / sd[f_k])]``, which Gauss-Hermite quadrature
     computes. Then ``E_q[log p(y | f)] = p_y log(1 - epsilon) + (1 - p_y) log(epsilon / (K - 1))``.
 
-    If the latent functions are correlated, there is no such product. For example, after ``f @ A`` they are mixtures of
-    independent functions. gpzoo then estimates ``p_y`` by draws. For each row and label, it chooses the direction of
-    the random numbers along which ``f_y`` rises most above the mean of the latent functions. Along this direction,
-    ``f_y`` is the largest on an interval. So gpzoo integrates over this direction exactly, and draws only the numbers
-    of the other directions. The estimate and its gradient are unbiased. (A plain count of draws would have the gradient
-    zero, which is biased.)
+    If the latent functions are correlated, for example after ``f @ A``, this formula for ``p_y`` does not hold. gpzoo
+    then estimates ``p_y`` by draws. For each row and label, gpzoo chooses the direction of the random numbers along
+    which ``f_y`` rises most above the mean of the latent functions. Along this direction, ``f_y`` is the largest on an
+    interval. So gpzoo integrates over this direction exactly, and draws random numbers only for the other directions.
+    The estimate and its gradient are unbiased. (A plain count of draws would have a zero gradient, which is biased.)
 
     With an array ``f``, the density is piecewise constant, so its gradient with respect to ``f`` is zero.
 
@@ -49,7 +48,7 @@ class RobustMax(ClassLikelihood):
         f: ``[N, K]``, array or marginals. If outputs are correlated, the marginals need a random key.
         epsilon: probability that a label does not name the largest latent function, in (0, 1).
         squash: replaces each ``Phi`` by ``squash + (1 - 2 squash) Phi``, for independent outputs only. gpzoo does not
-            need it, but other programs have it: 1e-4 in the code of van der Wilk et al. (2017), 1e-6 in GPflow 2.
+            need ``squash``. The code of van der Wilk et al. (2017) uses 1e-4, and GPflow 2 uses 1e-6.
         num_points: number of quadrature points.
         num_draws: draws per row, in ``log_prob`` with correlated outputs.
         num_predictive_draws: draws per row, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
@@ -160,7 +159,7 @@ class RobustMax(ClassLikelihood):
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class. If ``f`` is marginals, it is the predictive probability.
 
-        Each class has its own quadrature (or estimate), so rows sum to one only up to the error of these.
+        Each class has its own quadrature or estimate, so the probabilities of a row sum to one only approximately.
         """
 
         def one(k: Array) -> Array:

@@ -17,9 +17,9 @@ from gpzoo.processes.marginals import GaussianMarginals
 class Softmax(TabledClasses):
     """The softmax likelihood of class labels, ``p(y = k | f) = exp(f_k) / sum_j exp(f_j)``.
 
-    The expectation of the log density has no closed form. Reparameterised draws of the ``K`` latent values of a row
-    estimate it. The draws are joint if these values are correlated (after ``f @ A``). The estimate and its gradient are
-    unbiased.
+    The expectation of the log density has no closed form, so draws estimate it. The draws of the ``K`` latent values of
+    a row are reparameterised, and joint if these values are correlated (after ``f @ A``). The estimate and its gradient
+    are unbiased.
 
     Example:
         >>> import numpy as np

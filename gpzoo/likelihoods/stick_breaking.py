@@ -20,10 +20,10 @@ class StickBreaking(TabledClasses):
     """Class labels by stick breaking, ``p(y = k | f) = sigma(f_k) prod_{j < k} sigma(-f_j)`` (Linderman et al. 2015).
 
     ``sigma`` is the logistic function. For ``K`` classes, the label follows from up to ``K - 1`` binary decisions.
-    Decision ``k`` is whether the label is class ``k``, given that it is none of the classes before. Each decision has
-    the bound of :class:`PolyaGamma`. The last class takes the remaining probability. The order of the classes is part
-    of the model. Van der Wilk, Bauer, John and Hensman (2018, *Learning invariances using the marginal likelihood*,
-    section 4.5) conjecture this multi-class form.
+    Decision ``k`` is whether the label is class ``k``, given that it is none of the earlier classes. Each decision has
+    the bound of :class:`PolyaGamma`. The last class has the remaining probability. The order of the classes is part of
+    the model. Van der Wilk, Bauer, John and Hensman (2018, *Learning invariances using the marginal likelihood*,
+    section 4.5) suggest this form for several classes.
 
     Example:
         >>> import numpy as np
@@ -33,7 +33,7 @@ class StickBreaking(TabledClasses):
 
     Args:
         f: ``[N, K - 1]``, array or marginals.
-        c: as for :class:`PolyaGamma`; it broadcasts to the shape of ``f``. ``None`` takes the optimal parameters.
+        c: as for :class:`PolyaGamma`; it broadcasts to the shape of ``f``. ``None`` means the optimal ``c``.
         num_points: number of quadrature points for predictive probabilities.
         num_predictive_draws: number of joint draws for predictive probabilities if outputs are correlated.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.

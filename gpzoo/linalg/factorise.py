@@ -49,7 +49,7 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
     Args:
         K: covariance matrices ``[..., M, M]``.
         jitter: the absolute amount, one for all matrices or one for each (it broadcasts over the leading axes).
-            ``None`` takes :data:`RELATIVE_JITTER` times the mean diagonal of each matrix.
+            ``None`` means :data:`RELATIVE_JITTER` times the mean diagonal of each matrix.
 
     Returns:
         ``K`` with the jitter added, ``[..., M, M]``.
@@ -74,10 +74,10 @@ def needed_jitter(
 ) -> Float[Array, "*D"]:
     """The jitter with which a covariance matrix can be factorised, small enough not to change results.
 
-    The jitter is the larger of two amounts, less the noise that the matrix already has. The first amount is
+    The jitter is the larger of two amounts, minus the noise that the matrix already has. The first amount is
     :data:`RELATIVE_JITTER` times the least variance of the kernel's terms. So a diffuse term (a term with a large
-    variance) does not make the jitter too large for the other terms. The second amount covers rounding errors,
-    :data:`ROUNDING`.
+    variance) does not make the jitter too large for the other terms. The second amount covers rounding errors
+    (:data:`ROUNDING`).
 
     Outside ``jit``, a :class:`~gpzoo.PrecisionWarning` tells users if rounding errors exceed the noise. If there is no
     noise, it tells them if rounding errors exceed a hundredth of the least variance.
@@ -88,8 +88,8 @@ def needed_jitter(
         noise: the part of the diagonal that is noise.
 
     Returns:
-        The jitter of each matrix. It has no derivative by the noise. Otherwise, the sum of noise and jitter would have
-        the derivative zero for small noise.
+        The jitter of each matrix, with derivative zero with respect to the noise. Otherwise, for small noise, the sum
+        of noise and jitter would not depend on the noise.
     """
     noise = lax.stop_gradient(noise)
     rounding = ROUNDING * float(jnp.finfo(variances.dtype).eps) * variances.shape[-1] * jnp.max(variances, axis=-1)
@@ -149,9 +149,9 @@ def cholesky_and_inverse(
         name: see :func:`cholesky`.
         jitter: see :func:`cholesky`.
         is_diagonal: whether to read only the diagonal of ``K``.
-        graded: whether ``K`` may have a term of low rank that is much larger than the other terms. The inverse would
-            multiply the rounding errors of this term. The first rows of a solve remove the term, so they are solved by
-            substitution (:func:`times_inverse`).
+        graded: whether ``K`` may have a term of low rank that is much larger than the other terms. A product with the
+            inverse would amplify the rounding errors of this term. So :func:`times_inverse` computes the first rows of
+            ``L^-1 B`` by substitution, and subtracts their part from ``B`` before it computes the other rows.
 
     Returns:
         ``L`` and ``L^-1``, each ``[..., M, M]`` and lower-triangular, and block-diagonal if ``K`` is block-diagonal.
@@ -197,7 +197,7 @@ def _refuse_failed(
 def cholesky_or_failed(
     K: Float[Array, "*batch M M"], name: str, jitter: float | Array | None = None
 ) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
-    """The factor of :func:`cholesky` if it exists, for densities that must be minus infinity if it does not.
+    """The factor of :func:`cholesky` if it exists, for densities that must be minus infinity without a factor.
 
     Args:
         K: see :func:`cholesky`.
@@ -205,8 +205,8 @@ def cholesky_or_failed(
         jitter: see :func:`cholesky`.
 
     Returns:
-        Factors ``[..., M, M]``, with the identity in place of a factor that does not exist. And numbers ``[...]``, 1 if
-        the factor exists, else 0. The derivative of a failed factor is finite.
+        Factors ``[..., M, M]``, with the identity in place of a missing factor; and numbers ``[...]``, 1 if the factor
+        exists, else 0. Derivatives are finite even for a missing factor.
 
     Raises:
         FactorisationError: outside ``jit``, if a factor does not exist.
@@ -220,7 +220,7 @@ def cholesky_or_failed(
 
 @jax.custom_jvp
 def guarded_cholesky(K: Float[Array, "*batch M M"]) -> tuple[Float[Array, "*batch M M"], Float[Array, "*batch"]]:
-    """The factor, or the identity if no factor exists, and 1 if it exists, else 0; see :func:`cholesky_or_failed`."""
+    """The factor and 1; if no factor exists, the identity and 0. See :func:`cholesky_or_failed`."""
     L = jnp.linalg.cholesky(K, symmetrize_input=False)
     factorised = jnp.isfinite(L).all(axis=(-2, -1))
     return _identity_unless(factorised, L), factorised.astype(L.dtype)
@@ -242,8 +242,7 @@ def times_factor(
 ) -> Float[Array, "*batch M S"]:
     """``L v``, with derivatives by ``K = L L^T`` (jitter included) and by ``v``.
 
-    With few columns ``S``, the derivative by ``L`` has low rank. So a large product on the way from ``L`` to ``K`` is
-    not needed.
+    With few columns ``S``, the derivative by ``L`` has low rank. This saves a large product in the derivative by ``K``.
     """
     return matmul(L, v)
 
@@ -278,8 +277,8 @@ def root(
     matrices, and usually has no Cholesky factor in float32. ``R`` is one of three roots:
 
     * the Cholesky factor, if it exists;
-    * the root of the diagonal, if all entries of ``K`` are as small as its rounding errors, whose scale ``out_of``
-      sets. Correlations are then only rounding errors, and no eigenvalues are computed;
+    * the root of the diagonal, if all entries of ``K`` are as small as rounding errors (``out_of`` sets their scale).
+      Correlations are then only rounding errors, and no eigenvalues are computed;
     * otherwise the symmetric root, from an eigendecomposition with negative eigenvalues set to zero.
 
     ``R`` is finite for every finite ``K``. The derivatives belong to the chosen root. They are finite even for equal
@@ -290,7 +289,7 @@ def root(
         name: see :func:`cholesky`.
         jitter: see :func:`add_jitter`; the default is too small to change moments noticeably.
         out_of: variances that set the scale of the rounding errors in ``K``. If ``K`` is a difference, give the
-            diagonal of the first matrix. ``None`` takes the diagonal of ``K``.
+            diagonal of the first matrix. ``None`` means the diagonal of ``K``.
         times: a matrix by which ``R`` is multiplied, such as noise. If it has few columns, derivatives of the product
             are much cheaper than derivatives of ``R``.
 
@@ -396,7 +395,7 @@ def _cholesky_and_inverse(
 
 
 def inverse_of_lower(L: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
-    """``L^-1``; a large matrix is inverted by halves, because products use all cores and a solve uses one."""
+    """``L^-1``; a large matrix is inverted by halves, because products use all cores and a solve uses one core."""
     half = L.shape[-1] // 2
     # For a single matrix, small products take longer in the loop of a training than alone.
     if half < (SOLVED_WHOLE if L.ndim > 2 else 4 * SOLVED_WHOLE) // 2:
@@ -471,19 +470,18 @@ def _cholesky_and_inverse_jvp(graded: bool, primals: tuple[Array], tangents: tup
 
 
 def coinciding(K: Float[Array, "*batch M M"] | BlockDiagonalMatrix, jitter: Jitter = None) -> int:
-    """The number of variables that coincide numerically with an earlier variable; it runs outside ``jit``.
+    """The number of variables that coincide numerically with an earlier variable; call it outside ``jit``.
 
     Two variables coincide if half the variance of their difference, jitter included, is less than twice the default
     jitter. With the default jitter, the jitter then contributes more to their difference than the prior. A variable
     that coincides with an earlier one is dropped, and later variables are not compared with it.
 
     Args:
-        K: covariance matrices ``[..., M, M]``, for which the result is the largest number of all matrices; or a
-            block-diagonal matrix, for which the result is the sum over blocks.
+        K: covariance matrices ``[..., M, M]``, or a block-diagonal matrix.
         jitter: see :func:`add_jitter`.
 
     Returns:
-        A number below ``M``.
+        A number below ``M``: the largest number over several matrices, the sum over blocks.
     """
     if isinstance(K, BlockDiagonalMatrix):
         return sum(coinciding(block, own) for block, own in by_block(K, jitter))

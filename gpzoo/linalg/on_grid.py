@@ -27,7 +27,7 @@ class OnGrid(NamedTuple):
     Attributes:
         vectors: ``U`` of each axis.
         values: ``l`` of each axis.
-        missing: numbers of the cells without data.
+        missing: indices of the cells without data.
         factor: the lower factor of ``P_mm``.
     """
 
@@ -115,10 +115,10 @@ def log_density(
     Args:
         factors: ``K_1``, ``K_2``, ..., in units of the noise.
         y: data, with an axis for each factor; 0 at cells without data.
-        missing: numbers of the cells without data.
+        missing: indices of the cells without data.
 
     Raises:
-        TypeError: for second derivatives, because eigenvectors do not give them if eigenvalues are close.
+        TypeError: for second derivatives, which eigenvectors do not give if eigenvalues are close.
     """
     found = OnGrid.of(factors, missing)
     return _log_density(found, found.turned(y), found.solved(y))

@@ -73,8 +73,8 @@ class _OfSquares(Fields):
 class BlockDiagonalMatrix(_OfSquares):
     """A block-diagonal matrix, stored as its blocks, such as the covariance of independent groups of variables.
 
-    :func:`cholesky` and :func:`solve_lower` take it in place of an array, and work block by block. Blocks that are the
-    same object are factorised once.
+    :func:`cholesky` and :func:`solve_lower` accept it in place of an array, and work block by block. Blocks that are
+    the same object are factorised once.
 
     Args:
         *blocks: square matrices ``[..., M_i, M_i]``; leading axes broadcast.
@@ -91,7 +91,7 @@ class BlockDiagonalMatrix(_OfSquares):
         return jnp.split(B, np.cumsum(self.sizes)[:-1].tolist(), axis=-2)
 
     def map(self, function: Callable[..., Array], *others: BlockDiagonalMatrix) -> BlockDiagonalMatrix:
-        """``function`` of every block, and of the corresponding blocks of other block-diagonal matrices."""
+        """``function`` applied to each block together with the corresponding blocks of ``others``."""
         return BlockDiagonalMatrix(*map(function, self.blocks, *(other.blocks for other in others)))
 
     def dense(self) -> Float[Array, "*batch M M"]:
@@ -187,8 +187,8 @@ def lower_product(
 def lower_congruence(A: Float[Array, "*batch M M"], K: Float[Array, "*batch M M"]) -> Float[Array, "*batch M M"]:
     """``A K A^T`` on and below the diagonal, for lower-triangular ``A``.
 
-    The function skips most products with zeros, and most products for entries above the diagonal. These entries have no
-    meaning, and they are not zero.
+    The function skips most products with zeros, and most products for entries above the diagonal. Entries of the result
+    above the diagonal have no meaning, and they are not zero.
     """
     groups, M = lower_groups(A.shape[-1]), A.shape[-1]
     rows = [_with_zeros(matmul(A[..., start:end, :end], K[..., :end, :end]), M) for start, end in groups]

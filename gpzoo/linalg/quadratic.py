@@ -49,7 +49,7 @@ def squares(
 
 
 def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array, "D M M"]) -> Float[Array, "D N"]:
-    """:func:`squares` for lower-triangular ``L``; it skips most products with the zeros above the diagonal."""
+    """:func:`squares` for lower-triangular ``L``, without most products with the zeros above the diagonal."""
     if B.ndim == 3 or B.shape[-1] > 2 * B.shape[-2]:
         return squares(B, L)
     groups = _lower_columns(L)
@@ -57,7 +57,7 @@ def lower_squares(B: Float[Array, "M N"] | Float[Array, "D M N"], L: Float[Array
 
 
 def distance(root: Any, residual: Float[Array, "D M"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """``r^T S^-1 r`` and ``log |S|``, summed over outputs, for ``S = R R^T`` with any square root ``R``."""
+    """``r^T S^-1 r`` and ``log |S|``, summed over outputs, for ``S = R R^T`` with any root ``R``."""
     if isinstance(root, BlockDiagonalMatrix):
         parts = zip(root.blocks, root.split(residual[..., None]), strict=True)
         squares, log_dets = zip(*(distance(block, rows[..., 0]) for block, rows in parts), strict=True)
@@ -93,8 +93,8 @@ def weighted_product(
 def lower_trace(L: Float[Array, "D M M"]) -> Float[Array, ""]:
     """The trace of ``L L^T`` for lower-triangular ``L``, summed over outputs.
 
-    The function copies groups of columns of ``L``. :func:`lower_squares` makes the same copies, so a program that calls
-    both functions on the same ``L`` needs them only once.
+    Like :func:`lower_squares`, the function copies ``L`` in groups of columns. A compiled program that calls both
+    functions with the same ``L`` can make these copies once.
     """
     return total(jnp.sum(part * part) for part in _lower_columns(L))
 

@@ -53,7 +53,7 @@ class States(NamedTuple):
         return States(h, _kronecker(self.A, other.A), _kronecker(self.P, other.P))
 
     def seen_by(self, weights: Float[Array, " N"]) -> States:
-        """The form of ``w f``, with the weights ``w``."""
+        """The form of ``w f``, with one weight ``w`` for each row."""
         return self._replace(h=self.h * weights[:, None])
 
 
@@ -69,15 +69,15 @@ def _kronecker(A: Float[Array, "N S S"], B: Float[Array, "N T T"]) -> Float[Arra
 
 
 class Filtered(NamedTuple):
-    """The law of each state, and of each row's ``y``, given all rows before.
+    """The distribution of each state, and of each row's ``y``, given all rows before.
 
     Attributes:
         taken: ``[N, S, S]``, the amount by which the rows before reduce the prior's covariance of a state.
         mean: ``[N, S]``, the mean of a state given the rows before.
-        gain: ``[N, S]``, the covariance of a state with its ``y`` given the rows before.
+        gain: ``[N, S]``, the covariance of a state with the ``y`` of its row given the rows before.
         variance: ``[N]``, the variance of ``y`` given the rows before.
-        error: ``[N]``, ``y`` less its mean given the rows before.
-        positive: ``[N]``, whether this variance is positive. If not, ``variance`` is 1.
+        error: ``[N]``, ``y`` minus its mean given the rows before.
+        positive: ``[N]``, whether the computed variance is positive. If not, ``variance`` is set to 1.
     """
 
     taken: Float[Array, "N S S"]
@@ -89,13 +89,13 @@ class Filtered(NamedTuple):
 
     @property
     def updated(self) -> tuple[Float[Array, "N S S"], Float[Array, "N S"]]:
-        """``taken`` and ``mean``, given also the row itself."""
+        """``taken`` and ``mean``, given the rows before and the row itself."""
         shares = self.gain / self.variance[:, None]
         return self.taken + self.gain[:, :, None] * shares[:, None], self.mean + shares * self.error[:, None]
 
 
 def filtered(states: States, y: Float[Array, " N"], noise: Float[Array, " N"]) -> Filtered:
-    """The Kalman filter, for the amounts by which the data reduce the prior's covariances."""
+    """The Kalman filter; it computes the amounts by which the data reduce the prior's covariances."""
 
     def step(carry: tuple[Array, Array], row: tuple[Array, ...]) -> tuple[tuple[Array, Array], Filtered]:
         (taken, mean), (h, A, P, y, noise) = carry, row
@@ -120,7 +120,7 @@ def log_density(
 
     Args:
         states: the state-space form of the kernel at the rows. The rows are sorted by the input.
-        y: data less their mean.
+        y: data minus their mean.
         noise: variances of the noise.
         count: number of rows with data, if some rows have none. Rows without data have ``h = 0``, ``y = 0`` and the
             noise variance 1.
@@ -174,7 +174,7 @@ def _slope(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
 
 
 class Smoothed(NamedTuple):
-    """The information of each row and all later rows about the state of the row, beyond the rows before.
+    """The information that a row and all later rows add about the state of the row, given the rows before.
 
     Attributes:
         slope: ``[N, S]``. Given all data, a state has the mean ``mean + (P - taken) slope``.
@@ -182,8 +182,8 @@ class Smoothed(NamedTuple):
             ``C = P - taken``.
         weights: ``[N]``, ``(K + diag(noise))^-1 y``.
         precisions: ``[N]``, the diagonal of ``(K + diag(noise))^-1``.
-        along: ``[N, S]``, a sum over later rows. Each term is the vector that maps the state to the value of the later
-            row, times minus the entry of ``(K + diag(noise))^-1`` for the two rows.
+        along: ``[N, S]``, a sum over later rows. Each term is a vector times a number. The vector maps the state to the
+            value of the later row. The number is minus the entry of ``(K + diag(noise))^-1`` for the pair of rows.
     """
 
     slope: Float[Array, "N S"]
@@ -194,7 +194,7 @@ class Smoothed(NamedTuple):
 
 
 def smoothed(states: States, found: Filtered) -> Smoothed:
-    """The backward pass (Bryson and Frazier 1963); it never divides by a covariance of states."""
+    """The smoother's backward pass (Bryson and Frazier 1963); it never divides by a covariance of states."""
 
     def step(carry: tuple[Array, Array], row: tuple[Array, ...]) -> tuple[tuple[Array, Array], Smoothed]:
         (slope, curvature), (h, A, gain, variance, error) = carry, row
@@ -224,8 +224,8 @@ class Between(NamedTuple):
 
     Let ``a`` be the vector that maps the state of the row before to a value at a new time, and ``b`` the covariance of
     this value with the state of the row after. Then the value has the mean ``(a, b)^T mean``, and the data reduce its
-    variance by ``|root^T (a, b)|^2``. They reduce the covariance of two values at one time by the product of these
-    columns.
+    variance by ``|root^T (a, b)|^2``. The data reduce the covariance of two values at one time by the product of their
+    columns ``root^T (a, b)``.
 
     Attributes:
         mean: ``[N + 1, 2, S]``.
@@ -251,7 +251,7 @@ class Between(NamedTuple):
         return cls(jnp.stack([mean, slope], axis=1), jnp.stack([before, after], axis=1))
 
     def of_states(self, first: int, count: int) -> Between:
-        """The part of some of the states, such as those of one GP site."""
+        """The part for some of the states, such as the states of one GP site."""
         own = slice(first, first + count)
         return Between(self.mean[:, :, own], self.root[:, :, own])
 

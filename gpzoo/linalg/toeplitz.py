@@ -15,7 +15,7 @@ from gpzoo._pytree import Fields
 
 
 def toeplitz_matmul(column: Float[Array, " M"], B: Float[Array, "M K"]) -> Float[Array, "M K"]:
-    """``T B`` for the symmetric Toeplitz matrix with this first column, by Fourier transforms."""
+    """``T B`` by Fourier transforms, where ``T`` is the symmetric Toeplitz matrix with first column ``column``."""
     M = column.shape[0]
     around = jnp.concatenate([column, jnp.zeros(1, column.dtype), column[:0:-1]])
     spectrum = jnp.fft.rfft(around)[:, None] * jnp.fft.rfft(B, n=2 * M, axis=0)
@@ -23,10 +23,11 @@ def toeplitz_matmul(column: Float[Array, " M"], B: Float[Array, "M K"]) -> Float
 
 
 def toeplitz_root(column: Float[Array, " M"]) -> Float[Array, " M"]:
-    """First column of a symmetric Toeplitz matrix ``R`` with ``R R`` close to the matrix with the given first column.
+    """First column of a symmetric Toeplitz matrix ``R`` with ``R R`` close to ``T``.
 
-    The function treats the points as if they lay on a circle, so the root is inexact only near the ends. With this
-    root, smooth processes have coordinates of unit variance without a factorisation.
+    ``T`` is the symmetric Toeplitz matrix with first column ``column``. The function extends ``T`` to a circulant
+    matrix, so ``R R`` differs from ``T`` mainly near the first and last rows. Let ``u = R v`` be a smooth process with
+    covariance ``T``. Then the entries of ``v`` have about unit variance. No factorisation is needed.
     """
     M = column.shape[0]
     spectrum = jnp.fft.rfft(jnp.concatenate([column, column[-1:], column[:0:-1]])).real
@@ -40,7 +41,7 @@ class ToeplitzInverse(Fields):
 
     The recursion of Levinson and Durbin gives the first column ``x`` of the inverse and the determinant, in ``O(M^2)``
     time and ``O(M)`` memory. By the formula of Gohberg and Semencul, the inverse is a difference of products of
-    triangular Toeplitz matrices made of ``x``. So Fourier transforms compute solves, and also derivatives.
+    triangular Toeplitz matrices with entries from ``x``. So Fourier transforms compute solves and derivatives.
 
     Args:
         column: first column of the matrix, with two rows or more. A matrix that is not positive definite gives NaN.

@@ -43,7 +43,8 @@ class Form(Fields):
                 return forms.Diagonal(jnp.broadcast_to(self.scale, (num_inducing, num_outputs or 1)))
 
     Instead of :meth:`by_output`, a form can define :meth:`root`, and any other operation that it can compute faster.
-    gpzoo calls these operations only on results of :meth:`by_output`.
+    gpzoo calls these operations on the result of the default :meth:`by_output`. There, the first axis of every value is
+    the axis of outputs.
 
     Args:
         *values: values of the fields, in order. Give none for a form that is only a name.
@@ -79,7 +80,7 @@ class Form(Fields):
     # -- as parameters -----------------------------------------------------------------------------------------------
 
     def goes_with(self, conditional: Conditional) -> bool:
-        """Whether this form fits the inducing variables of a site; by default, all except grids of several axes."""
+        """Whether this form fits the inducing variables of a site: by default, any except grids of several axes."""
         return conditional.inducing.num_axes <= 1
 
     def check(self, conditional: Conditional) -> None:
@@ -138,7 +139,7 @@ class Form(Fields):
             checks.refuse(_shapes(found) != shape, wrong)
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Form:
-        """This covariance with an axis of outputs; the axis has length 1 if the site has no outputs.
+        """This covariance with an axis of outputs, of length 1 if the site has no such axis (``num_outputs=None``).
 
         By default, the axis of outputs is the first axis of every value.
         """
@@ -158,7 +159,7 @@ class Form(Fields):
             The mean and the covariance of all variables; the covariance has this form.
 
         Raises:
-            NotImplementedError: if such a covariance is not of this form.
+            NotImplementedError: if this form cannot represent the covariance of all variables.
         """
         checks.unwritten(self, "extended(mean, old, new)")
 
@@ -182,8 +183,8 @@ class Form(Fields):
             step: number of the step, from 0.
 
         Returns:
-            The new mean, the new form, and a number. This number is 1 if the step was shortened because its result was
-            not a covariance, else 0.
+            The new mean, the new form, and a number. This number is 1 if the step was shortened because the full step
+            did not give a covariance, else 0.
 
         Raises:
             NotImplementedError: if the form has no such step.
@@ -227,7 +228,7 @@ class Form(Fields):
         return distance(self.root(), residual)
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "M D"]:
-        """A draw of ``u`` less its mean."""
+        """A draw of ``u`` minus its mean."""
         R = self.root()
         noise = random.normal(key, (R.shape[-1], R.shape[0]), R.dtype)
         return (R @ noise.T[:, :, None])[:, :, 0].T
@@ -263,7 +264,7 @@ class Conditional(Fields):
 
     @property
     def toeplitz(self) -> bool:
-        """Whether the Toeplitz structure of the prior of ``u`` replaces the prior's factor."""
+        """Whether gpzoo uses the Toeplitz structure of the prior of ``u``, and does not factorise the prior."""
         return False
 
     @property
@@ -313,34 +314,34 @@ class Conditional(Fields):
         checks.unwritten(self, "start_variances()")
 
     def mean(self, m: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """Mean of the zero-mean part of ``f``."""
+        """Mean of ``f`` without the prior's mean."""
         checks.unwritten(self, "mean(m)")
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean and variance of the zero-mean part of ``f``."""
+        """Mean of ``f`` without the prior's mean, and variance of ``f``, at every input."""
         checks.unwritten(self, "marginals(m, form)")
 
     def marginal_parts(
         self, m: Float[Array, "M D"], form: Form
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean of the zero-mean part of ``f``, its variance due to ``q(u)``, and its residual variance given ``u``."""
+        """Mean of ``f`` without the prior's mean, variance due to ``q(u)``, and residual variance given ``u``."""
         checks.unwritten(self, "marginal_parts(m, form)")
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean and covariance of the zero-mean part of ``f``."""
+        """Mean of ``f`` without the prior's mean, and joint covariance of ``f``."""
         checks.unwritten(self, "moments(m, form)")
 
     def draws_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
     ) -> Float[Array, "D G {size}"]:
-        """Draws of the zero-mean part of ``f``, joint within groups of ``size`` consecutive inputs.
+        """Draws of ``f`` without the prior's mean, joint within groups of ``size`` consecutive inputs.
 
         Args:
             m: mean of ``q(u)``.
             form: covariance of ``q(u)``.
             size: number of inputs in a group.
             keys: random keys, one for each group. Groups are independent of each other.
-            rows: whether the groups are the inputs of the rows of data, so that there are many small groups.
+            rows: whether each group has the inputs of one row of the data. There are then many small groups.
         """
         checks.unwritten(self, "draws_in_groups(m, form, size, keys)")
 

@@ -32,10 +32,11 @@ from gpzoo.processes.process import GaussianProcess
 class Projection(Conditional):
     """The conditional of ``f`` given ``u``, from their covariance ``Kuf`` (van der Wilk et al. 2017, eq. 3-4, 6-8).
 
-    With ``A = L^-1 Kuf`` and ``L L^T = Kuu``, the moments of ``f`` are
+    With ``L L^T = Kuu`` and ``A = L^-1 Kuf``, the moments of ``f`` are ``mean = B^T m`` and
+    ``cov = Kff - A^T A + B^T S B``. The matrix ``B`` depends on ``whiten``:
 
-    * whitened (``u = L v``, ``q(v) = N(m, S)``): ``mean = A^T m``, ``cov = Kff - A^T A + A^T S A``;
-    * not whitened (``q(u) = N(m, S)``): the same, with ``L^-T A`` in place of ``A`` next to ``m`` and ``S``.
+    * whitened (``u = L v``, ``q(v) = N(m, S)``): ``B = A``;
+    * not whitened (``q(u) = N(m, S)``): ``B = L^-T A``.
 
     Args:
         prior: the site's :class:`~gpzoo.GaussianProcess`.
@@ -139,7 +140,7 @@ class Projection(Conditional):
         return mean_at(K, weights)
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean and variance of the zero-mean part of ``f`` (van der Wilk et al. 2017, eq. 7 and 8)."""
+        """See :meth:`Conditional.marginals` (van der Wilk et al. 2017, eq. 7 and 8)."""
 
         def at(X: Float[Array, "..."], self: Projection, m: Array, form: Form) -> tuple[Array, ...]:
             mean, squares, residual, floor = self._parts_at(X, m, form)
@@ -165,7 +166,7 @@ class Projection(Conditional):
     ) -> tuple[Float[Array, "D N"], Float[Array, "D N"], dict[str, Float[Array, "D _ N"]]]:
         """Mean, residual variance (the variance given ``u``), and ``C^T B`` for each shared noise, by its name.
 
-        Sites with one ``q`` share this noise; see :mod:`gpzoo.posteriors.coupled`.
+        Sites that share one ``q`` share this noise; for ``C``, see :mod:`gpzoo.posteriors.coupled`.
 
         Args:
             m: see :meth:`marginals`.
@@ -198,7 +199,7 @@ class Projection(Conditional):
         """The residual variance given ``u``, ``kff - |A|^2``, and its lower limit.
 
         At inducing points, the residual contains the jitter of ``Kuu``. For a sum of kernels with a diffuse term (a
-        term with a large variance), this jitter may be large compared with the noise. So it is subtracted for sums,
+        term with a large variance), this jitter may be large compared with the noise. So gpzoo subtracts it for sums,
         unless the user chose the jitter.
         """
         prior = self.prior
@@ -219,7 +220,7 @@ class Projection(Conditional):
         return _devices.on_own_rows(chunks, X, elsewhere, *fixed, axis=axis, found=1)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean and covariance of the zero-mean part of ``f``."""
+        """See :meth:`Conditional.moments`."""
         A, B = self._projections(self.prior.X)
         root = form.spread(B)
         Kff = self.prior.kernel(self.prior.X)
@@ -228,9 +229,10 @@ class Projection(Conditional):
     def draws_in_groups(
         self, m: Float[Array, "M D"], form: Form, size: int, keys: Array, *, rows: bool = True
     ) -> Float[Array, "D G {size}"]:
-        """See :meth:`Conditional.draws_in_groups`: for each group, ``B^T u`` of a draw ``u``, plus a draw of the rest.
+        """See :meth:`Conditional.draws_in_groups`: for each group, ``B^T`` times a draw from ``q``, plus a residual.
 
-        The covariance of the rest is ``Kff - A^T A``. Outputs with the same kernel share this covariance and its root.
+        The random residual has the covariance ``Kff - A^T A``. ``A`` and ``B`` are defined in :class:`Projection`.
+        Outputs with the same kernel share this covariance and its root.
         """
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
@@ -259,9 +261,9 @@ class Projection(Conditional):
     # -- q(u) --------------------------------------------------------------------------------------------------------
 
     def draws_of_parts(self, m: Float[Array, "M D"], parts: Sequence[Projection], key: Array) -> list[Array]:
-        """A joint draw of the terms of the zero-mean part of ``f`` at all inputs, one array ``[D, N]`` per term.
+        """A joint draw of the terms of ``f``, without the prior's mean, at all inputs; one array ``[D, N]`` per term.
 
-        Given ``u``, a term has the covariance ``K_i - A_i^T A_i``, and two terms have ``-A_i^T A_j``.
+        Given ``u``, a term has the covariance ``K_i - A_i^T A_i``, and two terms have the covariance ``-A_i^T A_j``.
 
         Args:
             m: the value of ``u``, or of ``v`` if variables are whitened.
@@ -323,7 +325,7 @@ class Projection(Conditional):
 class OnValues(Projection):
     """A projection on one value of ``u``, by triangular solves that stay accurate if the noise is small.
 
-    A product with the inverse would multiply rounding errors. With a noise variance of a ten thousandth of the
+    A product with the inverse would amplify rounding errors. With a noise variance of a ten thousandth of the prior
     variance, the posterior's standard deviation would be lost in float32. Here, ``q(u)`` has no spread.
     """
 
@@ -334,7 +336,7 @@ class OnValues(Projection):
         return linalg.solve_lower(self.L, columns, transpose=transpose)
 
     def weighted(self, K: Float[Array, "*D M N"], weights: Float[Array, "M D"]) -> Float[Array, "D N"]:
-        """``K^T w``, in sums of few terms, because weights are large and of both signs."""
+        """``K^T w``, in sums of few terms, because the weights are large and differ in sign."""
         M = K.shape[-2]
         size = math.isqrt(M)
         beyond = -M % size
@@ -355,8 +357,8 @@ class OnValues(Projection):
 class Narrowed(Projection):
     """A projection of whitened variables that computes marginals by one product with a triangular matrix.
 
-    If ``S`` is smaller than the prior's covariance, let ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``. Then
-    ``mean = B^T U^-1 m`` and ``variance = kff - |B|^2``. Otherwise the marginals are computed as in any projection.
+    If ``1 - S`` is positive definite, let ``1 - S = U U^T`` and ``B = U^T L^-1 Kuf``. Then ``mean = B^T U^-1 m`` and
+    ``variance = kff - |B|^2``. Otherwise, gpzoo computes the marginals as in any projection.
 
     Args:
         known: the projection.
@@ -424,12 +426,12 @@ class Interpolation(Conditional):
         prior: the site's :class:`~gpzoo.GaussianProcess`, with inputs ``[N, G]`` (``[D, N, G]``) for ``G`` axes. White
             noise in its kernel belongs to the values at the grid points.
         inducing: the :class:`~gpzoo.InducingGrid`.
-        whiten: whether ``m`` and ``S`` belong to ``v`` with ``u = (L_1 x ... x L_G) v``. With Toeplitz structure, the
-            matrix of ``toeplitz_root`` whitens the mean and the columns of :meth:`~gpzoo.posteriors.Form.parts`. The
+        whiten: whether ``m`` and ``S`` belong to ``v`` with ``u = (L_1 x ... x L_G) v``. With ``toeplitz=True``, the
+            matrix of ``toeplitz_root`` whitens the mean and ``V`` of :meth:`~gpzoo.posteriors.Form.parts`. The
             variances in these parts are still variances of ``u``.
         site: name of the site, for messages.
-        toeplitz: whether the prior's Toeplitz structure replaces its factor. This needs one axis, a stationary kernel
-            and a form with a diagonal.
+        toeplitz: whether to use the prior's Toeplitz structure in place of its factor. This needs one axis, a
+            stationary kernel and a form with a diagonal.
 
     Raises:
         FactorisationError: outside ``jit``, if the prior has no Cholesky factor; the message names the site and the
@@ -487,7 +489,7 @@ class Interpolation(Conditional):
         return KroneckerProduct(*(jnp.eye(size, dtype=self.dtype) for size in self.inducing.sizes))
 
     def start_variances(self) -> Float[Array, "*D M"]:
-        """The prior's conditional variances; they are the variances of the best ``q(u)`` with independent variables."""
+        """The prior variance of each variable given all others; the best diagonal ``q(u)`` has these variances."""
         if self.toeplitz:
             column = self.prior_column()
             inverse = lambda column: ToeplitzInverse(column).diagonal()  # noqa: E731
@@ -595,7 +597,7 @@ class Interpolation(Conditional):
         return self._interpolate(self.mean_of_u(m))
 
     def marginals(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-        """Mean and variance of the zero-mean part of ``f``."""
+        """See :meth:`Conditional.marginals`."""
         first, weights = self.inducing.weights(self.prior.X)
         roots, variances = self._roots(form)
         mean = _interpolated(self.mean_of_u(m), self.inducing.sizes, first, weights)
@@ -609,7 +611,7 @@ class Interpolation(Conditional):
         return mean, linalg.total(parts)
 
     def moments(self, m: Float[Array, "M D"], form: Form) -> tuple[Float[Array, "D N"], Float[Array, "D N N"]]:
-        """Mean and covariance of the zero-mean part of ``f``, by the dense weights."""
+        """See :meth:`Conditional.moments`; computed by the dense weights."""
         W = self.inducing.dense_weights(self.prior.X)
         roots, variances = self._roots(form)
         covariance = jnp.zeros((), W.dtype)
@@ -675,7 +677,7 @@ class Interpolation(Conditional):
 
 
 def conditional_of(prior: GaussianProcess, inducing: Any, form: Form, *, whiten: bool, site: str) -> Conditional:
-    """The conditional for these inducing variables: interpolation for a grid, projection for all others."""
+    """The conditional for these inducing variables: interpolation for a grid, projection for all other kinds."""
     if not inducing.num_axes:
         return Projection(prior, inducing, whiten=whiten, site=site)
     return Interpolation(

@@ -36,13 +36,13 @@ from gpzoo.posteriors.forms import Full
 
 
 class Coupled(Form):
-    """The covariance of a site's inducing variables, for the first of several sites with one ``q``.
+    """The covariance of a site's inducing variables, for the first of several sites that share one ``q``.
 
     Args:
         scale: lower-triangular ``L``, ``[M, M]`` or ``[D, M, M]``; ``[D M, D M]`` if outputs are together.
         group: names of the sites, in the order of the root's rows.
         sizes: number of rows of the root for each site before this one.
-        together: whether all outputs of these sites have one root, or each output has its own.
+        together: whether all outputs of these sites share one root. Otherwise, each output has its own root.
     """
 
     scale: Any
@@ -76,11 +76,11 @@ class Coupled(Form):
         return self.with_values(**self.alone(Full().start(conditional, scale).scale))
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
-        """The values that make each output independent of all others, with the covariance of this root."""
+        """The values for which outputs and sites are independent, with ``scale`` as the root of each covariance."""
         return {"scale": block_diag(*scale) if self.together and scale.ndim == 3 else scale}
 
     def num_rows(self, num_inducing: int, outputs: tuple[int, ...]) -> int:
-        """The number of rows of the root that belong to a site; if outputs are together, of all outputs."""
+        """The number of rows of the root that belong to a site; if outputs are together, for all its outputs."""
         return num_inducing * math.prod(outputs) if self.together else num_inducing
 
     def by_output(self, num_inducing: int, num_outputs: int | None) -> Self:
@@ -105,7 +105,7 @@ class Coupled(Form):
         return jnp.concatenate([*self.shared(), self.scale], axis=-1)
 
     def factors(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> dict[str, Float[Array, "D _ N"]]:
-        """``C_ij^T B`` and ``L_i^T B``; the key is the name of the site whose noise they multiply."""
+        """``C_ij^T B`` and ``L_i^T B``, each by the name of the site whose noise it multiplies."""
         return dict(zip(self.group, (spread(B, R) for R in (*self.shared(), self.scale)), strict=False))
 
     def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
@@ -151,7 +151,7 @@ class Coupled(Form):
 
 
 class CoupledAfter(Coupled):
-    """The covariance of a site's inducing variables, for every later one of several sites with one ``q``.
+    """The covariance of a site's inducing variables, for all but the first of several sites that share one ``q``.
 
     Args:
         scale: see :class:`Coupled`.
@@ -169,7 +169,7 @@ class CoupledAfter(Coupled):
         self.cross = cross
 
     def after(self, sizes: Iterable[int]) -> CoupledAfter:
-        """This form for a site that comes after earlier sites; ``sizes`` has a number of rows for each of these."""
+        """This form for a later site; ``sizes`` has the number of rows of each earlier site."""
         return CoupledAfter(group=self.group, sizes=tuple(sizes), together=self.together)
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:
@@ -214,7 +214,7 @@ def covariance(
 ) -> Float[Array, "_ N L"] | None:
     """The covariance of two sites from their :meth:`Coupled.factors`; ``None`` if the sites share no noise.
 
-    Output ``d`` of one site is paired with output ``d`` of the other. A single output is paired with each output of the
-    other site.
+    Output ``d`` of one site is paired with output ``d`` of the other site. A single output is paired with each output
+    of the other site.
     """
     return linalg.total([matmul(a[name].mT, b[name]) for name in a.keys() & b.keys()]) if a.keys() & b.keys() else None

@@ -16,17 +16,16 @@ from gpzoo.posteriors.forms import Full
 
 
 class Earlier(Fields):
-    """The ``q_old(a)`` of earlier data, where ``a`` are the first of the present inducing variables ``u``.
+    """The ``q_old(a)`` of earlier data. ``a`` are the old inducing variables, the first entries of the present ``u``.
 
-    Earlier data enter a bound as ``E_q[log q_old(a) - log p_old(a)]``, in place of ``E_q[log p(y_old | f)]`` (Bui,
-    Nguyen and Turner 2017, *Streaming sparse Gaussian process approximations*, eq. 6). Suppose that the kernel, the
-    prior's mean and the inducing variables are still the same. Then ``KL[q(u) || p(u)]`` less this term is
-    ``KL[q(u) || q_old(u)]``.
+    In a bound, the term ``E_q[log q_old(a) - log p_old(a)]`` replaces ``E_q[log p(y_old | f)]`` (Bui, Nguyen and Turner
+    2017, *Streaming sparse Gaussian process approximations*, eq. 6). If the kernel, the prior's mean and the inducing
+    variables have not changed, then ``KL[q(u) || p(u)]`` minus the term is ``KL[q(u) || q_old(u)]``.
 
     Args:
         mean: mean of ``q_old``, ``[M]`` or ``[M, D]``. If ``q`` is whitened, it is the mean of whitened variables.
         form: covariance of ``q_old``, :class:`~gpzoo.posteriors.forms.Full`.
-        L: the lower factor of the covariance of ``p_old(a)``; ``None`` if the kernel has not changed since.
+        L: the lower factor of the covariance of ``p_old(a)``; ``None`` if the kernel has not changed since then.
     """
 
     mean: Float[Array, "M *D"]
@@ -39,7 +38,7 @@ class Earlier(Fields):
         Args:
             conditional: the conditional of the present inducing variables.
             m: mean of the present ``q``.
-            form: covariance of the present ``q``, by output.
+            form: covariance of the present ``q``, with an axis of outputs.
         """
         outputs = conditional.prior.num_outputs
         before = self.mean.reshape(self.mean.shape[0], -1)

@@ -149,12 +149,11 @@ class Orthogonal(_OfFactors):
     Pass it to a guide as ``covariance=forms.Orthogonal(first=100)``. In SOLVE-GP (Shi, Titsias and Mnih 2020, *Sparse
     orthogonal variational inference for Gaussian processes*), ``f`` is the sum of two independent parts: its projection
     onto the first set of inducing variables, and the rest. The second set are inducing variables of the rest, with
-    their own ``q``. Whitening takes variables in their order. So SOLVE-GP is ``q(v) = N(m_1, S_1) N(m_2, S_2)`` for
-    whitened ``v``.
+    their own ``q``. Because ``L`` in ``u = L v`` is lower-triangular, the second part of ``v`` belongs to the rest. So
+    SOLVE-GP is ``q(v) = N(m_1, S_1) N(m_2, S_2)``.
 
-    The bound lies between two other bounds: the bound of the first set alone, and the bound of a full covariance of all
-    variables. If the two sets have the same size, the full covariance has twice as many parameters and matrix products
-    for each output.
+    The bound lies between the bound of the first set alone and the bound of a full covariance of all variables. If the
+    two sets have the same size, a full covariance needs twice as many parameters and matrix products for each output.
 
     Args:
         scale: a lower-triangular factor for each set, ``[M_i, M_i]`` or ``[D, M_i, M_i]``.
@@ -169,7 +168,7 @@ class Orthogonal(_OfFactors):
         self.first = checks.positive_int("first", first if scale is None else scale[0].shape[-1])
 
     def check(self, conditional: Conditional) -> None:
-        """Refuse one set of inducing variables, or variables that are not whitened; see :meth:`Form.check`."""
+        """Refuse variables without a second set, on a grid, or not whitened; see :meth:`Form.check`."""
         super().check(conditional)
         checks.refuse(
             not conditional.whiten or conditional.num_inducing <= self.first or conditional.inducing.num_axes,
@@ -322,7 +321,7 @@ class LowRank(Form):
         return conditional.toeplitz
 
     def start(self, conditional: Conditional, scale: float | Array) -> LowRank:
-        """Deviations as in :class:`Diagonal`, and principal components of a smooth prior; ``scale`` multiplies both."""
+        """Deviations as in :class:`Diagonal`, and principal components of a smooth prior, all times ``scale``."""
         M, dtype = conditional.num_inducing, conditional.dtype
         position = (jnp.arange(M, dtype=dtype) + 0.5) / M
         # Smooth stationary priors consist of such waves, with less variance at higher frequencies.
@@ -397,7 +396,7 @@ def form_of(covariance: str | Form | type[Form] | None, inducing: Any) -> Form:
     """The form for the argument ``covariance`` of a guide.
 
     Args:
-        covariance: one of :data:`NAMES`, a form, or its class; ``None`` takes the usual form of these inducing
+        covariance: one of :data:`NAMES`, a form, or its class; ``None`` means the usual form of these inducing
             variables.
         inducing: inducing variable, or its initialiser.
 

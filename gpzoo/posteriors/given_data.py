@@ -28,11 +28,13 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class Root(Coupled):
-    """A covariance ``R R^T`` of whitened variables; if ``R`` is ``None``, the prior's covariance less ``B^T B``.
+    """A covariance ``R R^T`` of whitened variables.
+
+    If ``R`` is ``None``, the covariance of ``f`` is the prior's covariance minus ``B^T B``; see the module.
 
     Args:
         scale: ``R``, ``[M, K]`` or ``[D, M, K]``. ``K`` is the number of whitened variables of all sites that enter the
-            same data. ``None`` if ``B`` follows from the data's covariance, see the module.
+            same data. ``None`` if ``B`` follows from the data's covariance.
         group: ``(name,)`` with the name of the standard normal noise that all these sites share. ``()`` if only this
             site enters the data.
     """
@@ -68,7 +70,7 @@ class Root(Coupled):
 class GivenData(OnValues):
     """The conditional of a site given noisy data, or given values of its function at the inputs of the data.
 
-    The lower factor of their covariance is an argument, so it is not computed again.
+    The lower factor of the covariance of these data or values is an argument, so it is not computed again.
 
     Args:
         prior: prior of the site.
@@ -92,7 +94,7 @@ class GivenData(OnValues):
         return K if self.seen is None else K * self.seen[..., None]
 
     def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:
-        """See :meth:`Projection.solved`; outputs with separate data may have one factor."""
+        """See :meth:`Projection.solved`; outputs with separate data may share one factor."""
         if self.L.ndim == 2 and columns.ndim == 3:
             each = [super(GivenData, self).solved(x, transpose) for x in columns]
             return jnp.stack(each)
@@ -140,10 +142,10 @@ def given_data(
     Args:
         prior: prior of the site.
         inducing: inducing variables of the site.
-        law: arrays of the distribution, by name. They are ``mean`` and, for data with Gaussian noise, ``seen``. For
-            other data, they are ``mean``, ``scale`` and, without inducing variables, ``factor``. For a time series,
-            they are ``mean``, ``times``, ``between`` and ``root``. For data on a grid, they are ``mean`` and ``grid``.
-        factor: factor of the data's covariance.
+        law: arrays of the distribution, by name. Data with Gaussian noise have ``mean`` and ``seen``. Other data have
+            ``mean``, ``scale`` and, without inducing variables, ``factor``. A time series has ``mean``, ``times``,
+            ``between`` and ``root``. Data on a grid have ``mean`` and ``grid``.
+        factor: factor of the data's covariance, used if ``law`` has no ``factor``.
         group: see :class:`Root`.
         site: name of the site.
     """

@@ -16,7 +16,7 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class GivenGrid(RowByRow):
-    """The conditional of a site, value by value, given data with Gaussian noise at cells of a grid.
+    """The conditional of a site, for single values, given data with Gaussian noise at cells of a grid.
 
     Args:
         prior: prior of the site, at new inputs.
@@ -24,9 +24,9 @@ class GivenGrid(RowByRow):
         data: the covariance of the data, in units of the noise.
         weights: ``U^T`` times the inverse of this covariance times the data, with the axes of the grid.
         points: inputs at the points of each axis, with all columns.
-        scales: divisors of the site's covariances at the points of each axis.
-        numbers: number of the cell of each row.
-        empty: numbers of the cells without a row.
+        scales: numbers by which the site's covariances are divided, at the points of each axis.
+        numbers: index of the cell of each row.
+        empty: indices of the cells without a row.
         site: name of the site.
     """
 

@@ -15,13 +15,13 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class GivenSeries(RowByRow):
-    """The conditional of a site, value by value, given a sum of Markov processes observed with Gaussian noise.
+    """The conditional of a site, for single values, given a sum of Markov processes observed with Gaussian noise.
 
     Args:
         prior: prior of the site, at new times.
         inducing: :class:`~gpzoo.InducingPoints` at the times of the data.
         times: the times of the data, in order.
-        between: the information of the data about the site's states between rows.
+        between: see :class:`~gpzoo.linalg.state_space.Between`, for the site's states.
         site: name of the site.
     """
 
@@ -48,7 +48,7 @@ class GivenSeries(RowByRow):
     def factors(
         self, m: Float[Array, "M 1"], form: Any
     ) -> tuple[Float[Array, "1 N"], Float[Array, "1 N"], dict[str, Float[Array, "1 _ N"]]]:
-        """See :meth:`gpzoo.posteriors.Projection.factors`; columns of different rows give no covariance."""
+        """See :meth:`gpzoo.posteriors.Projection.factors`; columns of different rows do not give their covariance."""
         mean, columns = self._columns()
         return mean[None], self.prior.kernel.diag(self.prior.X)[None], {form.group[0]: columns[None]}
 

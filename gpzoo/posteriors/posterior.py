@@ -29,8 +29,8 @@ from gpzoo.processes.shared import SharedNoise
 class InducingPosterior(ProcessAtInputs):
     """The posterior of a GP site given inducing variables ``u ~ q(u)``: ``q(f) = int p(f | u) q(u) du``.
 
-    A conditional contains ``u`` and defines the distribution of ``f`` given ``u``. ``q(u)`` has a mean and a covariance
-    of some form. :func:`numpyro.distributions.kl.kl_divergence` computes the KL divergence from the prior,
+    The conditional contains ``u`` and defines the distribution of ``f`` given ``u``. ``q(u)`` is given by its mean and
+    covariance. :func:`numpyro.distributions.kl.kl_divergence` computes the KL divergence from the prior,
     ``KL[q(f) || p(f)] = KL[q(u) || p(u)]`` (Matthews et al. 2016).
 
     Example:
@@ -51,9 +51,9 @@ class InducingPosterior(ProcessAtInputs):
         u_mean: mean ``m`` of ``q(u)``, ``[M]`` for a site ``[N]``, ``[M, D]`` for a site ``[N, D]``.
         form: covariance ``S`` of ``q(u)``, such as ``forms.Full(scale)``.
         value: function ``value(posterior, key)`` that makes the site's value in place of a joint draw over all inputs.
-            If it is given, ``log_prob`` raises. Make it a :class:`jax.tree_util.Partial` if the posterior passes
-            through ``jit``.
-        earlier: the distribution of ``u`` given earlier data. The KL divergence from the prior then contains it.
+            If it is given, ``log_prob`` raises an error. Make it a :class:`jax.tree_util.Partial` if the posterior
+            passes through ``jit``.
+        earlier: the distribution of ``u`` given earlier data. The KL divergence from the prior then has a term for it.
         drawn: a draw of ``u``, of the shape of ``u_mean``, if other sites already depend on it. All values then follow
             from this draw, but moments and KL divergence still belong to ``q(u)``.
 
@@ -126,8 +126,8 @@ class InducingPosterior(ProcessAtInputs):
         """The prior's jitter; with it, the parts of ``f`` without information from ``u`` cancel in ``log q - log p``.
 
         If inputs are close and the data have made the covariance small, the covariance can be smaller than this jitter.
-        Without the jitter, it then has no factor in float32. Draws have no jitter. Their average ``log q(f)`` is at
-        least as large as the average over draws with jitter would be.
+        Without the jitter, it would have no factor in float32. Draws contain no jitter. So ``log q(f)`` of draws is on
+        average at least as large as with jitter in the draws.
         """
         return self.prior.covariance_jitter
 
@@ -147,8 +147,7 @@ class InducingPosterior(ProcessAtInputs):
     def for_many_inputs(self) -> InducingPosterior:
         """The same process, with fewer matrix products for marginals at many inputs, if ``q(u)`` allows it.
 
-        If the kernel is a sum, the result is this posterior itself. With fewer products, its marginals would lose too
-        many digits.
+        If the kernel is a sum, the result is this posterior itself, because fewer products would lose too many digits.
         """
         known, M = self.conditional, self.conditional.num_inducing
         simple = (
@@ -180,7 +179,7 @@ class InducingPosterior(ProcessAtInputs):
         return isinstance(self.form, Coupled) and bool(self.form.group)
 
     def with_shared_noise(self) -> tuple[Float[Array, "*event"], Float[Array, "*event"], SharedNoise]:
-        """Mean, own variance and shared noise of a site that has one ``q`` with other sites."""
+        """Mean, own variance and shared noise of a site that shares one ``q`` with other sites."""
         mean, residual, factors = self._factors()
         form = cast(Coupled, self.form)
         shared = SharedNoise.of(factors, len(mean) > 1 and not form.together, form.taken)
@@ -192,16 +191,16 @@ class InducingPosterior(ProcessAtInputs):
     def covariance_with(self, other: InducingPosterior) -> Float[Array, "*D N L"]:
         """The covariance of this site's values with another site's values: ``[N, L]`` or ``[D, N, L]``.
 
-        Each site has its own inputs. The covariance is zero unless the guide gave the two sites one ``q``.
+        Each site has its own inputs. The covariance is zero unless the sites share one ``q``.
 
         Args:
-            other: posterior of another site of the same guide. If the sites have equally many outputs, output ``d`` of
-                one is paired with output ``d`` of the other. A single output is paired with each output of the other
-                site.
+            other: posterior of another site of the same guide. If the sites have the same number of outputs, output
+                ``d`` of one site is paired with output ``d`` of the other site. A single output is paired with each
+                output of the other site.
 
         Raises:
-            ValueError: if both sites have several outputs, but different numbers of them; if this posterior has single
-                values only, because it is given a time series or a grid.
+            ValueError: if both sites have several outputs, but different numbers of them; if this posterior has no
+                joint distribution, because it is given a time series or data on a grid.
         """
         if self.conditional.row_by_row:
             self.moments()  # raises an error that says why there is no covariance
@@ -216,8 +215,8 @@ class InducingPosterior(ProcessAtInputs):
     def parts(self) -> list[InducingPosterior]:
         """The posterior of each term of ``f``, one for each term of the kernel, without white noise.
 
-        With a kernel ``k = k_1 + k_2``, a function is a sum of independent functions, ``f = f_1 + f_2``. Each term has
-        the covariances of its own kernel with ``u``. The prior's mean does not belong to any term.
+        With a kernel ``k = k_1 + k_2``, a function is a sum of independent functions, ``f = f_1 + f_2``. The covariance
+        of a term with ``u`` follows from the kernel of this term. The prior's mean does not belong to any term.
 
         Raises:
             ValueError: if ``f`` is interpolated from a grid.
@@ -250,7 +249,7 @@ class InducingPosterior(ProcessAtInputs):
             key: random key of the views.
 
         Returns:
-            The estimate of the mean ``mu``; and the estimate of ``mu ** 2 + sigma ** 2``, less the square of the
+            The estimate of the mean ``mu``; and the estimate of ``mu ** 2 + sigma ** 2`` minus the square of the
             estimated mean.
 
         Raises:
@@ -315,7 +314,7 @@ class InducingPosterior(ProcessAtInputs):
         """Joint log density of ``value`` under ``q(f)``.
 
         Raises:
-            TypeError: if values are not joint draws, if ``f`` is a function of ``u`` alone, or if several sites have
+            TypeError: if values are not joint draws, if ``f`` is a function of ``u`` alone, or if several sites share
                 one ``q``.
         """
         checks.refuse(

@@ -1,4 +1,4 @@
-"""The base class of distributions of a GP site given structured data; they are known value by value only."""
+"""The base class of distributions of a GP site given structured data; they have no joint distribution of values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class RowByRow(Conditional):
-    """The conditional of a site, value by value, given data with Gaussian noise.
+    """The conditional of a site, for single values, given data with Gaussian noise.
+
+    Values have means and variances, but no covariances.
 
     Args:
         prior: prior of the site, at new inputs.
@@ -39,7 +41,7 @@ class RowByRow(Conditional):
         return len(self.inducing.Z)
 
     def at(self, m: Float[Array, "M 1"]) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-        """Means at the prior's inputs, and the amounts by which the data reduce the prior's variances there."""
+        """Means at the prior's inputs, and the amounts by which the data reduce the prior's variances."""
         checks.unwritten(self, "at(m)")
 
     def mean(self, m: Float[Array, "M 1"]) -> Float[Array, "1 N"]:
@@ -56,11 +58,11 @@ class RowByRow(Conditional):
     # -- here ``u`` is the values at the rows of the data, in place of weights -----------------------------------------
 
     def draw(self, m: Float[Array, "M 1"], form: Any, key: Array) -> Float[Array, "1 M"]:
-        """See :meth:`Conditional.draw`: the values themselves, because they have no spread."""
+        """See :meth:`Conditional.draw`: the values ``m`` themselves, because they have no spread."""
         return m.T
 
     def inducing_moments(self, m: Float[Array, "M 1"], form: Any) -> tuple[Float[Array, "1 M"], None]:
-        """See :meth:`Conditional.inducing_moments`; without covariances."""
+        """See :meth:`Conditional.inducing_moments`; there are no covariances."""
         return m.T, None
 
     def log_prior(self, draw: Float[Array, "1 M"]) -> Float[Array, ""]:
@@ -68,7 +70,7 @@ class RowByRow(Conditional):
         checks.unwritten(self, "log_prior(draw)")
 
     def of_part(self, part: int, kernel: Kernel) -> NoReturn:
-        """Refuse single terms, because the distribution belongs to the whole kernel."""
+        """Refuse a single term of the kernel, because the distribution belongs to the whole kernel."""
         raise ValueError(
             f"GP site {self.site!r} has a law by marginal(program, {self.option}=True), which says nothing of its "
             f"kernel's addends: give each addend a GP site of its own, or leave {self.option} out."

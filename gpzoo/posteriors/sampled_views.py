@@ -39,7 +39,7 @@ class PairWeights(NamedTuple):
 
     @classmethod
     def of(cls, view: SampledView) -> PairWeights:
-        """The weights for ``view.num_views`` samples of a view.
+        """The weights for ``view.num_views`` sampled views of an input.
 
         Raises:
             ValueError: for one sample if there are several views.
@@ -57,7 +57,7 @@ class PairWeights(NamedTuple):
 def estimates(
     conditional: Projection, m: Float[Array, "M D"], form: Form, key: PRNGKeyArray
 ) -> tuple[Float[Array, "D N"], Float[Array, "D N"]]:
-    """Unbiased estimates of two moments of the zero-mean part of ``f`` (van der Wilk et al. 2018, eq. 16-21).
+    """Unbiased estimates of two moments of ``f`` without the prior's mean (van der Wilk et al. 2018, eq. 16-21).
 
     All estimates use the same ``S`` views of every input.
 
@@ -96,7 +96,7 @@ def sampled_part(kernel: Kernel) -> DoubleSum:
     """The only double sum over sampled views in a kernel.
 
     Raises:
-        ValueError: if there is not exactly one such double sum, alone or inside sums and multiples only.
+        ValueError: unless there is exactly one, alone or inside sums and multiples of kernels.
     """
     parts = _reachable(kernel)
     checks.refuse(

@@ -19,12 +19,12 @@ class AffineMap(Fields):
 
     Attributes:
         weights: ``[N, K]`` if output ``k`` of the value depends only on output ``k`` of the site, else ``[N, K, J]``.
-            The axis ``N`` is 1 if all rows have the same weights, and the axis ``K`` of ``[N, K]`` is 1 if all outputs
-            have the same weights.
+            The axis ``N`` has length 1 if all rows have the same weights. The axis ``K`` of ``[N, K]`` has length 1 if
+            all outputs have the same weights.
         numbers: rows of the site, one for each row of the value.
         site: name of the site.
         outputs: number ``J`` of the site's outputs.
-        all_rows: whether ``numbers`` are all rows of the site in their order.
+        all_rows: whether ``numbers`` are all rows of the site, in the order of the site.
     """
 
     weights: Float[Array, "_ _ *J"]
@@ -53,7 +53,7 @@ class AffineMap(Fields):
         )
 
     def taken(self, columns: Float[Array, "... M"]) -> Float[Array, "... N"]:
-        """The columns at the rows of the value, from columns at the rows of the site."""
+        """The entries of ``columns`` for the rows of the value; ``columns`` has one entry for each row of the site."""
         return columns if self.all_rows else columns[..., self.numbers]
 
     def __call__(self, outputs: Float[Array, "J M"]) -> Float[Array, "N K"]:

@@ -50,9 +50,9 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is :class:`~gpzoo.GaussianMarginals`.
     The likelihoods of gpzoo and affine operations use marginals exactly. All other operations need numbers, for example
-    ``jnp.exp(draws(f))``. The bound is then a mean over draws, with more noise than a closed form, and all uses of the
-    site are draws. If the value of a site is already an array, as under MCMC or in a draw from the prior, ``draws``
-    returns this array.
+    ``jnp.exp(draws(f))``. The bound is then a mean over draws and has more noise than a closed form, because all terms
+    of the program use the draw. If the value of a site is already an array, as under MCMC, ``draws`` returns this
+    array.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -103,7 +103,7 @@ class VarianceParts(Fields):
     The marginals belong to ``f_n = loading^T g_n`` plus a constant. The sources ``g_j`` are independent functions. Let
     ``S`` be the covariance of ``q(u)`` for the inducing variables ``u``. Then ``Var[g_j(x_n)] = a_n^T S a_n + d_nj``,
     where ``a_n^T u`` is the mean of ``g_j(x_n)`` given ``u``. The first part is due to ``q(u)``. The second part is the
-    residual variance, the variance of ``g_j(x_n)`` given ``u``. These bounds multiply the residual variance by a
+    residual variance, the variance of ``g_j(x_n)`` given ``u``. Tight bounds multiply the residual variance by a
     factor, because they use a ``q(f | u)`` in place of ``p(f | u)``.
 
     Attributes:
@@ -120,7 +120,7 @@ class VarianceParts(Fields):
     loading: Float[Array, "J K"] | None = None
 
     def scaled(self, c: Array) -> VarianceParts:
-        """The parts of ``f * c``; ``c`` is a number or has rank two (with a loading, ``c`` varies along one axis)."""
+        """The parts of ``f * c``; ``c`` is a number or has rank two (with a loading, one of its axes has length 1)."""
         if self.loading is not None and jnp.ndim(c) == 2 and jnp.shape(c)[1] != 1:
             return self._with_fields(loading=self.loading * c)
         return self._of_sources(lambda variance: variance * (c * c))
@@ -151,23 +151,24 @@ class GaussianMarginals(Fields):
     Marginals are the value of a GP site under :class:`~gpzoo.inference.GaussianProcessELBO`. The following operations
     are exact and give marginals again:
 
-    * ``f + c``, ``f - c`` and ``f * c``, each from both sides, ``f / c`` and ``-f``. Here ``c`` is a number, or an
-      array that broadcasts with ``f`` to the rows of ``f``, from Python, NumPy or JAX, traced or not;
+    * ``f + c``, ``f - c``, ``f * c``, ``f / c`` and ``-f``; also ``c + f``, ``c - f`` and ``c * f``. Here ``c`` is a
+      number, or an array of NumPy or JAX that broadcasts with ``f`` to the rows of ``f``;
     * ``f @ A``, ``f.dot(A)`` and ``f.sum(axis=-1)`` (maps over outputs);
     * ``f[rows]``, ``f[:, k]`` and ``f[:, None]``;
-    * ``f + g`` and ``f - g``, if the two come from different sites.
+    * ``f + g`` and ``f - g``, if ``f`` and ``g`` come from different sites.
 
-    All other operations, including every function of ``jnp``, raise a ``TypeError``. Its message says what to do
-    instead, with :func:`~gpzoo.draws`: ``jnp.exp(draws(f))``. Marginals without site names may come from any site, so
-    gpzoo refuses the sum of two such marginals.
+    All other operations, including every function of ``jnp``, raise a ``TypeError``. Draw the marginals before these
+    operations, for example ``jnp.exp(draws(f))`` (:func:`~gpzoo.draws`). Marginals without site names may come from any
+    site, so gpzoo refuses to add them.
 
-    A draw of ``f`` has the right distribution, and so has a draw of marginals made from ``f``. But the two draws do not
-    have the right joint distribution. To combine several pieces of a site, draw the site first, ``f = draws(f)``.
+    Draws of ``f`` and of ``2 * f`` each have the right distribution, but not the right joint distribution. To combine
+    several parts of a site, draw the site first, ``f = draws(f)``.
 
-    After ``f @ A``, the outputs of a row are correlated. They are mixtures of ``J`` independent functions, the sources.
-    Then ``mean`` has ``K`` columns, one per output, and ``source_variance`` has the variances of the ``J`` sources. The
-    covariance of the outputs of a row is ``Cov[f_n] = loading^T diag(source_variance_n) loading``. Likelihoods that
-    need one output at a time use the diagonal (``variance``). Other likelihoods draw jointly.
+    After ``f @ A``, the outputs of a row are correlated. They are weighted sums of ``J`` independent functions, the
+    sources. Then ``mean`` has ``K`` columns, one per output, and ``source_variance`` has the variances of the ``J``
+    sources. The covariance of the outputs of a row is ``Cov[f_n] = loading^T diag(source_variance_n) loading``.
+    Likelihoods that need one output at a time use the diagonal (``variance``). Other likelihoods draw all outputs
+    jointly.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -183,17 +184,18 @@ class GaussianMarginals(Fields):
         True
 
     Args:
-        mean: ``[N]`` or ``[N, K]``. It is kept as ``loc``. If the site is integrated out, it is the prior's mean.
+        mean: ``[N]`` or ``[N, K]``, stored as ``loc``. If the site is integrated out, this is the prior mean.
         source_variance: ``[N]`` or ``[N, J]``, without the variance that ``shared`` adds.
         key: the site's random key for its draws; ``None`` if the site is never drawn.
         loading: ``[J, K]``, the weights of the sources in the outputs; ``None`` if outputs are independent (``J = K``).
         sites: names of the GP sites of these marginals.
         log: the log that notes, or refuses, draws.
-        rows: ``[N]`` integers that identify the rows. With them, the draws of a row do not depend on its batch.
-        parts: one entry for each site. Under ``GaussianProcessELBO(tight=True)`` and similar bounds, an entry is the
-            parts of the variance. For programs whose sites are integrated out, an entry is the map from the site's
+        rows: ``[N]`` integers that identify the rows. With these integers, the draws of a row do not depend on the
+            other rows of its minibatch.
+        parts: one entry for each site. Under ``GaussianProcessELBO(tight=True)`` and similar bounds, an entry is
+            :class:`VarianceParts`. For programs whose sites are integrated out, an entry is the map from the site's
             outputs. Otherwise there are no entries.
-        shared: the noise that these marginals share with marginals of other sites, if these sites have one ``q``.
+        shared: noise that these marginals have in common with marginals of other sites, if these sites have one ``q``.
     """
 
     loc: Float[Array, "N *K"]
@@ -285,7 +287,7 @@ class GaussianMarginals(Fields):
         return apart or self.ndim == 1 or self.shape[-1] == 1
 
     def sources(self) -> tuple[Float[Array, "N *J"], Float[Array, "*N J K"] | None]:
-        """Variances of independent functions (sources) whose mixtures are the outputs, and the loading that mixes them.
+        """Variances of the sources, and the loading; each output is a weighted sum of these independent functions.
 
         The loading is ``[N, J, K]`` if rows have different loadings, and ``None`` if the outputs are the sources.
         """
@@ -300,7 +302,7 @@ class GaussianMarginals(Fields):
         return jnp.ones_like(self.loc), jnp.linalg.cholesky(covariance + jitter[:, None, None] * eye).mT
 
     def noise(self, num_draws: int) -> Float[Array, "{num_draws} N *J"]:
-        """Standard-normal noise of the sources (see :meth:`sources`), from which :meth:`draws` makes draws.
+        """Standard normal random numbers for the sources; :meth:`draws` scales and adds them.
 
         Args:
             num_draws: number of draws.
@@ -589,12 +591,12 @@ class EstimatedMarginals(GaussianMarginals):
     ``E[mean ** 2 + variance] = E[f ** 2]`` (van der Wilk et al. 2018, eq. 16-21). ``variance`` alone is therefore not
     the estimate of a variance. It can be negative, and operations that need the distribution of ``f`` cannot use it.
     Terms that are quadratic in ``f`` are unbiased. The likelihoods :class:`~gpzoo.likelihoods.Gaussian`,
-    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have such terms. All
-    likelihoods without such terms refuse estimates.
+    :class:`~gpzoo.likelihoods.PolyaGamma` and :class:`~gpzoo.likelihoods.StickBreaking` have quadratic terms. All other
+    likelihoods refuse estimates.
 
     Operations with constants, choices of rows and columns, and sums of different sites are exact, as for
-    :class:`GaussianMarginals`. All other operations raise ``TypeError``. They need draws or covariances of ``f``, and
-    estimates have neither.
+    :class:`GaussianMarginals`. All other operations raise ``TypeError``, because they need draws or covariances of
+    ``f``.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np
@@ -610,7 +612,7 @@ class EstimatedMarginals(GaussianMarginals):
     """
 
     def noise(self, num_draws: int) -> Array:
-        """Refuse noise: it makes draws, and estimates give no draws.
+        """Raise an error, because estimated marginals have no draws.
 
         Raises:
             TypeError: always.

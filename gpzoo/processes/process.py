@@ -26,8 +26,8 @@ class ProcessAtInputs(dist.Distribution):
     """A Gaussian distribution of ``num_outputs`` independent functions at ``N`` inputs: ``[N]`` or ``[N, D]``.
 
     With ``P`` inputs for each of ``N`` rows, the values are ``[N, P]`` or ``[N, P, D]``. Internally, there are then
-    ``N P`` inputs. Subclasses define :meth:`moments`. Internal arrays have a leading axis of outputs, which the public
-    methods hide.
+    ``N P`` inputs. Subclasses define :meth:`moments`. Internal arrays have a leading axis of outputs. In the results of
+    public methods, the outputs are the last axis.
     """
 
     jitter: float | Array | None
@@ -139,7 +139,7 @@ class ProcessAtInputs(dist.Distribution):
         return self
 
     def mask(self, mask: Any) -> dist.Distribution:
-        """Refuse all masks but ``True`` and ``False``; NumPyro uses ``False`` for a density that it does not need.
+        """Refuse all masks except ``True`` and ``False``. NumPyro uses ``False`` for a density that it does not need.
 
         Raises:
             ValueError: for a mask that is not a single bool, because a joint density over inputs has no terms to mask.
@@ -182,11 +182,11 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
             is the value of another GP site, gpzoo first draws this value. To add two sites exactly, add their values,
             ``f + g``.
         num_outputs: number ``D`` of independent functions. ``None`` gives a site ``[N]``, a number gives ``[N, D]``.
-        jitter: absolute jitter on covariance diagonals; ``None`` takes the jitter that factorisations need
+        jitter: absolute jitter on covariance diagonals; ``None`` means the jitter that factorisations need
             (:func:`gpzoo.linalg.factorise.needed_jitter`).
         per_row: whether a row of the data has several inputs, such as an image's patches. Inputs are then
-            ``[N, P, ...]`` and values ``[N, P]`` or ``[N, P, D]``. A guide always draws the values of such a site,
-            jointly within a row.
+            ``[N, P, ...]`` and values ``[N, P]`` or ``[N, P, D]``. A guide always draws these values, jointly within a
+            row.
 
     Raises:
         ValueError: if inputs have the wrong rank, are empty or not finite; if the mean does not broadcast; if
@@ -278,7 +278,7 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
 
     @property
     def rows_of_inputs(self) -> Float[Array, "N ..."]:
-        """The inputs: ``[N, P, ...]`` if a row has several, ``[D, N, ...]`` if each output has its own set."""
+        """The inputs: ``[N, P, ...]`` with several inputs per row, ``[D, N, ...]`` with a set of inputs per output."""
         return self.X if self.in_row is None else self.X.reshape(-1, self.in_row, *self.X.shape[1:])
 
     def _prior_variance(self) -> Float[Array, "*D N"]:
@@ -295,11 +295,11 @@ class GaussianProcess(KnowsRanks, ProcessAtInputs):
         return has_sampled_views(self.kernel)
 
     def with_fixed_views(self, key: PRNGKeyArray) -> GaussianProcess:
-        """This process with its sampled views drawn once; all inputs have the same views."""
+        """This process with views that are sampled once, and are then the same for all inputs."""
         return self._replace(kernel=with_fixed_views(self.kernel, key), _ranks=None)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
-        """Joint draws over all inputs. If the kernel samples views, all draws have the same views."""
+        """Joint draws over all inputs. If the kernel samples views, all draws use the same views."""
         if self.samples_views:
             key, key_views = random.split(key)
             return self.with_fixed_views(key_views).sample(key, sample_shape)

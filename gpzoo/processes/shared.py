@@ -17,8 +17,9 @@ class SharedNoise(Fields):
     """The part of a value ``f`` that depends on standard normal noise ``e_s``, which several GP sites share.
 
     This part is ``sum_s loads_s[:, n, k]^T e_s`` at row ``n`` and output ``k``. ``s`` is a source of noise, such as a
-    GP site. There is one ``e_s`` for all outputs or, if outputs are apart, one for each output. The variance by which
-    the data reduce the prior's variance is a source too. The products of this source are subtracted.
+    GP site. If ``apart`` is true, each output has its own ``e_s``; otherwise, all outputs have the same ``e_s``. The
+    reduction of the prior's variance by the data can also be a source. The variance of this source is subtracted
+    (``taken``).
 
     Attributes:
         loads: ``[M_s, N, K]`` for each source, where ``M_s`` is the length of ``e_s``.
@@ -34,12 +35,12 @@ class SharedNoise(Fields):
 
     @classmethod
     def of(cls, factors: Mapping[str, Float[Array, "K _ N"]], apart: bool, taken: bool = False) -> Self:
-        """The part for a site's own value, from the ``factors`` of the site by source."""
+        """The part for a site's own value; ``factors`` has the loads of the site, by the name of the source."""
         loads, sources = tuple(jnp.transpose(factor, (1, 2, 0)) for factor in factors.values()), tuple(factors)
         return cls(loads, sources, apart, frozenset(sources if taken else ()))
 
     def variance(self) -> Float[Array, "N K"]:
-        """The variance of every entry; sources in ``taken`` count with a minus."""
+        """The variance of every entry; the variances of sources in ``taken`` are subtracted."""
         return self._signed(lambda x: jnp.sum(jnp.square(x), axis=0))
 
     def covariance(self) -> Float[Array, "N K K"]:
@@ -54,7 +55,7 @@ class SharedNoise(Fields):
         return total(-x if source in self.taken else x for source, x in each)
 
     def beside(self, variance: Float[Array, "N *K"]) -> Float[Array, "N *K"]:
-        """The variance of ``f``, given its part ``variance`` that is not shared; rounding cannot make it negative."""
+        """The whole variance of ``f``: this part plus the given ``variance`` of the part that is not shared."""
         found = variance + self.variance().reshape(variance.shape)
         return jnp.maximum(found, jnp.finfo(found.dtype).eps * variance) if self.taken else found
 

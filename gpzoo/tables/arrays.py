@@ -19,11 +19,11 @@ from gpzoo.tables.table import ColumnGroup, Table
 
 
 class ArrayTable(Table):
-    """A table of NumPy arrays with equally many rows, in memory or mapped from files with :class:`numpy.memmap`.
+    """A table of NumPy arrays with the same number of rows, in memory or mapped from files by :class:`numpy.memmap`.
 
-    The table never copies a whole mapped array, nor a view of it, such as ``data[:, :8]``. It reads the rows of mapped
-    arrays from the file and not through the mapping, because pages of a mapping would stay in the memory of the
-    process. It uses the mapping only if rows are not contiguous in the file (Fortran order).
+    The table never copies a whole mapped array, or a view of it such as ``data[:, :8]``. The table reads the rows of
+    mapped arrays directly from the file, because pages of a mapping would stay in the memory of the process. It uses
+    the mapping only if rows are not contiguous in the file (Fortran order).
 
     Example:
         >>> import numpy as np

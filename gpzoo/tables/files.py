@@ -80,7 +80,7 @@ def damaged(what: Path, expected: str, found: str) -> DatasetError:
 
 
 def unlike(what: Path, expected: str, found: str) -> DatasetError:
-    """The error for a file or folder that differs from the published one; ``expected`` and ``found`` are in words."""
+    """The error for a file or folder that differs from its published version; ``expected`` and ``found`` are words."""
     return DatasetError(
         f"{what} is damaged or is another version: expected {expected}, found {found}. "
         "Delete it and load the data set again to download it anew, or put an intact copy in its place."

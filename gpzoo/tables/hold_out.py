@@ -14,7 +14,7 @@ from gpzoo.tables.table import Table
 
 
 def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
-    """Hold out random rows of a table, drawn without replacement; only blocks with such rows are read.
+    """Hold out random rows of a table, drawn without replacement; only blocks with held-out rows are read.
 
     Example:
         >>> import numpy as np
@@ -29,10 +29,10 @@ def hold_out(table: Table, rows: int, seed: int = 0) -> tuple[Any, ...]:
         seed: seed of the draw.
 
     Returns:
-        The table of the other rows, and the held-out arrays ``[rows, ...]``, one per group.
+        A table of the remaining rows, and the held-out rows as arrays ``[rows, ...]``, one per group of columns.
 
     Raises:
-        ValueError: if ``rows`` is below 1, or at least the number of rows of the table.
+        ValueError: if ``rows`` is below 1, or if it leaves no rows in the table.
         DatasetError: if a block cannot be read.
     """
     rows = operator.index(rows)

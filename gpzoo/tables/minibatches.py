@@ -17,16 +17,19 @@ from gpzoo.tables.table import Table, empty
 class Minibatches:
     """Minibatches of a table in a random order, which depends only on ``(table, batch_size, seed, window)``.
 
-    A block is a group of consecutive rows that the table reads at once. Every epoch puts the blocks into a new random
-    order, divides this order into windows (whole blocks that follow each other), and shuffles the rows of each window.
-    Minibatches are consecutive parts of the result. The rows of a minibatch are in the order of their blocks. Windows
-    have at least ``window`` rows, and their sizes are as equal as the blocks allow. If there are many windows, they
-    have at most about ``window`` rows plus the rows of two blocks. A table with too few rows for two windows is one
-    window.
+    A block is a group of consecutive rows that the table reads at once. Every epoch has three steps:
 
-    An epoch leaves out its last ``num_rows % batch_size`` rows, so that each epoch has ``steps_per_epoch`` steps. To
-    start at any step, only the windows that contain its rows are read. One thread reads and shuffles windows in
-    advance. There are ``read_ahead + 2`` windows in memory.
+    1. Put the blocks into a new random order.
+    2. Divide this order into windows, which are groups of whole blocks.
+    3. Shuffle the rows of each window.
+
+    Minibatches are consecutive parts of the result. Windows have at least ``window`` rows and similar sizes. If there
+    are many windows, they have at most about ``window`` rows plus the rows of two blocks. If the table has too few rows
+    for two windows, it is one window.
+
+    An epoch leaves out its last ``num_rows % batch_size`` rows, so that each epoch has ``steps_per_epoch`` minibatches.
+    A training can start at any step; only the windows with the rows of this step are read. One thread reads and
+    shuffles windows in advance. There are ``read_ahead + 2`` windows in memory.
 
     Example:
         >>> import numpy as np
@@ -44,8 +47,8 @@ class Minibatches:
             window should span many blocks.
         read_ahead: number of windows that are prepared in advance; 0 to read on demand.
         part: the wanted rows of each minibatch, ``slice(start, stop)``; by default all. Only the wanted rows of a
-            window are in memory, and only the blocks that contain them are read. These blocks are about the same
-            fraction of the window as the wanted rows are of a minibatch.
+            window are in memory, and only the blocks that contain them are read. If half of the rows are wanted, about
+            half of the blocks are read.
 
     Attributes:
         steps_per_epoch: number of steps that visit the table once, ``num_rows // batch_size``.
@@ -90,7 +93,7 @@ class Minibatches:
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "gpzoo-minibatches")
 
     def take(self, step: int, count: int) -> tuple[np.ndarray, ...]:
-        """The minibatches of ``count`` steps, from ``step`` on, as new arrays ``[count, batch_size, ...]``.
+        """The minibatches of ``count`` steps, starting at ``step``, as new arrays ``[count, batch_size, ...]``.
 
         With a ``part``, the arrays have only the rows of the part.
 

@@ -1,8 +1,8 @@
 """Tables in Parquet files, read one block at a time.
 
-The module does not use ``pyarrow.dataset``, although this also finds files and row groups. ``pyarrow.dataset`` reads
-every file with the schema of the first file, so integers of a second file became doubles. And all checks of this module
-would still be needed.
+The module does not use ``pyarrow.dataset``, which also finds files and row groups. ``pyarrow.dataset`` reads every file
+with the schema of the first file, so integers of a second file became doubles. It also does not replace the checks of
+this module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ParquetTable(Table):
                [1.]], dtype=float32), array([2., 3.], dtype=float32))
 
     Args:
-        paths: a file, a folder (all its ``*.parquet`` files, by name), or a sequence of files and folders.
+        paths: a file, a folder (all its ``*.parquet`` files, sorted by name), or a sequence of files and folders.
         columns: names of the inputs, ``[N, len(columns)]``.
         target: name of the target, ``[N]``; ``None`` if the table has no target.
         classes: whether the target is integer classes and not real numbers. Classes are returned as int32.

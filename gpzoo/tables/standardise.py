@@ -29,8 +29,8 @@ class Moments:
 
     Attributes:
         num_rows: number of rows from which the moments were computed.
-        mean: for each group of columns (:class:`ColumnGroup`), a float64 array of the shape of a row (a float for
-            ``()``), or ``None`` for a group that was left out.
+        mean: for each group of columns (:class:`ColumnGroup`), a float64 array with the shape of a row (a float for the
+            shape ``()``), or ``None`` for a group that was left out.
         std: standard deviations of the rows (divisor ``N``), in the same shapes; exactly 0 for a constant column.
     """
 
@@ -42,8 +42,8 @@ class Moments:
 def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
     """Means and standard deviations of a table's columns, in one pass and in float64.
 
-    The computation takes rows in pieces and centres each piece on its own mean. It then merges the pieces with the
-    update of Chan, Golub and LeVeque (1979). So no digits are lost, even if means are much larger than deviations.
+    The rows are divided into pieces, and each piece is centred on its own mean. The update of Chan, Golub and LeVeque
+    (1979) merges the pieces. So no digits are lost, even if means are much larger than standard deviations.
 
     Example:
         >>> import numpy as np
@@ -54,7 +54,7 @@ def moments(table: Table, groups: Sequence[int] | None = None) -> Moments:
 
     Args:
         table: the table, which is read once, block by block.
-        groups: positions of the groups of columns (:class:`ColumnGroup`); ``None`` takes all groups.
+        groups: positions of the groups of columns (:class:`ColumnGroup`); ``None`` means all groups.
 
     Raises:
         DatasetError: if a block cannot be read.
@@ -118,13 +118,13 @@ class Standardised(Table):
 
     Args:
         table: the original table.
-        mean: for each group of columns (:class:`ColumnGroup`), an array of the shape of a row; ``None`` leaves a group
-            unchanged.
-        std: as ``mean``. A column with deviation 0 has no information and becomes 0.
+        mean: for each group of columns (:class:`ColumnGroup`), an array with the shape of a row; ``None`` leaves a
+            group unchanged.
+        std: standard deviations, in the same form as ``mean``. A column with standard deviation 0 becomes 0.
 
     Attributes:
-        mean: as given. To go back to original units, use ``mean[-1] + std[-1] * y`` for a standardised target ``y``
-            (the last group). Multiply an RMSE by ``std[-1]``, and subtract ``log(std[-1])`` from a log density.
+        mean: as given. A standardised target ``y`` (the last group) is ``mean[-1] + std[-1] * y`` in the original
+            units. To convert scores, multiply an RMSE by ``std[-1]``, and subtract ``log(std[-1])`` from a log density.
         std: as given.
 
     Raises:
@@ -151,10 +151,10 @@ class Standardised(Table):
         self.groups = tuple(groups)
 
     def apply(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Shift and scale rows from elsewhere, such as test inputs, in the same way as the rows of this table.
+        """Shift and scale rows that are not in this table, such as test inputs, in the same way as its rows.
 
         Args:
-            *arrays: one array per group, from the first group on; arrays for the last groups may be left out.
+            *arrays: one array per group, in order; arrays for the last groups may be left out.
 
         Raises:
             ValueError: if there are more arrays than groups, or rows do not have the shape of the group's rows.
@@ -196,7 +196,7 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
     """Shift and scale the columns of a table to mean 0 and standard deviation 1, with one pass over the table.
 
     A constant input column becomes 0. A constant target is only shifted. A target of integer classes does not change.
-    The method ``standardised`` of a data set treats these cases in the same way.
+    The method ``standardised`` of a data set in ``gpzoo.reproductions`` has the same rules.
 
     Example:
         >>> import numpy as np
@@ -207,9 +207,9 @@ def standardised(table: Table, groups: Sequence[int] | None = None, *, keep: Seq
 
     Args:
         table: the table, with inputs first and the target last. A table of one group has inputs only.
-        groups: positions of the groups to standardise; ``None`` takes all groups except integer classes.
-        keep: columns of the inputs (the first group) that do not change, such as codes of categories. Their mean counts
-            as 0 and their deviation as 1.
+        groups: positions of the groups to standardise; ``None`` means all groups except integer classes.
+        keep: columns of the inputs (the first group) that do not change, such as codes of categories. Their recorded
+            mean is 0, and their recorded standard deviation is 1.
 
     Raises:
         DatasetError: if a block cannot be read.

@@ -132,8 +132,9 @@ class Table(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Plain values that identify this table, from 128 MB of its first rows and 128 MB of its last rows.
 
-        Rows between them are not read; the entry ``"seen"`` says so. Tables that differ only in such rows have the same
-        fingerprint, unless the layout of their blocks differs, for example the compressed sizes.
+        Rows between the first and the last rows are not read. If two tables differ only in these rows, they have the
+        same fingerprint, unless the layout of their blocks differs, for example the compressed sizes. The entry
+        ``"seen"`` says which rows were read.
         """
         digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
         row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)

@@ -50,7 +50,7 @@ def affine_matrix(parameters: Float[Array, "*batch 6"], aspect: float = 1.0) -> 
     Args:
         parameters: rotation in degrees, counter-clockwise; scale along the width and the height (2 shows
             everything at half the size); shear; shift to the right and down, in halves of the image's width and height.
-        aspect: height over width, between the centres of the outer pixels. It keeps angles true to the image.
+        aspect: height over width, between the centres of the outer pixels. With it, angles are angles in the image.
     """
     rotation, scale_x, scale_y, shear, right, down = jnp.moveaxis(parameters, -1, 0)
     angle = rotation * (jnp.pi / 180)

@@ -63,7 +63,7 @@ class View(Fields):
         checks.unwritten(self, "view_size")
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
-        """The views of inputs, ``num_views`` of ``view_size`` numbers each.
+        """The views of inputs: ``num_views`` views per input, each with ``view_size`` numbers.
 
         Raises:
             ValueError: if the view does not take inputs of this shape.
@@ -72,13 +72,13 @@ class View(Fields):
 
 
 class Composed(View):
-    """Views of views: ``outer`` takes an input, and then ``inner`` takes every result, in order.
+    """Views of views: ``inner`` is applied to every view that ``outer`` makes of an input, in order.
 
     For example, ``Composed(Orbit.of_images((28, 28), rotations=True), Patches((28, 28), (5, 5)))`` gives the patches of
     all rotated images, for an invariant convolution. :func:`gpzoo.kernels.Invariant` makes such views.
 
     Args:
-        outer: view of inputs; its views have the shape of an input.
+        outer: view of inputs; each of its views has the size of an input.
         inner: view of the views of ``outer``.
     """
 
@@ -92,7 +92,7 @@ class Composed(View):
 
     @property
     def num_views(self) -> int:
-        """The product of the two numbers of views."""
+        """``outer.num_views`` times ``inner.num_views``."""
         return self.outer.num_views * self.inner.num_views
 
     @property
@@ -101,10 +101,10 @@ class Composed(View):
         return self.inner.view_size
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
-        """The views of inputs, ``num_views`` of ``view_size`` numbers each.
+        """The views of inputs: ``num_views`` views per input, each with ``view_size`` numbers.
 
         Raises:
-            ValueError: if one of the two views does not take inputs of the shape that it gets.
+            ValueError: if ``outer`` or ``inner`` does not take inputs of the shape that it gets.
         """
         views = self.outer.view(X)
         return self.inner.view(views.reshape(-1, *X.shape[1:])).reshape(X.shape[0], -1, self.view_size)
@@ -126,13 +126,13 @@ def whole_sizes(name: str, values: Sequence[int], lengths: tuple[int, ...]) -> t
 class SampledView(Fields):
     """A distribution of views of an input, such as randomly transformed images.
 
-    A subclass defines two methods. :meth:`noise` draws the random numbers of a view, without any parameter.
-    :meth:`transform` applies them to an input. The annotated fields of the subclass are its parameters. The
-    distribution is eq. 8 of van der Wilk, Bauer, John and Hensman (2018).
+    A subclass defines two methods. :meth:`noise` draws random numbers for views, and uses no parameter.
+    :meth:`transform` makes a view from an input and these numbers. The annotated fields of the subclass are its
+    parameters. The distribution is eq. 8 of van der Wilk, Bauer, John and Hensman (2018).
 
-    Inducing variables belong to the space of one flattened view, both for images and for vectors.
-    ``unique_patches(100)`` starts them at views of the data, and ``InducingPatches(Z)`` at any ``Z [M, view_size]``. If
-    views are given and not drawn, such as views from a data file, override :meth:`sample`.
+    Inducing variables belong to the space of one flattened view, for images and for vectors. ``unique_patches(100)``
+    starts them at views of the data, and ``InducingPatches(Z)`` at any ``Z [M, view_size]``. If views are not drawn but
+    given, for example by a data file, override :meth:`sample`.
 
     Example:
         >>> import jax, numpy as np
@@ -200,7 +200,7 @@ class SampledView(Fields):
         return math.prod(self.input_shape)
 
     def sample(self, key: PRNGKeyArray, X: Float[Array, "N ..."]) -> Float[Array, "N S e"]:
-        """Views drawn separately for each input: ``num_views`` of ``view_size`` numbers.
+        """``num_views`` random views of each input, drawn separately; each view has ``view_size`` numbers.
 
         Raises:
             ValueError: if an input does not have the input shape of the view.
@@ -210,7 +210,9 @@ class SampledView(Fields):
         return self._views(X, noise, (0, 0))
 
     def fixed(self, key: PRNGKeyArray, num_views: int | None = None) -> FixedViews:
-        """A view whose ``num_views`` (or ``num_fixed``) transformations are drawn once and are the same for all inputs.
+        """A view with ``num_views`` transformations that are drawn once and are the same for all inputs.
+
+        If ``num_views`` is ``None``, there are :attr:`num_fixed` transformations.
 
         Raises:
             ValueError: if ``num_views`` is less than 1 or more than ``orbit_size``.
@@ -255,7 +257,7 @@ class FixedViews(View):
 
     Args:
         sampled: the sampled view.
-        noise: randomness of each transformation, with a leading axis of views; see :meth:`SampledView.noise`.
+        noise: random numbers of all transformations, with a leading axis of views; see :meth:`SampledView.noise`.
     """
 
     sampled: SampledView
@@ -277,7 +279,7 @@ class FixedViews(View):
         return jax.tree.leaves(self.noise)[0].shape[0]
 
     def view(self, X: Float[Array | np.ndarray, "N ..."]) -> Float[Array, "N P e"]:
-        """The views of inputs, ``num_views`` of ``view_size`` numbers each.
+        """The views of inputs: ``num_views`` views per input, each with ``view_size`` numbers.
 
         Raises:
             ValueError: if an input does not have the input shape of the view.

@@ -21,7 +21,8 @@ from gpzoo.views.base import SampledView, whole_sizes
 class Affine(SampledView):
     """Images under affine maps with parameters ``phi ~ Unif(low, high)`` (van der Wilk et al. 2018, section 5).
 
-    Interpolation is bilinear, with zeros outside the image. Results can be differentiated with respect to both bounds.
+    Interpolation is bilinear, with zeros outside the image. Results can be differentiated with respect to ``low`` and
+    ``high``.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np
@@ -36,11 +37,12 @@ class Affine(SampledView):
 
     Args:
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
-        low: ``[6]``, the lower bounds of rotation (degrees, counter-clockwise), scale along the width, scale along the
-            height (2 shows everything at half the size), shear, shift to the right, and shift down (in halves of the
-            width and height). With ``raw=True``, they are lower bounds of the matrix entries, row by row. The matrix
-            maps ``(x, y, 1)`` of the output, from -1 to 1, to a position in the image.
-        high: ``[6]``, the upper bounds. A parameter is fixed if its two bounds are equal.
+        low: ``[6]``, the lower bounds of rotation, scale along the width, scale along the height, shear, shift to the
+            right, and shift down. Rotation is in degrees, counter-clockwise. A scale of 2 shows everything at half the
+            size. Shifts are in halves of the width and height. With ``raw=True``, the six bounds are for the matrix
+            entries, row by row. The matrix maps a position ``(x, y, 1)`` of the output to a position in the image.
+            ``x`` and ``y`` run from -1 to 1.
+        high: ``[6]``, the upper bounds. A parameter is fixed if its lower and upper bounds are equal.
         raw: whether the bounds are for the matrix entries, not for the parameters.
         num_views: number of views per input and step in training.
         num_fixed: number of views in prediction.
@@ -114,8 +116,9 @@ def Rotation(image_shape: Sequence[int], angle: Array | float, *, num_views: int
 class Deformation(Affine):
     """Images under smooth local displacements, after a small affine map (van der Wilk et al. 2018, section 5).
 
-    Here, one smooth random field moves the pixels. The paper uses the displacements of infiniteMNIST (Loosli et al.
-    2007) instead. They add multiples of an image's tangents, and one of these tangents changes the thickness of lines.
+    Here, a smooth random field moves the pixels. The paper uses the displacements of infiniteMNIST (Loosli et al. 2007)
+    instead. In infiniteMNIST, multiples of an image's tangent vectors are added, and one of these changes the thickness
+    of lines.
 
     Example:
         >>> import jax, numpy as np
@@ -129,14 +132,14 @@ class Deformation(Affine):
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         amplitude: standard deviation of a pixel's displacement along each axis, in pixels.
         smoothness: standard deviation of the Gaussian filter that smooths the displacements, in pixels.
-        low: lower bounds of the affine map, as for :class:`Affine`; ``None`` takes the identity as the map.
+        low: lower bounds of the affine map, as for :class:`Affine`; without bounds, the map is the identity.
         high: upper bounds of the affine map.
         num_views: number of views per input and step in training.
         num_fixed: number of views in prediction.
 
     Raises:
         ValueError: as for :class:`Affine`; also if ``amplitude`` or ``smoothness`` is not one number, or only one of
-            the two bounds is given.
+            ``low`` and ``high`` is given.
     """
 
     amplitude: Float[Array, ""]

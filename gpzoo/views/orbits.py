@@ -130,7 +130,7 @@ class Orbit(View):
 
 
 def rearranged(rows: Float[Array | np.ndarray, "N e"], table: Any) -> Float[Array, "N P e"]:
-    """For each row, the entries whose numbers are in ``table [P, e]``; zero where the table has -1."""
+    """For each row of ``rows``, the entries with the numbers in ``table [P, e]``; zero where the table has -1."""
     # In jnp.take, -1 would count from the end. The number after the last index gives the fill value.
     inside = jnp.where(jnp.asarray(table) < 0, rows.shape[1], table)
     return jnp.take(rows, inside, axis=1, mode="fill", fill_value=0)
@@ -153,11 +153,11 @@ class Subsampled(SampledView):
     Args:
         orbit: the whole orbit.
         num_views: number of views per input and step in training.
-        num_fixed: number of views in prediction; ``None`` takes all views.
+        num_fixed: number of views in prediction; ``None`` means all views.
 
     Raises:
         TypeError: if ``orbit`` is not an :class:`~gpzoo.Orbit`.
-        ValueError: if there are fewer than two views, or more than the orbit has.
+        ValueError: if ``num_views`` is less than two, or a number of views exceeds the size of the orbit.
     """
 
     orbit: Orbit = static()

@@ -23,7 +23,7 @@ class Patches(View):
     ``B = (W - w) // stride + 1`` across. There are three treatments of colour:
 
     * ``"separate"``: the patches of every channel are separate views. There are ``P = C A B`` views of size ``h w``.
-      View ``c * (P / C) + position`` is the patch of channel ``c``;
+      View ``c * (P / C) + position`` is the patch of channel ``c`` at this position;
     * ``"joint"``: a view is a patch of all channels together. Its pixels are in the order of the channels: the columns
       ``c h w`` to ``(c + 1) h w`` are channel ``c``. There are ``P = A B`` views of size ``C h w``;
     * a number: the views are the patches of this channel alone.
@@ -39,8 +39,8 @@ class Patches(View):
         image_shape: ``(H, W)`` for one channel, or ``(H, W, C)``.
         patch_shape: ``(h, w)``.
         channels: ``"separate"``, ``"joint"``, or the number of a channel, counted from 0.
-        places: whether each view has two more columns, for the position of the patch. The first is 0 at the top and 1
-            at the bottom. The second is 0 at the left and 1 at the right.
+        places: whether each view has two more columns, for the position of the patch. The first of them is 0 at the top
+            and 1 at the bottom. The second is 0 at the left and 1 at the right.
         stride: pixels from one patch to the next, in both directions.
 
     Raises:
@@ -93,13 +93,13 @@ class Patches(View):
 
     @property
     def num_views(self) -> int:
-        """Number of patches per image, ``P``. Separate channels count separately."""
+        """Number of patches per image, ``P``; with separate channels, the number for all channels together."""
         A, B = self.positions
         return (self.image_shape[2] if self.channels == "separate" else 1) * A * B
 
     @property
     def view_size(self) -> int:
-        """Size of a view: ``h w``, or ``C h w`` with joint channels, and two more with ``places``."""
+        """Size of a view: ``h w``, or ``C h w`` with joint channels; plus two columns with ``places``."""
         return self.num_pixels + 2 * self.places
 
     @property

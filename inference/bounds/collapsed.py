@@ -69,13 +69,13 @@ class CollapsedELBO(GaussianProcessELBO):
     ``l0 + (b^T A^T B^-1 A b - log |B| - sum_n beta_n d_n) / 2``
 
     and its ``q`` is ``q(v) = N(B^-1 A b, B^-1)``, with ``u = L v`` (Titsias 2009, eq. 9 and 10). If the program adds
-    several sites, ``a + c * b``, the same formulas hold for one matrix, in which the matrices ``c_i A_i`` of the sites
-    stand below each other. If the program mixes outputs of the sites, ``f @ A + g``, this matrix has the rows of all
-    outputs. Other latent sites have point values, and their priors are part of the bound.
+    several sites, ``a + c * b``, the matrices ``c_i A_i`` of the sites are stacked into one matrix, for which the same
+    formulas hold. If the program combines outputs of the sites, ``f @ A + g``, this matrix has the rows of all outputs.
+    Latent sites that are not GPs have point values, and their priors are part of the bound.
 
     Training then changes only hyperparameters and inducing variables. Use :func:`~gpzoo.inference.lbfgs` or any optax
-    optimiser, on all rows in every step. The objective sums over rows in chunks, so that more rows need more memory
-    only for the data themselves. At its end, :func:`~gpzoo.inference.fit` puts the optimal ``q(u)`` into
+    optimiser, on all rows in every step. The objective sums over rows in chunks, so additional rows need memory only
+    for their data. At the end of a training, :func:`~gpzoo.inference.fit` puts the optimal ``q(u)`` into
     ``<site>_mean`` and ``<site>_scale`` (and ``<site>_cross``). After ``svi.run``, call :meth:`optimal` to get it.
 
     The guide is an :class:`~gpzoo.inference.InducingGuide` with a full covariance, whitened or not. The objective
@@ -96,10 +96,15 @@ class CollapsedELBO(GaussianProcessELBO):
         (True, (8, 8))
 
     Raises:
-        ValueError: for any other program or guide, with the reason. The program has no latent GP site, or several that
-            do not share one ``q`` (``InducingGuide(coupled=...)``) or have different numbers of rows. A GP site is
-            drawn, has a kernel that samples views, has inducing variables on a grid or a covariance that is not full,
-            or is inside ``handlers.scale``. The guide has ``hyperparameters="normal"``. The rows are a minibatch.
+        ValueError: for a program or a guide that does not fit, with the reason. The main reasons are:
+
+            * the program has no latent GP site, or several sites that do not share one ``q``
+              (``InducingGuide(coupled=...)``) or have different numbers of rows;
+            * a GP site is drawn, or is inside ``handlers.scale``;
+            * a GP site has a kernel with sampled views, inducing variables on a grid, or a ``q`` without a full
+              covariance;
+            * there are latent sites that are not GPs, and the guide has ``hyperparameters`` other than ``"point"``;
+            * the rows are a minibatch.
     """
 
     needs_all_rows, takes_natural, takes_mesh = True, False, False
@@ -141,7 +146,8 @@ class CollapsedELBO(GaussianProcessELBO):
             ``[D, M, M]``). If several sites share one ``q``, ``<site>_cross`` is new too.
 
         Raises:
-            ValueError: see the class; also for terms that are not quadratic in each value of the site separately.
+            ValueError: see the class; also if the terms of the data are not quadratic in the site, or if a term depends
+                on several rows of the site, or on several outputs that do not share one ``q``.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)
@@ -158,7 +164,7 @@ class CollapsedELBO(GaussianProcessELBO):
     ) -> Between:
         """Lower and upper bound of the log evidence, in nats, at these hyperparameters and inducing variables.
 
-        The difference between the two bounds is the most that more inducing variables could add. ``least`` is the bound
+        The difference between the bounds is the most that more inducing variables could add. ``least`` is the bound
         that this class computes. The number ``t = sum beta d`` measures the part of the function that the inducing
         variables do not explain, in units of the noise. The upper bound ``most`` is
 
@@ -174,7 +180,7 @@ class CollapsedELBO(GaussianProcessELBO):
             model_kwargs: the program's keyword arguments, by name.
 
         Raises:
-            ValueError: see :meth:`optimal`; also for a program that mixes outputs of its sites, ``f @ A + g``.
+            ValueError: see :meth:`optimal`; also for a program that combines outputs of its sites, ``f @ A + g``.
             FactorisationError: naming the site, if ``Kuu`` does not factorise.
         """
         args, kwargs = arguments(_guide(guide).model, args, model_kwargs)

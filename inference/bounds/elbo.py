@@ -35,24 +35,28 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
     For one site, see van der Wilk et al. 2017, eq. 5. For layers, see Salimbeni and Deisenroth 2017, eq. 17.
 
     It is :class:`numpyro.infer.TraceMeanField_ELBO` with three additions. First, the value of a GP site is its
-    marginals, if the program allows it. gpzoo's likelihoods then take exact expectations. Second, the KL divergence of
-    a GP site is analytic. If this is impossible, the objective raises an error. Third, mutable state (batch
-    normalisation) advances only in the guide's run. The model's run does not change it.
+    marginals, if the program allows it. gpzoo's likelihoods then integrate over the marginals. Second, the KL
+    divergence of a GP site is analytic. If this is impossible, the objective raises an error. Third, mutable state
+    (batch normalisation) changes only in the guide's run, not in the model's run.
 
-    By default, the bound has ``q(f | u) = p(f | u)`` and takes the residual variances for noise. With ``tight=True``, a
-    better ``q(f | u)`` makes the bound tighter, and the noise that maximises the bound is smaller. A
-    :class:`~gpzoo.likelihoods.Gaussian` chooses this ``q(f | u)`` in closed form (Titsias 2025, arXiv 2502.08730). This
-    costs one logarithm for each row and output, which is too little to measure. For any likelihood, the guide can learn
-    a factor of the residual variances for each site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman
-    and Turner 2025, arXiv 2502.04750). The divergence of ``q(f | u)`` is part of the terms of the data sites. Plates
-    scale it, and it counts once for each data site. Sites that are drawn, such as the inner layers of a deep GP, keep
-    ``p(f | u)``. All predictions use ``p(f | u)``.
+    By default, the bound has ``q(f | u) = p(f | u)``. The noise variance that maximises the bound then contains the
+    residual variances (the variances of ``f`` given ``u``). With ``tight=True``, a better ``q(f | u)`` makes the bound
+    tighter, and this noise variance is smaller. A :class:`~gpzoo.likelihoods.Gaussian` likelihood finds the better
+    ``q(f | u)`` in closed form (Titsias 2025, arXiv 2502.08730). This costs one logarithm for each row and output,
+    which is too little to measure. For any likelihood, the guide can learn a factor of the residual variances for each
+    site and output, by ``InducingGuide(..., residual={"f"})`` (Bui, Ashman and Turner 2025, arXiv 2502.04750). Each
+    data site subtracts the divergence of ``q(f | u)`` from its own terms, and plates scale the divergence with these
+    terms. Sites that are drawn, such as the inner layers of a deep GP, keep ``p(f | u)``. All predictions use
+    ``p(f | u)``.
 
     The bound sums out discrete latent sites with ``infer={"enumerate": "parallel"}``, and the discrete latent sites of
     a program under NumPyro's ``config_enumerate``. The data that depend on such a site ``z`` have the term
-    ``log sum_z p(z) p(y | z, f)``, averaged over draws of ``f``. The program writes ``draws(f)[rows, z]``. Chains of
-    discrete sites need NumPyro's ``scan``, GP sites that are drawn jointly, ``InducingGuide(joint={"f"})``, and
-    training without minibatches.
+    ``log sum_z p(z) p(y | z, f)``, averaged over draws of ``f``. In the program, write ``draws(f)[rows, z]`` for the
+    output of ``f`` that ``z`` chooses. Chains of discrete sites have three requirements:
+
+    * NumPyro's ``scan`` in the program;
+    * joint draws of the GP sites, by ``InducingGuide(joint={"f"})``;
+    * training without minibatches.
 
     Example:
         >>> import jax, numpy as np
@@ -73,13 +77,16 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
         tight: whether to use the tighter bound.
 
     Raises:
-        ValueError: if a GP site of the model has no posterior from an :class:`~gpzoo.inference.InducingGuide`, or its
-            scale differs between guide and model. If a parameter has no value, or a value has an unknown name. If the
-            guide has a discrete site, or the program has one and the guide is not an ``InducingGuide``. If
-            ``num_particles`` is not a positive whole number. With ``tight``, if a site is on a grid, if sites share one
-            ``q``, if data are given a draw of a site, or if the likelihood is not Gaussian and the guide has no factor
-            of the site's residual variances.
-        TypeError: with ``tight``, for a kernel that samples views.
+        ValueError: in these cases:
+
+            * a GP site of the model has no posterior from an :class:`~gpzoo.inference.InducingGuide`, or its scale
+              differs between guide and model;
+            * a parameter has no value, or a value has an unknown name;
+            * the guide has a discrete site, or the program has one and the guide is not an ``InducingGuide``;
+            * ``num_particles`` is not a positive whole number;
+            * with ``tight``: a site is on a grid, sites share one ``q``, or a likelihood gets a draw of a site;
+            * with ``tight``: a likelihood is not Gaussian, and the guide has no factor of the residual variances.
+        TypeError: with ``tight``, for a kernel with sampled views (:class:`~gpzoo.SampledView`).
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Site(Fields):
         return self.prior.num_outputs or 1
 
     def marginals(self, log: DrawLog) -> GaussianMarginals:
-        """The value that the program sees: the prior's mean, the variance given ``v``, and an identity as its map."""
+        """The value of the site in the program: the prior's mean, the variance given ``v``, and the identity map."""
         prior, shape = self.prior, self.prior.event_shape
         variance = jnp.zeros(shape, prior.X.dtype)
         if self.conditional is not None:
@@ -96,7 +96,7 @@ class Site(Fields):
         return K if K.ndim == 3 else K[None]
 
     def root(self) -> tuple[Float[Array, "_ M N"], Bool[Array, ""]]:
-        """``A``, one matrix or one for each output, and whether ``Kuu`` or the prior's covariance has a factor."""
+        """``A`` (for all outputs, or for each output), and whether ``Kuu`` or the prior's covariance has a factor."""
         if self.projection is not None:
             return self.projection, self.conditional.factorised
         name = f"the covariance of GP site {self.name!r}"
@@ -104,7 +104,7 @@ class Site(Fields):
         return L.mT, factorised
 
     def residual_covariances(self, rows: Integer[Array, "G B"]) -> Float[Array, "G _ B B"]:
-        """The covariances ``K - A^T A`` of blocks of rows given ``v``: one for all outputs, or one for each output."""
+        """The covariances ``K - A^T A`` of blocks of rows given ``v``, for all outputs together or for each output."""
         X, kernel = self.prior.X, self.prior.kernel
         own = int(kernel.has_outputs(X))
         K = jax.vmap(kernel)(jnp.moveaxis(jnp.take(X, rows, axis=own), own, 0))
@@ -112,9 +112,9 @@ class Site(Fields):
         return (K if K.ndim == 4 else K[:, None]) - matmul(A.mT, A)
 
     def values(self, v: Float[Array, "J M"], A: Float[Array, "_ M N"]) -> dict[str, Array]:
-        """The inducing variables and their values ``u`` without the prior's mean, by name.
+        """The inducing variables and their values ``u`` minus the prior's mean, by name.
 
-        Without inducing variables, the inputs of the site and its values there take their place.
+        If there are none, the result has the inputs of the site, and its values at these inputs.
         """
         if self.conditional is None:
             rows = jnp.einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
@@ -141,12 +141,12 @@ class Term(Fields):
 
     @property
     def columns(self) -> int:
-        """The number of columns that the likelihood sees."""
+        """The number of columns of the likelihood's marginals."""
         return 1 if self.marginals.ndim == 1 else self.marginals.shape[1]
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood, which knows masks of single entries."""
+        """The likelihood without masks of rows; it keeps masks of single entries."""
         fn: Any = self.fn
         while isinstance(fn, MaskedDistribution):
             fn = fn.of_entries() if isinstance(fn, MaskedLikelihood) and fn.entries is not None else fn.base_dist
@@ -154,7 +154,7 @@ class Term(Fields):
 
     @property
     def marginals(self) -> GaussianMarginals:
-        """The marginals that the likelihood sees."""
+        """The marginals that the likelihood takes."""
         return self.likelihood.f
 
     @property
@@ -224,10 +224,11 @@ class Law(NamedTuple):
 
 
 class Latents(Fields):
-    """``v`` of sites that data connect, and the data as a function of ``v``.
+    """The white noise ``v`` of sites that depend on common data, and these data as a function of ``v``.
 
-    ``v`` is ``[B, R]``: ``B`` independent groups of ``R`` entries. If there is one site, and no data see several of its
-    outputs together, each output is a group, ``[D, M]``. Otherwise, all entries of all sites are one group, ``[1, R]``.
+    ``v`` is ``[B, R]``: ``B`` independent groups of ``R`` entries. If there is one site, and no entry of the data
+    depends on several of its outputs, each output is a group, ``[D, M]``. Otherwise, all entries are one group,
+    ``[1, R]``.
 
     Attributes:
         roots: ``A`` of each site by name, see :meth:`Site.root`.
@@ -236,7 +237,7 @@ class Latents(Fields):
         outputs: number of outputs of each site.
         sparse: ``"vfe"``, ``"tight"`` or ``"fitc"``; ``"exact"`` if no site has inducing variables.
         apart: see :func:`are_apart`.
-        spread: cost of the residuals, if ``log_density`` does not count it; see :func:`_spread`.
+        spread: the amount by which residual covariances lower the bound; 0 if ``log_density`` includes it.
     """
 
     roots: Mapping[str, Float[Array, "_ M N"]]
@@ -249,7 +250,7 @@ class Latents(Fields):
 
     @classmethod
     def of(cls, sites: Sequence[Site], terms: Sequence[Term], sparse: str, block: int = 1) -> Latents:
-        """The latents of a program's sites and of the data that depend on them."""
+        """The latents of sites, with the data that depend on these sites."""
         sites = sorted(sites, key=lambda site: site.name)  # the order of the keys of a pytree
         sparse = sparse if any(site.conditional is not None for site in sites) else "exact"
         spread = jnp.zeros((), sites[0].prior.X.dtype)
@@ -263,7 +264,7 @@ class Latents(Fields):
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """``J`` and ``M`` of each site."""
+        """For each site, the number of outputs ``J``, and the number ``M`` of entries of ``v`` for each output."""
         return {name: (J, A.shape[1]) for J, (name, A) in zip(self.outputs, self.roots.items(), strict=True)}
 
     @property
@@ -325,7 +326,7 @@ class Latents(Fields):
         return H
 
     def curvature(self, fs: list[Float[Array, "_ _"]], i: int) -> Float[Array, "N K *L"]:
-        """The second derivatives of a term by its means, for each row; for each row and output if outputs are apart."""
+        """The second derivatives of a term by its means: for each row, or for each row and output if :attr:`apart`."""
         slope = jax.grad(self.log_density)
         own = lambda f: slope([*fs[:i], f, *fs[i + 1 :]])[i]  # noqa: E731
         if self.apart:
@@ -334,7 +335,7 @@ class Latents(Fields):
         return jax.vmap(along, out_axes=2)(jnp.eye(fs[i].shape[1], dtype=fs[i].dtype))
 
     def design(self, term: Term) -> Float[Array, "B R E"]:
-        """The derivatives of a term's means by ``v``: by output and row if outputs are apart, else for all entries."""
+        """The derivatives of a term's means by ``v``. ``E`` counts rows if :attr:`apart`, otherwise all entries."""
         if self.apart:
             (part,) = term.marginals.parts
             A = part.taken(self.roots[part.site])
@@ -399,7 +400,7 @@ class Latents(Fields):
         return jnp.where(solved, -self.objective(law.mean) - log_det - self.spread, -jnp.inf)
 
     def log_weights(self, key: PRNGKeyArray, num_draws: int) -> Float[Array, " {num_draws}"]:
-        """Log importance weights of draws of the law; the mean weight is ``p(y)`` divided by its approximation."""
+        """Log importance weights of draws from the law; the mean weight is ``p(y)`` divided by its approximation."""
         law, solved = self.law()
         noise = random.normal(key, (num_draws, *law.mean.shape), law.mean.dtype)
 
@@ -411,7 +412,7 @@ class Latents(Fields):
 
 
 def best(latents: Latents) -> tuple[Float[Array, "B R"], Float[Array, ""]]:
-    """The ``v`` with the least objective, and 1 if it was found; derivatives are by the implicit function theorem."""
+    """The ``v`` with the least objective, and 1 if it was found. Derivatives use the implicit function theorem."""
     objective, constants = _hoisted(latents.objective, latents.zero)
     hessian, more = _hoisted(latents.hessian, latents.zero)
 
@@ -523,7 +524,7 @@ def log_evidence(sites: Sequence[Site], terms: Sequence[Term], sparse: str, bloc
 
 
 def connected_to(sites: Sequence[Site], terms: Sequence[Term], names: frozenset[str]) -> tuple[list[Site], list[Term]]:
-    """The sites that data connect with the sites ``names``, directly or through other sites, and these data."""
+    """The sites that share data with the sites ``names``, directly or through other sites, and these data."""
     while True:
         own = [term for term in terms if term.marginals.sites & names]
         more = names.union(*(term.marginals.sites for term in own))

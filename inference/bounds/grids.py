@@ -25,13 +25,13 @@ _INSTEAD = "leave kronecker out."
 
 
 class Cells(NamedTuple):
-    """The cells of a grid in which the rows of a data site stand.
+    """The cells of a grid, one for each row of a data site.
 
     Attributes:
         axes: the columns of each axis.
-        points: for each axis, the number of one row at each point of the axis.
-        of_rows: for each axis, the number of the point at which each row stands.
-        seen: which rows have data.
+        points: for each axis, an array with one entry for each point of the axis: the index of a row there.
+        of_rows: for each axis, an array with one entry for each row: the index of its point on the axis.
+        seen: for each row, whether it has data.
     """
 
     axes: tuple[tuple[int, ...], ...]
@@ -83,7 +83,7 @@ class Cells(NamedTuple):
         return np.setdiff1d(np.arange(np.prod(self.sizes)), self.numbers[self.seen])
 
     def hold(self, X: Float[Array, "N d"], seen: Array | None) -> Bool[Array, ""]:
-        """Whether rows stand in these cells, and whether the rows with data are the same."""
+        """Whether the rows ``X`` are in these cells, and the same rows have data."""
         good = jnp.asarray(True) if seen is None else jnp.all(seen == self.seen)
         for columns, points, own in zip(self.axes, self.points, self.of_rows, strict=True):
             at = np.asarray(columns)
@@ -125,7 +125,7 @@ class Grids:
         self._known: dict[str, Cells] = {}
 
     def refuse_site(self, prior: GaussianProcess, name: str) -> None:
-        """Refuse a GP site that is not a product over groups of columns.
+        """Refuse a GP site whose kernel is not a product over groups of columns.
 
         Raises:
             ValueError: naming the site.
@@ -151,8 +151,13 @@ class Grids:
         """The data on their grid. If ``jit`` traces the inputs, the cells come from an earlier run outside ``jit``.
 
         Raises:
-            ValueError: naming the data site, if its noise is not Gaussian, if it does not see every row of one GP site
-                once, or if its rows do not fit a grid.
+            ValueError: naming the data site, in these cases:
+
+                * its noise is not Gaussian, or differs along several axes of the grid;
+                * an earlier data site depends on the same GP site;
+                * it has several columns, or depends on several GP sites;
+                * it does not depend on every row of its GP site, with one weight for all rows;
+                * two rows have the same cell, or most cells are empty.
         """
         name, f = term.name, term.marginals
         kind = f"{_ASKED} is for Gaussian noise, and data site {name!r} is {type(term.likelihood).__name__}: {_INSTEAD}"
@@ -181,7 +186,7 @@ class Grids:
 
 
 class OnCells:
-    """Data on a grid. Two such objects are equal if their cells are the same object.
+    """Data on a grid. Two ``OnCells`` are equal if their cells are the same object.
 
     Args:
         cells: the cells of the data's rows; ``None`` if the program has not run outside ``jit``.
@@ -221,7 +226,7 @@ class OnCells:
         return jnp.where(data.good, value, jnp.nan)
 
     def given(self, sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
-        """A draw of the site given the data, the law of the site, and the density of each row given all other rows.
+        """A draw and the law of the site given the data, and the density of each row given all other rows.
 
         The draw is by Matheron's rule, as for other data with Gaussian noise.
         """

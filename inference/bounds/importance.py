@@ -48,14 +48,14 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 
     The last layer's expectation is in closed form or by quadrature, and the divergences of GP sites are exact. With one
     draw, it is the bound of :class:`~gpzoo.inference.GaussianProcessELBO`, except that ``GaussianProcessELBO`` takes
-    the divergence of ``q(w)`` in closed form. The bound grows with ``K``, so ``q(w)`` may be far from the posterior.
-    For example, ``q(w)`` may be a normal at one of two modes. An inner layer is one function for all draws of a row.
-    Its values at the ``K`` inputs of the row are drawn jointly, because independent values would not give a bound. This
-    factorises one matrix ``[K, K]`` for each row. Time and memory of a step grow with ``K``.
+    the divergence of ``q(w)`` in closed form. The bound grows with ``K``. With a large ``K`` it can be tight even if
+    ``q(w)`` is far from the posterior, such as a normal at one of two modes. An inner layer is one function for all
+    draws of a row. Its values at the ``K`` inputs of the row are drawn jointly, because independent values would not
+    give a bound. A joint draw factorises one matrix ``[K, K]`` for each row. Time and memory of a step grow with ``K``.
 
-    A latent variable of rows is a latent variable in the plate of its data. The guide holds it by
-    :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of yours, with or without
-    minibatches. All ``K`` draws share one draw of each other latent site.
+    A latent variable of rows is a latent variable in the plate of its data. Its posterior in the guide is
+    :class:`~gpzoo.inference.PerRow`, :class:`~gpzoo.inference.Amortised` or a guide of your own, with or without
+    minibatches. For all other latent sites, the ``K`` draws share one draw.
 
     As ``K`` grows, the gradient of the parameters of ``q(w)`` vanishes faster than the noise of this gradient. The
     ratio of gradient to noise falls as ``1 / sqrt(K)`` (Rainforth et al. 2018, *Tighter variational bounds are not
@@ -86,12 +86,15 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
             includes the contributions of the latent variables of rows.
 
     Raises:
-        ValueError: if the program has no latent variables of rows, or if its rows do not have weights of their own. The
-            second case has these reasons. Latent variables of rows are in several plates, or have another scale than
-            their data. Data in another plate depend on them. A GP site that depends on them is drawn jointly over rows,
-            or its kernel depends on them. Discrete sites are summed out. A likelihood takes its expectation by draws.
-            Also for the reasons of :class:`GaussianProcessELBO`.
-        TypeError: for a kernel that samples views.
+        ValueError: for the reasons of :class:`GaussianProcessELBO`, and in these cases:
+
+            * the program has no latent variables of rows, or discrete sites are summed out;
+            * latent variables of rows are in several plates, or have another scale than their data;
+            * data in another plate depend on latent variables of rows;
+            * a GP site depends on latent variables of rows, and is drawn jointly over rows;
+            * the kernel of a GP site depends on latent variables of rows;
+            * a likelihood computes its expectation by draws.
+        TypeError: for a kernel with sampled views (:class:`~gpzoo.SampledView`).
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class ImportanceWeightedELBO(GaussianProcessELBO):
 def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, "N *D"]:
     """A draw at every input, jointly at the ``K`` inputs of one row, and independently for different rows.
 
-    It runs under ``vmap`` over :data:`WEIGHTS`: each of the ``K`` runs has one input for each row.
+    Call it inside a ``vmap`` with the axis name :data:`WEIGHTS` and ``K`` runs. Each run has one input for each row.
     """
     if posterior.conditional.deterministic:  # a function of ``u`` alone, the same draw in all runs
         return posterior.as_joint().sample(key)
@@ -189,24 +192,24 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
 
 @dataclass(eq=False)
 class Weighted(Bound):
-    """:class:`Bound` under ``vmap`` over :data:`WEIGHTS`: each run has its own draw of the latents of rows.
+    """:class:`Bound` inside a ``vmap`` with the axis name :data:`WEIGHTS`, for importance weights.
 
-    All runs share one draw of the other sites.
+    Each run has its own draw of the latent sites of rows. All runs share one draw of the other latent sites.
 
     Attributes:
         latents: names of the latent sites of rows.
-        after: names of the GP sites that depend on the latent sites.
+        after: names of the GP sites that depend on latent sites of rows.
 
     Raises:
-        TypeError: for a kernel that samples views.
-        ValueError: for a site that depends on latents of rows and is drawn jointly over rows.
+        TypeError: for a kernel with sampled views (:class:`~gpzoo.SampledView`).
+        ValueError: for a GP site that depends on latent sites of rows and is drawn jointly over rows.
     """
 
     latents: frozenset[str] = field(kw_only=True)
     after: frozenset[str] = field(kw_only=True)
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """See :meth:`SiteMode.keys_of_rows`; each run has its own keys."""
+        """See :meth:`SiteMode.keys_of_rows`. Each run of the ``vmap`` has its own keys."""
         key = random.fold_in(numpyro.prng_key(), lax.axis_index(WEIGHTS))
         return {name: named_key(key, name) for name in names & self.latents}
 

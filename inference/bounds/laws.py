@@ -26,14 +26,13 @@ class SitesGivenData(NamedTuple):
 
     Attributes:
         values: a draw, see :meth:`Site.values`.
-        laws: laws of the sites, under the sites' names joined by ``+``, as
-            :func:`gpzoo.posteriors.given_data.given_data` takes them. Empty if outputs of a site are not independent
-            given the data.
+        laws: laws of the sites, in the format of :func:`gpzoo.posteriors.given_data.given_data`. The key is the names
+            of the sites, joined by ``+``. Empty if outputs of a site are not independent given the data.
         good: whether the laws were found.
         left_out: densities of rows or blocks given all other data, see
             :func:`~gpzoo.inference.bounds.left_out.left_out`.
-        lost: approximate rounding error of the log density of one row. The rounding error of a posterior mean is up to
-            three times as large, in posterior standard deviations.
+        lost: approximate rounding error of the log density of one row. A posterior mean has a rounding error of up to
+            ``3 * lost`` posterior standard deviations.
     """
 
     values: dict[str, Array]
@@ -46,7 +45,7 @@ class SitesGivenData(NamedTuple):
 def sites_given_data(
     sites: Sequence[Site], latents: Latents, key: PRNGKeyArray, blocks: Blocks | None
 ) -> SitesGivenData:
-    """A draw of sites given data, the sites' laws, and the density of each row (or block) given all other data."""
+    """A draw and the laws of sites given data, and the density of each row (or block) given all other data."""
     eps = float(jnp.finfo(latents.zero.dtype).eps)
     if is_one_covariance(sites, latents.terms):
         data = covariance_of_data(sites, latents.terms)
@@ -69,7 +68,10 @@ def sites_given_data(
 
 
 def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
-    """Whether the data are one site with Gaussian noise that sees each row of GP sites without inducing variables."""
+    """Whether the data have one covariance matrix: one data site, Gaussian noise, and no inducing variables.
+
+    The data must also depend on every row of each GP site, and have one column, or independent outputs of one GP site.
+    """
     if len(terms) != 1 or not terms[0].gaussian or any(site.conditional is not None for site in sites):
         return False
     f, one_column = terms[0].marginals, all(site.outputs == 1 for site in sites)
@@ -78,7 +80,7 @@ def is_one_covariance(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
 
 
 def are_independent(sites: Sequence[Site], terms: Sequence[Term]) -> bool:
-    """Whether the outputs of each site are independent given data; several sites must have one output each."""
+    """Whether the outputs of each site are independent given data; each of several sites must have one output."""
     if len(sites) == 1:
         return sites[0].outputs == 1 or are_apart(sites, terms)
     return all(site.outputs == 1 for site in sites) and all(part.apart for t in terms for part in t.marginals.parts)

@@ -57,7 +57,7 @@ class marginal(whitened):
     ======================  =====================================  ====================================================
     noise                   no inducing variables                  inducing variables
     ======================  =====================================  ====================================================
-    Gaussian                exactly                                Titsias's bound; ``sparse="tight"``, ``"fitc"``
+    Gaussian                exactly                                Titsias's bound, or ``sparse="tight"`` or ``"fitc"``
     any other               Laplace's approximation                Laplace's approximation of the same bound
     ======================  =====================================  ====================================================
 
@@ -71,9 +71,9 @@ class marginal(whitened):
     the white noise from which ``f`` is made. If there are several modes, the steps find one of them. If a covariance
     does not factorise, or the mode is not found, the density is zero. NUTS counts this as a divergence.
 
-    From the draws of hyperparameters, :meth:`gpzoo.inference.Trained.of_draws` makes a trained model. It draws the
-    functions given each draw of hyperparameters, and predicts and exports like any trained model. Under MCMC,
-    ``numpyro.param`` sites need priors, which ``marginal(handlers.lift(program, prior))`` gives them.
+    From the draws of hyperparameters, :meth:`gpzoo.inference.Trained.of_draws` makes a trained model. This model
+    samples the functions given each draw of hyperparameters. It predicts and exports like any other trained model.
+    Under MCMC, ``numpyro.param`` sites need priors, which ``marginal(handlers.lift(program, prior))`` gives them.
 
     Example:
         >>> import jax, numpy as np
@@ -88,23 +88,23 @@ class marginal(whitened):
     Args:
         fn: a NumPyro program.
         inducing: inducing variables of all GP sites, or a mapping by site name, as for
-            :class:`~gpzoo.inference.WhitenReparam`. All other GP sites have none. An initialiser sees only the
-            inputs of the first run, so make a new marginal program for other data.
+            :class:`~gpzoo.inference.WhitenReparam`. Sites that the mapping leaves out have none. An initialiser looks
+            only at the inputs of the first run, so make a new marginal program for other data.
         sparse: with inducing variables, ``"vfe"`` for Titsias's bound (2009, eq. 9), ``"tight"`` for its tighter form
             (Titsias 2025, see :class:`~gpzoo.likelihoods.Gaussian`), or ``"fitc"`` for FITC (Snelson and Ghahramani
             2006), which is not a bound. ``"tight"`` and ``"fitc"`` are for Gaussian noise.
         block: with ``"tight"``, the number of consecutive rows in a block. Larger blocks make the bound tighter (Bui
-            and Titsias 2025), at a cost of ``O(N block^2)``. Sort the rows so that neighbouring rows have near inputs.
+            and Titsias 2025), at a cost of ``O(N block^2)``. Sort the rows so that neighbouring rows have similar
+            inputs.
         state_space: whether to compute the density of a time series by state-space models, in time and memory
             ``O(N)``. The density is the same. The data need one column of times (in any order), Gaussian noise, and
             kernels with a state-space form (:meth:`gpzoo.kernels.Kernel.states`). Any sum of sites is allowed.
-        kronecker: whether to compute the density of rows on a grid axis by axis. The density is the same, and has only
-            first derivatives. Each row needs its own cell of the grid, and most cells need a row. The kernel is a
-            product over groups of columns, such as ``RBF()`` or
-            ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``. The groups are the axes of the grid. There is one
-            GP site. The noise is Gaussian and may differ along one axis. The cost is the sum of the cubes of the axes'
-            sizes, plus the number of all cells times the square of the number of empty cells. Make a new marginal
-            program for other data.
+        kronecker: whether to compute the density of rows on a grid axis by axis. The density is the same, but has no
+            second derivatives. The program has one GP site. Its kernel must be a product over groups of columns, such
+            as ``RBF()`` or ``Matern52(active_dims=[0, 1]) * categories("f", X, 5)``. The groups are the axes of the
+            grid. Each row needs its own cell of the grid, and most cells need a row. The noise must be Gaussian, and
+            may differ along one axis. The cost is the sum of the cubes of the axes' sizes, plus the number of all cells
+            times the square of the number of empty cells. Make a new marginal program for other data.
         leave_out: ``True`` to replace the log density of all data by a sum over rows. Each term is the log density of
             one row given all other data. This is the objective of leave-one-out cross-validation (Sundararajan and
             Keerthi 2001; Rasmussen and Williams 2006, eq. 5.11). To leave rows out together, give their blocks as in
@@ -112,14 +112,19 @@ class marginal(whitened):
             ``SVI(marginal(program, leave_out=True), AutoDelta(...), ...)``.
 
     Raises:
-        ValueError: for an unknown ``sparse``, and for options that cannot be combined. When the program runs, also in
-            these cases. Data are a minibatch. An outer handler gives the value of a GP site. ``sparse`` is ``"tight"``
-            or ``"fitc"`` and noise is not Gaussian. ``sparse`` is ``"fitc"`` and the program mixes outputs
-            (``f @ A``). The likelihood is robust-max and its sites have no inducing variables. See also
-            :class:`~gpzoo.inference.whitened`.
-        TypeError: when the program runs, in these cases. A GP site is drawn (:func:`~gpzoo.draws`, deep GPs). A
-            discrete latent site is summed out. A kernel samples views. Inducing variables are on a grid. With
-            ``state_space``, a kernel has no state-space form.
+        ValueError: for an unknown ``sparse``, for options that cannot be combined, and for the reasons of
+            :class:`~gpzoo.inference.whitened`. When the program runs, also in these cases:
+
+            * data are a minibatch;
+            * a handler outside ``marginal`` gives the value of a GP site;
+            * ``sparse`` is ``"tight"`` or ``"fitc"``, and noise is not Gaussian;
+            * ``sparse`` is ``"fitc"``, and the program combines outputs (``f @ A``);
+            * the likelihood is robust-max, and its sites have no inducing variables.
+        TypeError: when the program runs, in these cases:
+
+            * a GP site is drawn (:func:`~gpzoo.draws`, deep GPs), or a discrete latent site is summed out;
+            * a kernel has sampled views (:class:`~gpzoo.SampledView`), or inducing variables are on a grid;
+            * with ``state_space``, a kernel has no state-space form.
     """
 
     def __init__(
@@ -250,7 +255,7 @@ class marginal(whitened):
         model_kwargs: Mapping[str, Any] | None = None,
         leave_out: Any = None,
     ) -> dict[str, dict[str, Any]]:
-        """A draw of every GP site given the data, the site's law, and left-out densities, by draw of hyperparameters.
+        """Draws and laws of all GP sites given the data, and left-out densities, at each draw of hyperparameters.
 
         Args:
             rng_key: key of the draws.
@@ -315,7 +320,7 @@ class marginal(whitened):
         return found
 
     def variables_of(self, draws: Mapping[str, Any]) -> dict[str, InducingVariable]:
-        """Inducing variables of each GP site, of the same kind as the values from :meth:`draws_of_sites`."""
+        """Inducing variables of each GP site, from the result of :meth:`draws_of_sites`."""
         kinds = {}
         for name in self._seen:
             kind = self._by_name.get(name, self._default)
@@ -528,7 +533,7 @@ def _bytes(arrays: Any) -> int:
 
 
 def refuse_marginal(program: Any) -> None:
-    """Refuse a marginal program where GP sites are conditioned on their draws.
+    """Refuse a marginal program, for code that conditions GP sites on their draws.
 
     Raises:
         TypeError: if the program is marginal; the message says what to do instead.

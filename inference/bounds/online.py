@@ -81,8 +81,8 @@ class OnlineELBO(GaussianProcessELBO):
     Raises:
         TypeError: if ``trained`` is not a trained model with an :class:`InducingGuide`.
         ValueError: for several trainings at once, for a ``q(u)`` whose covariance is not full, and for hyperparameters
-            with a posterior in place of one value. At a call, if the inducing variables do not begin with the
-            inducing variables of the earlier training; inside ``jit``, the bound is then NaN.
+            with a posterior in place of one value. Also at a call, if the inducing variables do not begin with the
+            inducing variables of the earlier training. Inside ``jit``, the bound is NaN in this case.
     """
 
     def __init__(

@@ -24,13 +24,13 @@ from gpzoo.processes.process import GaussianProcess
 class PredictiveLogLikelihood(GaussianProcessELBO):
     """``sum_n log p(y_n | x_n) - w KL[q(u) || p(u)]``: an objective for the predictive density of rows, not a bound.
 
-    ``p(y_n | x_n)`` is the integral of ``p(y_n | f) q(f_n)`` over ``f``. In its place, the evidence lower bound has the
-    expectation of ``log p(y_n | f)``. The objective is parametric predictive GP regression (Jankowiak, Pleiss and
-    Gardner 2020), here for any likelihood. It fits the predictive variances to the residuals; the bound would explain
-    these residuals by noise. Use the objective for prediction intervals, if the noise differs between inputs or the
-    model is wrong. The objective is not a bound of the evidence. Its ``q(u)`` is not a posterior, and its noise and
-    lengthscales are not estimates. If the program draws a function, such as an inner layer of a deep GP, the objective
-    takes the density of the data given this draw, as the bound does.
+    ``p(y_n | x_n)`` is the integral of ``p(y_n | f) q(f_n)`` over ``f``. The evidence lower bound has the expectation
+    of ``log p(y_n | f)`` instead. The objective is parametric predictive GP regression (Jankowiak, Pleiss and Gardner
+    2020), here for any likelihood. It fits the predictive variances to the residuals; the bound would explain these
+    residuals by noise. Use the objective for prediction intervals, if the noise differs between inputs or the model is
+    wrong. The objective is not a bound of the evidence. Its ``q(u)`` is not a posterior, and its noise and lengthscales
+    are not estimates. If the program draws a function, such as an inner layer of a deep GP, the objective takes the
+    density of the data given this draw, as the bound does.
 
     Example:
         >>> import jax, numpy as np, optax

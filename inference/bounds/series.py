@@ -84,7 +84,7 @@ class AsSeries(NamedTuple):
         return self
 
     def log_evidence(self, sites: Sequence[Site], term: Term) -> Float[Array, ""]:
-        """``log p(y)`` of data that see a sum of Markov processes, exact and in ``O(N)``.
+        """``log p(y)`` of data that depend on a weighted sum of Markov processes, exact and in ``O(N)``.
 
         It is NaN if sites have times in different orders; :meth:`of_data` refuses this only outside ``jit``.
         """
@@ -93,7 +93,7 @@ class AsSeries(NamedTuple):
         return jnp.where(series.in_order, value, jnp.nan)
 
     def given(self, sites: Sequence[Site], terms: Sequence[Term], key: PRNGKeyArray) -> SitesGivenData:
-        """A draw of sites given a series, their laws at any time, and the density of each row given all other rows.
+        """Draws of sites given a series, the sites' laws at any time, and the density of each row given all other rows.
 
         Draws are by Matheron's rule, as for other data with Gaussian noise.
         """
@@ -130,12 +130,12 @@ class AsSeries(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Data that see a sum of Markov processes, in the order of their times.
+    """Data that depend on a weighted sum of Markov processes, in the order of their times.
 
     Attributes:
-        states: states of all sites, one below the other, as the data see them.
+        states: states of all sites, one below the other, with the weights.
         own: states of each site by name, without weights.
-        weights: weights by which the data see each site, by name.
+        weights: weights of each site in the sum, by name.
         y: data minus their mean; 0 if not observed.
         noise: variances of the noise; 1 if not observed.
         order: the number that each row of the series has in the program.

@@ -72,7 +72,7 @@ def by_site(measured: Measured) -> Diagnosis:
 
 
 def evidence(subject: BoundModel) -> Diagnosis:
-    """The most that more inducing variables could add to the bound, if the noise is Gaussian.
+    """The largest amount by which more inducing variables could raise the bound, if the noise is Gaussian.
 
     For other programs, and for many rows, the diagnosis is empty.
     """
@@ -96,7 +96,7 @@ def reached(measured: Measured, inner: Collection[str], needs: Mapping[str, froz
     """Whether the inducing variables reach each row, ``[N]``, by data site.
 
     They reach a row if they reduce its prior variance by more than 1 %. If they reach fewer than half of the rows, no
-    row counts as reached, because the reached rows then lie at the border.
+    row counts as reached. The reached rows then lie at the border of the region that the inducing variables reach.
 
     Args:
         measured: numbers at the rows.
@@ -126,12 +126,12 @@ def _ratio(part: np.ndarray, whole: np.ndarray, axis: int | None = None) -> Any:
 
 
 def inducing(measured: Measured, inner: Collection[str], *, drawn: bool = False) -> Diagnosis:
-    """The share of each set of inducing variables that is in use, and the rows that the set does not reach.
+    """The number of inducing variables of each site that are in use, and the rows that they do not reach.
 
     Args:
         measured: numbers at the rows.
         inner: names of GP sites on which only other GP sites depend.
-        drawn: whether ``u`` are draws at all inputs. Such draws have no covariance, and may repeat each other.
+        drawn: whether ``u`` are draws at all inputs. Covariances of ``u`` are then not used.
     """
     rows, findings, arrays = [], [], {}
     for name, site in measured.processes.items():
@@ -203,7 +203,7 @@ def layers(measured: Measured, inner: Collection[str]) -> Diagnosis:
 
 
 def evaluation(end: End, losses: np.ndarray, bound: float, rows: int) -> Diagnosis:
-    """Whether networks with a training state are as good in evaluation, with the state at the end of the training.
+    """Whether the bound of a network with a state, such as running means, is lower in evaluation than in training.
 
     Args:
         end: how the training ended.

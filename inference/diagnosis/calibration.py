@@ -34,7 +34,7 @@ def pit(draws: np.ndarray, y: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def coverage(pit: np.ndarray, levels: Sequence[float] = (0.5, 0.9)) -> np.ndarray:
-    """The share of outcomes inside central predictive intervals with given probabilities.
+    """The fraction of outcomes inside central predictive intervals, for each of several probabilities.
 
     Args:
         pit: probability integral transforms of outcomes, of any shape.
@@ -49,8 +49,9 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
 
     All counts lie in the band with probability ``level`` or more. This probability is exact: independent Poisson
     variables, given their sum, have the multinomial distribution of the counts (Levin 1981, *A representation for
-    multinomial cumulative distribution functions*). Each count has binomial bounds with the same tail probability. It
-    is chosen as in Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity*, section 2.
+    multinomial cumulative distribution functions*). Each count has binomial bounds with the same tail probability. This
+    tail probability is chosen as in Säilynoja, Bürkner and Vehtari (2022), *Graphical test for discrete uniformity*,
+    section 2.
 
     Args:
         n: number of values.
@@ -80,12 +81,12 @@ def pit_band(n: int, bins: int, level: float = 0.95) -> tuple[int, int]:
 
 
 def uniformity(values: np.ndarray, points: int = 100) -> float:
-    """A p-value of uniform values: the probability of an equally large or larger departure from uniformity.
+    """A p-value of a test whether values are uniform.
 
-    The p-value is 1 minus the level of the narrowest simultaneous band of the empirical distribution function that
-    holds the values (Säilynoja, Bürkner and Vehtari 2022, section 2). The number of values up to each point is a sum of
-    independent Poisson variables, given the last sum. A recursion of convolutions therefore gives the probability. The
-    p-value reacts to a shift and to a wrong spread.
+    The test uses the narrowest simultaneous band that contains the empirical distribution function of the values. The
+    p-value is 1 minus the level of this band (Säilynoja, Bürkner and Vehtari 2022, section 2). Given their sum, the
+    counts between points have the distribution of independent Poisson variables. A recursion of convolutions therefore
+    gives the level. The test detects a shift and a wrong spread.
 
     Args:
         values: values in (0, 1), ``[n]``.
@@ -104,10 +105,10 @@ def uniformity(values: np.ndarray, points: int = 100) -> float:
 
 
 def share_bounds(n: int, probability: float, level: float = 0.95) -> tuple[float, float]:
-    """The central interval, with probability ``level`` or more, of the share of ``n`` independent events that occur.
+    """The central interval, with probability ``level`` or more, for the fraction of ``n`` events that occur.
 
     Args:
-        n: number of events.
+        n: number of independent events.
         probability: probability of each event.
         level: level of the interval.
     """
@@ -146,11 +147,11 @@ def _binomial_quantile(tail: float, n: int, p: np.ndarray) -> np.ndarray:
 
 
 class Reliability(NamedTuple):
-    """The share of rows whose most probable class was right, compared with the probability of this class.
+    """The accuracy of the most probable class, compared with its predicted probability.
 
     Attributes:
         confidence: mean probability of the most probable class in each bin that is not empty, ``[K]``.
-        accuracy: share of the rows in the bin that have this class, ``[K]``.
+        accuracy: fraction of the rows in the bin whose most probable class is right, ``[K]``.
         count: number of rows in the bin, ``[K]``.
         ece: expected calibration error, the mean distance between confidence and accuracy over rows.
         brier: mean squared distance of the probabilities from the outcomes, summed over classes: 0 is best, 2 worst.
@@ -164,7 +165,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> Reliability:
-    """The calibration of class probabilities, in bins of equal width of the largest probability.
+    """The calibration of class probabilities. Rows are binned by their largest probability, in bins of equal width.
 
     Guo et al. (2017), *On calibration of modern neural networks*, eq. 3, define the expected calibration error. Brier
     (1950), *Verification of forecasts expressed in terms of probability*, eq. 2, defines the Brier score.

@@ -49,8 +49,8 @@ REPEATED = 0.1
 def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
     """Problems before a training: refused data, unscaled columns, repeated rows, outliers, and GP sites that are drawn.
 
-    ``check`` traces the program. If the program draws GP sites, ``check`` also computes it a few times, and sees on
-    which rows the terms of the program depend. It sorts arrays and takes their quantiles.
+    ``check`` traces the program, and computes quantiles of arrays. If the program draws GP sites, ``check`` also runs
+    the program a few times, to find the rows on which its terms depend.
 
     Example:
         >>> import numpy as np
@@ -62,13 +62,13 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
 
     Args:
         program: a program, before training.
-        *args: the program's positional arguments, data included; or only a table, as :func:`~gpzoo.inference.fit` takes
-            it. If there is a table, ``check`` reads only some rows at its start, in its middle and at its end.
+        *args: the program's positional arguments, data included; or only a table, as for :func:`~gpzoo.inference.fit`.
+            ``check`` reads only some rows of a table, at its start, in its middle and at its end.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        Findings, none if all is well. The ``site`` of a finding is the name of an argument, or the name of a GP site
-        that the program draws, with the line that draws it.
+        Findings, none if all is well. The ``site`` of a finding names an argument or a GP site, or several of them;
+        it is ``None`` for a finding about the whole program.
     """
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -118,11 +118,11 @@ def _levels(kernel: Kernel) -> set[str]:
 
 
 def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...]]) -> list[Finding]:
-    """Findings about GP sites that the program adds to each other, unless these sites share one ``q``.
+    """Findings about GP sites that the program adds to each other, unless these sites have one joint ``q``.
 
     Args:
-        sums: names of the GP sites whose sum a data site sees, by name of the data site.
-        coupled: names of the GP sites that share one ``q``, by group.
+        sums: names of the GP sites that are added for a data site, by name of the data site.
+        coupled: groups of names of GP sites that have one joint ``q``.
     """
     findings = []
     for names in dict.fromkeys(map(frozenset, sums.values())):
@@ -134,7 +134,7 @@ def of_sums(sums: Mapping[str, frozenset[str]], coupled: Sequence[tuple[str, ...
 def of_arguments(program: Callable, args: tuple, seen: Trace, *, repeats: bool = True) -> list[Finding]:
     """Findings about the numbers in each positional argument that is data or inputs in the trace.
 
-    ``repeats`` says whether to look for repeated rows, for which the rows are sorted.
+    ``repeats`` says whether to look for repeated rows, which needs a sort.
     """
     names, optional = checks.positional(program, len(args))
     findings, inputs = [], {}

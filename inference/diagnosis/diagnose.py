@@ -62,8 +62,8 @@ def diagnose(
     R-hat, effective sample sizes and traces are only for a model from :meth:`gpzoo.inference.Trained.of_draws`. The
     draws of an approximation are independent, so these numbers would be perfect for every approximation.
 
-    All bounds are by :class:`~gpzoo.inference.GaussianProcessELBO`, because a trained model does not keep the objective
-    of its training.
+    :class:`~gpzoo.inference.GaussianProcessELBO` computes all bounds, because a trained model does not keep the
+    objective of its training.
 
     If hyperparameters have posteriors, ``diagnose`` evaluates the program on all of ``train_args`` at 500 draws of the
     hyperparameters. If noise is not Gaussian, ``diagnose`` makes 20 draws of ``u`` for each of these 500 draws. This
@@ -82,9 +82,9 @@ def diagnose(
 
     Args:
         rng_key: key of the draws.
-        trained: the result of :func:`~gpzoo.inference.fit`. Of several trainings on the same data (restarts), the one
-            with the highest bound is diagnosed. R-hat between the functions of all trainings tells whether there are
-            several optima.
+        trained: the result of :func:`~gpzoo.inference.fit`. If there are several trainings on the same data (restarts),
+            the training with the highest bound is diagnosed. R-hat between the functions of all trainings tells whether
+            there are several optima.
         *args: the program's positional arguments, data included.
         train_args: the positional arguments of training, if they differ from ``args``. ``diagnose`` compares
             hyperparameters with their posterior given the training data.
@@ -93,7 +93,7 @@ def diagnose(
     Raises:
         TypeError: for data that are not real numbers, or an ``rng_key`` that is not a key.
         ValueError: if data are not finite, or there are none; if parameters are missing or have another shape.
-        FactorisationError: if the covariance of a GP site does not factorise at these parameters. It names the site.
+        FactorisationError: if the covariance of a GP site has no Cholesky factor; the message names the site.
     """
     rng_key = checks.rng_key(rng_key)
     subject = restarts.best(trained)[0]._bind(args, model_kwargs, seen=False)
@@ -101,7 +101,7 @@ def diagnose(
 
 
 def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args: tuple | None) -> Diagnosis:
-    """:func:`diagnose` of one training or of several: ``subject`` is the best of them at its checked arguments."""
+    """:func:`diagnose` of one or several trainings; ``subject`` is the best training at its checked arguments."""
     (trained, bounds), guide = restarts.best(several), subject.guide
     if train_args is not None:
         train_args = arguments(trained.model, train_args, described=trained.data)[0]

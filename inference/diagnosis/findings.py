@@ -45,7 +45,7 @@ class Finding:
 
 
 class Findings(tuple[Finding, ...]):
-    """Findings. They print as a list."""
+    """A tuple of findings, which prints as a list."""
 
     __slots__ = ()
 
@@ -92,8 +92,8 @@ class Diagnosis:
     Attributes:
         findings: problems, with advice.
         sections: tables of the measured numbers.
-        arrays: numbers per row of the data, by name: ``<site>_pit`` of ordered outcomes, ``<site>_probs`` and
-            ``<site>_labels`` of classes, and other arrays that the notes of the sections name.
+        arrays: numbers per row of the data, by name: ``<site>_pit`` for ordered outcomes, ``<site>_probs`` and
+            ``<site>_labels`` for classes, and further arrays that the notes of the sections explain.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -140,8 +140,8 @@ class Diagnosis:
     def to_xarray(self) -> Any:
         """The diagnosis as ``xarray.Dataset``, which netCDF can store.
 
-        Arrays keep their names. A column of a table becomes ``<title>: <column>``, along a dimension with the title of
-        the table. The texts of findings become ``findings``, along the names of the findings.
+        Arrays keep their names. A column of a table becomes the variable ``<title>: <column>``; its dimension has the
+        title of the table. The texts of findings become the variable ``findings``, indexed by the names of findings.
         """
         with needs(None, "A diagnosis as a dataset"):
             import xarray

@@ -88,9 +88,12 @@ class _Weighed(NamedTuple):
 def of_hyperparameters(rng_key: Array, subject: BoundModel, *, gaussian: bool) -> Diagnosis:
     """k-hat of ``log w = log p(theta) + L(theta) - log q(theta)`` in unconstrained space, the Jacobian included.
 
-    ``L`` is the exact evidence if the program has no latent GPs. With latent GPs and Gaussian noise, ``L`` is the
-    collapsed bound (:class:`~gpzoo.inference.CollapsedELBO`). With other noise, ``L`` is an importance estimate over
-    ``u ~ q(u)`` of ``int exp(E_p(f|u)[log p(y | f)]) p(u | theta) du``, and this estimate has its own k-hat.
+    ``L(theta)`` is the log evidence. It depends on the program:
+
+    * Without latent GPs, ``L`` is exact.
+    * With latent GPs and Gaussian noise, ``L`` is the collapsed bound (:class:`~gpzoo.inference.CollapsedELBO`).
+    * With noise that is not Gaussian, ``L`` is the log of an importance estimate, with draws ``u ~ q(u)``, of
+      ``int exp(E_p(f|u)[log p(y | f)]) p(u | theta) du``. This estimate has its own k-hat.
 
     Args:
         rng_key: key of the draws.

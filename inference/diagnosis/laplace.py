@@ -36,12 +36,12 @@ def check_laplace(
 ) -> Diagnosis:
     """Check Laplace's approximation, with which :class:`~gpzoo.inference.marginal` integrates functions out.
 
-    The functions are made from white noise ``v``. At some draws of the hyperparameters, the check draws ``v`` from the
-    approximation ``q(v)``. Each draw has the weight ``p(y, v) / (q(v) Z)``, where ``Z`` is the approximation of
-    ``p(y)``. The mean of the weights is ``p(y) / Z``. The k-hat of the weights says whether the draws estimate this
-    mean well. The logarithm of the mean is the number of missing nats. They affect the posterior of hyperparameters
-    only if they *change* between hyperparameters. With inducing variables, ``p(y | v)`` is ``E_p(f|u) log p(y | f)``,
-    as in the program.
+    The functions are made from white noise ``v``. For some draws of the hyperparameters, the check samples ``v`` from
+    the approximation ``q(v)``. Each sample has the weight ``p(y, v) / (q(v) Z)``, where ``Z`` is the approximation of
+    ``p(y)``. The expected weight is ``p(y) / Z``. The k-hat of the weights says whether their mean is a good estimate.
+    The logarithm of this mean is the number of nats that are missing in ``log Z``. Missing nats affect the posterior of
+    the hyperparameters only if their number *changes* with the hyperparameters. With inducing variables, ``p(y | v)``
+    is ``E_p(f|u) log p(y | f)``, as in the program.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
@@ -69,7 +69,8 @@ def check_laplace(
 
     Returns:
         A diagnosis. Its table has the largest and the median k-hat, and the mean and the standard deviation of the
-        missing nats over hyperparameters. ``arrays["log_ratio"]`` and ``arrays["k"]`` have all numbers.
+        missing nats over the draws of hyperparameters. ``arrays["log_ratio"]`` has the missing nats of every draw, and
+        ``arrays["k"]`` has every k-hat.
 
     Raises:
         TypeError: for a program that is not marginal.

@@ -30,11 +30,11 @@ TITLE = "Leave-one-out"
 def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndarray]) -> Diagnosis:
     """k-hat of joint draws of all inducing variables and hyperparameters, and densities of left-out rows.
 
-    ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``. The density of ``f`` given ``u``
-    cancels.
+    The weights are ``log w = log p(y | f) + log p(u) + log p(theta) - log q(u) - log q(theta)``. The density of ``f``
+    given ``u`` cancels.
 
     Args:
-        rng_key: the key with which :meth:`gpzoo.inference.Trained.to_arviz` makes the same draws.
+        rng_key: key of the draws; :meth:`gpzoo.inference.Trained.to_arviz` makes the same draws from the same key.
         subject: one training at its data.
         held_out: log densities of data that were not in the training, by site, ``[N]``; empty if there are none.
     """

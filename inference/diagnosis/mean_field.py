@@ -29,9 +29,10 @@ _STEPS, _RATE = 20, 0.5
 def against_joint(rng_key: Array, subject: BoundModel) -> list[Finding]:
     """Findings about GP sites that the program adds to each other, if each of these sites has its own ``q``.
 
-    A joint ``q`` of these sites is compared with the separate ``q`` of the guide, at the same hyperparameters. Both
-    start at the trained parameters, and both take the same number of natural gradient steps on all rows. The findings
-    say how much higher the bound of the joint ``q`` is, and how much its standard deviations differ.
+    A joint ``q`` of these sites is compared with the separate ``q`` of the guide, at the same hyperparameters. The
+    joint ``q`` and the separate ``q`` start at the trained parameters, and take the same number of natural gradient
+    steps on all rows. The findings say how much higher the bound of the joint ``q`` is, and how much the standard
+    deviations differ.
 
     Args:
         rng_key: key of draws in the bounds.

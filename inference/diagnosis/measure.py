@@ -51,8 +51,8 @@ class Process:
         outside: number of rows outside the grid; ``None`` for inducing points.
         num_inducing: number of inducing variables ``M``.
         covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or if ``M`` is large.
-        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``; 1 in directions about which the data
-            say nothing; ``None`` if they are not computed.
+        eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``. An eigenvalue is 1 in a direction
+            about which the data have no information. ``None`` if they are not computed.
         between: number of inducing points between whole numbers, if the kernel only distinguishes whole numbers.
     """
 
@@ -78,7 +78,7 @@ class Outcomes:
         kind: ``"binary"``, ``"classes"``, ``"integers"`` (counts) or ``"numbers"``.
         likelihood: name of the distribution of the data.
         noise: variance of Gaussian noise, averaged over rows and outputs; ``None`` for other distributions.
-        ranked: whether a distribution that is not Gaussian has the probability of a smaller outcome in closed form.
+        ranked: whether the probability of a smaller outcome has a closed form, for distributions that are not Gaussian.
     """
 
     value: np.ndarray
@@ -90,7 +90,7 @@ class Outcomes:
 
     @property
     def filled(self) -> np.ndarray:
-        """``value``, with an observed row in place of each row that a mask leaves out, because these may be NaN."""
+        """``value`` in which an observed row replaces each row with NaN that a mask leaves out."""
         gone = ~self.observed & np.isnan(self.value.reshape(len(self.value), -1)).any(axis=1)
         return np.where(gone.reshape(-1, *[1] * (self.value.ndim - 1)), self.value[self.observed.argmax()], self.value)
 

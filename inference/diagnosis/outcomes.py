@@ -42,8 +42,8 @@ def judge(site: str, outcomes: Outcomes, predicted: SitePrediction, reached: np.
     Args:
         site: name of the site.
         outcomes: the data.
-        predicted: the prediction, with log densities, and with draws if outcomes are ordered and not Gaussian.
-        reached: rows about which the model claims to know something, ``[N]``. Findings are only about these rows.
+        predicted: the prediction. It has log densities, and also draws if outcomes are ordered and not Gaussian.
+        reached: a mask of the rows that the inducing variables reach, ``[N]``. Findings are only about these rows.
     """
     rows = outcomes.observed
     part = Diagnosis()

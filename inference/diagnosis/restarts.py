@@ -48,7 +48,7 @@ def compare(
 
     ArviZ computes R-hat (Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021, *Rank-normalization, folding, and
     localization*). Each training counts as a chain: independent normal draws with the mean and the variance of the
-    functions of this training. R-hat here does not measure convergence. It tells whether all trainings found one
+    functions of this training. R-hat here does not measure convergence. It tells whether all trainings found the same
     optimum.
 
     Args:

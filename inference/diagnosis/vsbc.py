@@ -53,12 +53,13 @@ def vsbc(
 
     The ranks are scaled to (0, 1). Two tests are made over the simulations:
 
-    * Bias: are the ranks below 0.5 as often as above? The test is :func:`numpyro.infer.calibration.vsbc_diagnostic`,
-      which also simulates and trains. It is a two-sample Kolmogorov-Smirnov test of ``p`` against ``1 - p`` (Yao,
-      Vehtari, Simpson and Gelman 2018, *Yes, but did it work?*, algorithm 2). It finds a shift, but not a wrong width:
-      a guide with half the right standard deviation passes.
+    * Bias: is the distribution of the scaled ranks ``p`` symmetric around 0.5? A two-sample Kolmogorov-Smirnov test
+      compares ``p`` with ``1 - p`` (Yao, Vehtari, Simpson and Gelman 2018, *Yes, but did it work?*, algorithm 2). This
+      test finds a shift, but not a wrong width: a guide with half the right standard deviation passes.
     * Uniformity: do the ranks stay inside the simultaneous band of Säilynoja, Bürkner and Vehtari (2022)? This test
-      finds a shift and a wrong width. Mean-field guides usually fail it, even if they have no bias.
+      finds a shift and a wrong width. Mean-field guides usually fail this test, even if they have no bias.
+
+    :func:`numpyro.infer.calibration.vsbc_diagnostic` simulates, trains, and makes the first test.
 
     An :class:`~gpzoo.inference.InducingGuide` starts every training with the same inducing variables. Its initialisers
     run only once.
@@ -87,7 +88,7 @@ def vsbc(
         svi: NumPyro's object, with the program, the guide, the optimiser and the objective.
         num_steps: steps of each training. NumPyro trains on all rows.
         *args: the program's positional arguments, data included. Simulated data replace the arguments that are data of
-            the program. The program must draw its data if such an argument is ``None``.
+            the program. If a data argument is ``None``, the program must draw the data.
         num_draws: number of draws of each trained guide, two or more.
         model_kwargs: the program's keyword arguments, by name.
 

@@ -55,7 +55,7 @@ def container(
 
     Args:
         groups: groups by name.
-        rows: for each axis of data rows, the numbers of its rows; ``None`` if the axis has all rows.
+        rows: for each axis of data rows, the indices of its rows in the data; ``None`` if the axis has all rows.
         known: coordinates of axes, by name of the axis.
         coords: the user's coordinates, which replace ``known``.
         dims: the user's names of axes, by name of the array.
@@ -64,7 +64,7 @@ def container(
 
     Raises:
         TypeError: for ``coords`` or ``dims`` that are not mappings.
-        ValueError: if ``dims`` names an array that does not exist, or gives an array a wrong number of axes. If
+        ValueError: if ``dims`` names an array that does not exist, or gives an array a wrong number of axes. Also if
             ``coords`` names an axis that does not exist, or has a wrong number of entries.
     """
     arviz = import_arviz()

@@ -269,9 +269,10 @@ def draws_to_arviz(
     """MCMC draws in ArviZ, with the groups of :meth:`gpzoo.inference.Trained.to_arviz`.
 
     ``posterior`` has the values ``f`` of GP sites without their white noise, for a :func:`~gpzoo.inference.whitened`
-    program too. If a site is sparse, ``f`` is drawn jointly given each draw of ``f_u``, and ``log_likelihood`` is given
-    this draw of ``f``. For sites that are not sparse, ``az.from_numpyro(mcmc)`` works too, with the noise.
-    ``sample_stats`` has the given statistics, ``log_p``, and ``log_p_f`` for a GP site. For an observed GP site,
+    program too. If a site is sparse, each draw of ``f_u`` gives one joint draw of ``f``, and ``log_likelihood`` is the
+    density of the data given ``f``. For sites that are not sparse, ``az.from_numpyro(mcmc)`` works too, with the noise.
+    ``sample_stats`` has the given statistics and the log density ``log_p`` of data and latent sites. ``log_p_f`` is the
+    part of ``log_p`` that belongs to a GP site ``f`` (``log_p_f_u`` if the site is sparse). For an observed GP site,
     ``log_p`` includes the marginal likelihood.
 
     Example:
@@ -294,7 +295,7 @@ def draws_to_arviz(
         params: values of the ``numpyro.param`` sites, if there are any.
         new_args: see :meth:`gpzoo.inference.Trained.to_arviz`, also for the next four arguments.
         new_kwargs: keyword arguments at new inputs.
-        batch_size: rows of new inputs at a time, 1,000 if ``None``. The prior has at most this many rows.
+        batch_size: rows of new inputs at a time, 1,000 if ``None``.
         coords: labels of the entries of axes.
         dims: names of axes.
         model_kwargs: the program's keyword arguments, by name.

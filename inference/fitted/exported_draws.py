@@ -132,7 +132,7 @@ class Draws(GivenProgram):
     def at_new(self, draw: Draw, batch: Batch) -> Arrays:
         """GP sites and replicated data at a batch of new inputs. ``batch.others`` has all data, and :class:`Notes`.
 
-        Counts also have their means, because draws of counts are not NaN even if a parameter is NaN.
+        For counts, the result also has means. A parameter that is NaN makes the means NaN, but not draws of counts.
         """
         given = self.given_u(draw[1])
         of_data, notes = batch.others[0], batch.others[1].value

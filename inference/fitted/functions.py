@@ -95,7 +95,7 @@ def one_function(
 
 
 def draws_of(rng_key: Array, model: BoundModel, num_draws: int) -> Draw:
-    """Stacked keys that fix ``num_draws`` functions, with numbers of MCMC draws if the posterior is such draws."""
+    """Stacked keys that fix ``num_draws`` functions, with numbers of MCMC draws if these draws are the posterior."""
     keys = random.split(named_key(checks.rng_key(rng_key), "functions"), num_draws)
     return keys, model.guide.numbers(model.params, num_draws)
 

@@ -68,7 +68,7 @@ def _lost(projection: OnValues, value: Float[Array, "M *D"]) -> Float[Array, ""]
 
 
 def warn_if_lost(given: Mapping[str, Given]) -> None:
-    """Warn of observed GP sites whose posterior is as small as rounding errors in this precision."""
+    """Warn of observed GP sites with large rounding errors of the posterior mean, in posterior standard deviations."""
     for name, site in given.items():
         if (lost := float(jnp.max(site.lost))) > _MOST_LOST:
             warnings.warn(
@@ -120,8 +120,8 @@ class GivenProgram:
             given: values on which GP sites are conditioned, by name.
             guide_mode: gives the values of the guide's GP sites.
             given_mode: gives the values of conditioned sites; ``None`` draws them jointly.
-            drawn_as: a function from the name of a site to the inputs that are drawn together, if the program uses the
-                site as an array. It returns ``None`` for all other sites.
+            drawn_as: a function of the name of a site. If the program uses the site as an array, the function returns
+                which inputs are drawn together. Otherwise, it returns ``None``.
             model: a program to run in place of this one.
         """
         program = self.model if model is None else model

@@ -43,9 +43,10 @@ Arrays: TypeAlias = dict[str, Any]
 
 @jax.tree_util.register_static
 class Static:
-    """A value in a pytree of arrays that is part of a compiled program. It comes from an argument or from a result.
+    """A value in a pytree of arguments or results that ``jit`` treats as a constant of the compiled program.
 
-    Two of them are equal if their numbers, strings and containers are equal, and all other objects are the same.
+    Two ``Static`` values are equal if their numbers, strings and containers are equal, and all other objects are the
+    same objects.
 
     Args:
         value: a container.
@@ -95,7 +96,7 @@ class Batch(NamedTuple):
         params: parameters of guide and program.
         rows: numbers of the batch's rows among all rows.
         count: number of all rows.
-        layouts: for each site, how its rows follow the rows of the arguments; empty if no function needs it.
+        layouts: for each site, which of its rows belong to which rows of the arguments; empty if no function needs it.
         untold: names of the sites whose rows do not correspond to the rows of the arguments.
         number: number of the batch.
         views: key for sampled views, the same for all draws and batches.
@@ -133,13 +134,15 @@ class BatchFunction:
 
     Attributes:
         name: a name that no other function has.
-        of_draw: ``of_draw(draw, batch)`` gives arrays by group and site; :class:`Static` groups come with the program.
-        options: everything from outside that ``of_draw`` uses and that may differ between calls, hashable.
+        of_draw: the function. ``of_draw(draw, batch)`` returns a dictionary of groups. A group is a dictionary of
+            arrays by site, or a :class:`Static` value, which is part of the compiled program.
+        options: hashable values that ``of_draw`` uses besides its arguments, if they may differ between calls. Calls
+            with other options are compiled anew.
         draws_together: number of draws that are computed together; ``None`` computes all draws together, 0 means that
             there is no axis of draws.
         summary: a function that summarises the arrays of all draws, which have a leading axis of draws; ``None`` keeps
             these arrays.
-        row_axis: axis of the rows, by group; 1, after the draws, if a group has no entry.
+        row_axis: axis of the rows, by group. If a group has no entry, it is 1, the axis after the axis of draws.
         prepare: a function in the compiled program that makes draws and batch from the given draws; ``None`` to take
             the draws as they are. Keys are split here. Outside, a split would be one more program to compile.
         once: whether the program runs only once, on few rows, so that compiling it takes most of the time.
@@ -190,7 +193,8 @@ class BoundModel:
         args: checked positional arguments.
         kwargs: checked keyword arguments.
         compiled: compiled programs, also from earlier calls.
-        values: values of the sites, if there is no guide. The program runs with them to find how sites follow the rows.
+        values: values of the sites, if there is no guide. A run of the program with these values finds which rows of
+            each site belong to which rows of the arguments.
         at_training: whether the arguments are known to be the training data.
     """
 
@@ -236,11 +240,11 @@ class BoundModel:
 
     @property
     def site_rows(self) -> SiteRows:
-        """How the program's sites follow the rows of its arguments, with all rows at once."""
+        """Which rows of the program's sites belong to which rows of its arguments, with all rows at once."""
         return self.site_rows_in_batches(None)
 
     def site_rows_in_batches(self, batch_size: int | None) -> SiteRows:
-        """How the sites follow the rows in batches of this size. Calls with arguments of the same shapes share it."""
+        """:attr:`site_rows` in batches of this size. Calls with arguments of the same shapes share the result."""
         key = ("rows", batch_size, self.shapes)
         if key not in self.compiled:
             values = self.params | dict(self.values or {})  # parameters may start at random
@@ -280,7 +284,9 @@ class BatchResult(NamedTuple):
     def refuse_not_finite(
         self, words: Mapping[str, str], processes: Collection[str], site_of: Callable[[str], str] = str
     ) -> None:
-        """Refuse numbers that are not finite. The first draw then runs outside ``jit``, and may raise its own error.
+        """Refuse numbers that are not finite.
+
+        To find the cause, the function of the first draw runs again outside ``jit``, where it may raise its own error.
 
         Args:
             words: words for the numbers of each group, such as ``"draws"``; a group without words is not checked.
@@ -314,8 +320,8 @@ def map_batches(
 ) -> BatchResult:
     """Compute a function of all draws at all rows, one batch of rows at a time.
 
-    Each array is joined by the layout of the site of the same name. An array under another name must be the same in all
-    batches, and is taken from the first batch.
+    Arrays of batches are joined by the layout of the site of the same name. An array with another name must be the same
+    in all batches, and is taken from the first batch.
 
     Args:
         fn: the function.
@@ -324,8 +330,8 @@ def map_batches(
             draws.
         batch_size: largest number of rows in a batch.
         of_sites: data of all rows by site; each batch gets its own rows.
-        addends: for each array that has the rows of a site under another name, the name of this site.
-        whole: how sites follow the rows, for a function that needs :attr:`Batch.layouts` even if all rows are one
+        addends: for each array that has the rows of a site but another name, the name of this site.
+        whole: the layouts of all sites, for a function that needs :attr:`Batch.layouts` even if all rows are one
             batch. If there are several batches, ``map_batches`` finds the layouts.
 
     Raises:

@@ -88,15 +88,15 @@ def nuts(
         num_samples: draws of each chain.
         num_chains: number of chains.
         target_accept_prob: see :class:`numpyro.infer.NUTS`.
-        progress: whether to report on the standard error. The report begins with an estimate of the time. A bar then
-            shows the time left, divergences and step size. At the end come the divergences, the largest R-hat and the
+        progress: whether to report progress on stderr. The report begins with an estimate of the time. A bar then
+            shows the time left, divergences and step size. The last line shows divergences, the largest R-hat and the
             smallest effective sample size. ``None`` reports in terminals and notebooks.
         extra_fields: fields of ``mcmc.get_extra_fields()`` beside ``diverging``, such as for ``az.plot_energy``.
         model_kwargs: the program's keyword arguments, by name.
 
     Returns:
-        The MCMC after its run: ``mcmc.get_samples(group_by_chain=True)``, ``mcmc.print_summary()``. Its program is
-        ``mcmc.sampler.model``.
+        The MCMC after its run, for ``mcmc.get_samples(group_by_chain=True)`` and ``mcmc.print_summary()``. Its program
+        is ``mcmc.sampler.model``.
 
     Raises:
         ValueError: for counts below one, a program without latent sites, data without a density at any value of the

@@ -13,7 +13,7 @@ from gpzoo.inference.fitted.container import Group, container, import_arviz
 
 
 def largest_k(num_draws: int) -> float:
-    """The k-hat above which this number of weighted draws estimates nothing. ArviZ warns above it too.
+    """The largest k-hat at which estimates from this number of weighted draws are reliable. Above it, ArviZ warns.
 
     Vehtari, Simpson, Gelman, Yao and Gabry (2024), *Pareto smoothed importance sampling*, section 3.2.4.
     """
@@ -40,8 +40,8 @@ class LeaveOneOut(NamedTuple):
     """Predictive densities of each row given all other rows.
 
     Attributes:
-        elpd: logarithms of the densities in nats, ``[N]``, from draws that are weighted to the posterior.
-        k: k-hat of each row, ``[N]``. As in ``arviz.loo``, draws count as draws of the posterior here.
+        elpd: logarithms of the densities in nats, ``[N]``, from draws with importance weights for the posterior.
+        k: k-hat of each row, ``[N]``. As in ``arviz.loo``, it assumes that the draws come from the posterior.
         above: number of rows whose k-hat is above :func:`largest_k`.
         warns: whether ``arviz.loo`` warns.
     """
@@ -56,8 +56,8 @@ def leave_one_out(log_likelihood: Float[np.ndarray, "S N"], log_ratio: Float[np.
     """Leave-one-out densities of an approximate posterior.
 
     The method is Magnusson, Andersen, Jonasson and Vehtari (2019), *Bayesian leave-one-out cross-validation for large
-    data*, section 2.2. Each draw has two weights, which are smoothed together: one leaves a row out, and one turns
-    draws of ``q`` into draws of the posterior.
+    data*, section 2.2. Each draw has two weights, which are smoothed together. The first weight leaves a row out. The
+    second weight turns draws of ``q`` into draws of the posterior.
 
     Args:
         log_likelihood: log likelihood of each row, by draw.

@@ -37,7 +37,9 @@ def checked_quantiles(quantiles: Sequence[float] | None) -> tuple[float, ...] | 
 
 
 def empirical_quantiles(draws: Shaped[Array, "S *shape"], quantiles: tuple[float, ...]) -> Shaped[Array, "Q *shape"]:
-    """The smallest draw that is at least as large as the given share of draws. It is always a value that was drawn.
+    """For each probability ``p``, the smallest draw that has at least a fraction ``p`` of all draws at or below it.
+
+    The result consists of values that were drawn.
 
     Args:
         draws: the draws, ``[S, ...]``.
@@ -62,9 +64,9 @@ def mixture_quantiles(
         quantiles: ``Q`` probabilities.
 
     Returns:
-        Quantiles ``[Q, ...]``. If Gaussians are far apart, the distribution function may be flat at the height of a
-        requested probability. Below the probability 0.5, the quantile is then the lower end of the flat part. Above
-        0.5, it is the upper end. At 0.5, it is the lower end.
+        Quantiles ``[Q, ...]``. If Gaussians are far apart, the distribution function may have a flat part at the
+        requested probability. The quantile is then the upper end of this part for probabilities above 0.5, and the
+        lower end for all other probabilities.
     """
     scale = jnp.sqrt(variance)
     upper = np.asarray(quantiles) > 0.5

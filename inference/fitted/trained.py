@@ -121,7 +121,7 @@ class Trained:
     def with_params(self, params: Mapping[str, Any]) -> Trained:
         """The same model and guide with other parameters, such as the parameters that ``fit`` gives to a callback.
 
-        The two models share their compiled programs.
+        The new model shares the compiled programs of this model.
         """
         return Trained(self.model, self.guide, params, data=described_columns(self.data), _compiled=self._compiled)
 
@@ -143,16 +143,17 @@ class Trained:
         ``Trained.of_draws(key, nuts(key, marginal(program), X, y), X, y)`` predicts, draws functions and exports like
         any other trained model. :meth:`to_arviz` keeps the chains of the draws.
 
-        :meth:`predict` mixes the moments of the functions given each draw of hyperparameters and the data. For Gaussian
-        noise, these moments are exact. For any other noise, they are the mode and the covariance of Laplace's
-        approximation. With inducing variables, the same holds for the sparse model of these variables. ``of_draws``
-        factorises the covariance of the data once for each draw.
+        :meth:`predict` averages over the draws of hyperparameters. For each draw, it uses the moments of the functions
+        given this draw and the data. For Gaussian noise, the moments are exact. For any other noise, they are the mode
+        and the covariance of Laplace's approximation. With inducing variables, all moments belong to the sparse
+        model. ``of_draws`` factorises the covariance of the data once for each draw.
 
         :meth:`functions` and exports use joint draws of the functions, one for each draw of hyperparameters. These
-        draws are kept at the inducing variables, or at the inputs if there are none. In two cases, :meth:`predict`
-        mixes these joint draws in place of moments, and then has their Monte Carlo noise. In the first case, the data
-        depend on mixed outputs (``f @ A``, Softmax). In the second case, the moments would need more than 1 GiB (a
-        warning says so).
+        draws are kept at the inducing variables, or at the inputs if there are none. In two cases, :meth:`predict` uses
+        these joint draws in place of moments, and its results have Monte Carlo noise:
+
+        * the data depend on several outputs together (``f @ A``, Softmax);
+        * the moments would need more than 1 GiB (a warning says so).
 
         Args:
             rng_key: key of the draws of functions.
@@ -167,8 +168,8 @@ class Trained:
             leave_out: blocks of rows to leave out together. Give a label for each row, such as its group, or a list of
                 arrays of row numbers. The arrays may overlap, as with all rows after a time. :meth:`to_arviz` then
                 writes the density of each block given all other data. With ``None``, it writes the density of each row
-                given all other data. With ``False``, it writes ``log p(y_n | f_n)`` instead. It also does so if the
-                densities given other data take more than 1 GiB.
+                given all other data. With ``False``, or if these densities take more than 1 GiB, it writes
+                ``log p(y_n | f_n)`` instead.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -221,9 +222,9 @@ class Trained:
 
         Likelihoods integrate over the marginals of ``f`` if the program allows it. Some programs need draws: of the
         inner layers of a deep GP, or of hyperparameters with a posterior. The result is then the mixture over draws.
-        Its variance follows from the law of total variance, and its density is the mean of the draws' densities (deep
-        GPs, eq. 18). In a model from :meth:`of_draws`, each draw of hyperparameters has the moments of ``f`` given this
-        draw and the data.
+        Its variance follows from the law of total variance, and its density is the mean of the draws' densities
+        (Salimbeni and Deisenroth 2017, eq. 18). In a model from :meth:`of_draws`, each draw of hyperparameters has the
+        moments of ``f`` given this draw and the data.
 
         The draws of a row depend on ``rng_key`` and on the position of the row in the whole input. Draws of latent
         variables of rows also depend on the batch. Sampled views (of invariant kernels) are drawn once, by ``rng_key``,
@@ -250,11 +251,11 @@ class Trained:
             num_draws: number of draws of the sites that must be drawn; programs without such sites need one pass.
                 ``None``: 100, or all draws of a model from :meth:`of_draws`.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
-                of the mixture of Gaussians over draws. Other sites have the quantiles of the draws of ``y``, one for
-                each draw of the sites.
-            keep_draws: whether to return the draws themselves, of every GP site and data site. There is one for each
-                draw of the sites that must be drawn, or ``num_draws`` if there are no such sites. The draws are
-                independent over inputs. To draw data sites, the program runs on one row at a time, except with
+                of the mixture of Gaussians over draws. All other sites have the quantiles of their draws, see
+                ``keep_draws``.
+            keep_draws: whether to return draws of every GP site and data site. If some sites must be drawn, there is
+                one value for each of these draws. Otherwise, there are ``num_draws`` values. The draws are independent
+                over inputs. To draw data sites, the program runs on one row at a time, except with
                 ``InducingGuide(joint=...)``.
             parts: names for the addends of GP sites, such as ``{"f": ("trend", "season")}`` if the kernel of ``f`` is a
                 sum of two. The addends are then predicted too, under these names. Each addend has its exact moments
@@ -275,11 +276,16 @@ class Trained:
         Raises:
             TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide that is not an
                 ``InducingGuide``.
-            ValueError: for data that are not finite; arguments with different numbers of rows; unknown names in
-                ``test_data``; parameters that are missing, unknown or of another shape; a guide that has not seen data;
-                an observed GP site without ``train_args``; several batches, if the guide draws a site jointly or the
-                rows of a site do not correspond to the rows of the inputs; ``quantiles`` that are not between 0 and 1;
-                ``mean_only`` with ``quantiles``, ``keep_draws`` or ``test_data``.
+            ValueError: in these cases:
+
+                * data are not finite, or arguments have different numbers of rows;
+                * ``test_data`` has unknown names;
+                * parameters are missing, unknown or of another shape, or the guide has not seen data;
+                * there is an observed GP site, and no ``train_args``;
+                * there are several batches, and the guide draws a site jointly;
+                * there are several batches, and rows of a site do not correspond to rows of the inputs;
+                * ``quantiles`` are not between 0 and 1;
+                * ``mean_only`` is combined with ``quantiles``, ``keep_draws`` or ``test_data``.
             FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
             NonFiniteError: naming a site whose prediction is not finite for another reason.
         """
@@ -399,8 +405,8 @@ class Trained:
         GP sites give an :class:`~gpzoo.InducingPosterior` (``.mean``, ``.variance``, ``.inducing_moments()``).
 
         Args:
-            rng_key: random key. It draws the sites on which later sites of the program depend, and the views of kernels
-                that sample views. With the same key, :meth:`predict` uses the same views.
+            rng_key: random key. It draws the sites on which later sites of the program depend, and the sampled views of
+                kernels. With the same key, :meth:`predict` uses the same views.
             *args: the model's positional arguments.
             model_kwargs: the model's keyword arguments, by name.
 
@@ -436,8 +442,8 @@ class Trained:
 
         If a guide makes hyperparameters independent of the functions, its posterior of hyperparameters is too narrow,
         often by a factor of several. The posterior from NUTS is the posterior of ``marginal(program, inducing)``, and
-        is not too narrow. The inducing variables keep their trained values. So do ``numpyro.param`` sites of the
-        program, such as networks.
+        is not too narrow. The inducing variables, and ``numpyro.param`` sites of the program such as networks, keep
+        their trained values.
 
         Args:
             rng_key: key of the draws.
@@ -540,18 +546,18 @@ class Trained:
         *new: Argument,
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> Trained:
-        """The same model with more inducing variables as room for new data. They do not change predictions yet.
+        """The same model with more inducing variables, which new data may need. They do not change predictions yet.
 
         The new posterior is ``q(u, u_new) = q(u) p(u_new | u)``. It changes no prediction and no KL divergence, whether
-        ``u`` is whitened or not. The new variables come after the old ones, and so :meth:`condition` and
-        :class:`OnlineELBO` recognise the old ones.
+        ``u`` is whitened or not. The new variables come after the old variables. By this order, :meth:`condition` and
+        :class:`OnlineELBO` recognise the old variables.
 
         Args:
             rng_key: key of the initialisers.
             inducing: for all GP sites, or for some by name: an inducing variable, or an initialiser such as
                 :func:`~gpzoo.kmeans`. An initialiser sees the inputs of the site at ``new``. Sites before this site are
                 at their posterior means.
-            *new: the model's positional arguments at these inputs; targets may be left out.
+            *new: the model's positional arguments at the new inputs; targets may be left out.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:
@@ -650,24 +656,25 @@ class Trained:
         """Draws from the posterior as ArviZ's container, for ``az.summary``, ``az.loo``, plots, netCDF and Zarr.
 
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
-        nothing for them: use ``az.summary(..., kind="stats")``. Each draw takes ``u ~ q(u)`` and the other latent
-        sites, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. A model
-        from :meth:`of_draws` exports the draws of its chains. For such chains, diagnostics are valid, and there is no
-        ``log_q``. If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
+        nothing for them: use ``az.summary(..., kind="stats")``. In each draw, ``u ~ q(u)`` and the other latent sites
+        come first, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. A
+        model from :meth:`of_draws` exports the draws of its chains. For these chains, diagnostics are valid, and there
+        is no ``log_q``. If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
 
         ========================= ======================================================================================
-        ``posterior``             ``<site>`` and ``<site>_u``, never whitened, of GP sites; other latent sites;
+        ``posterior``             ``<site>`` and ``<site>_u`` of GP sites, never whitened; other latent sites;
                                   deterministic sites of the program
-        ``posterior_predictive``  data drawn anew; for an observed GP site, given its data. ``<site>_left_out`` of a
-                                  model :meth:`of_draws`: each row given all other rows, for ``az.loo_pit``
+        ``posterior_predictive``  data drawn anew (for an observed GP site: given its data). A model from
+                                  :meth:`of_draws` also has ``<site>_left_out`` for ``az.loo_pit``, draws of each row
+                                  given all other rows
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these arguments
-        ``log_likelihood``        ``log p(y_n | f_n)``; for an observed GP site, and for a model :meth:`of_draws` at its
-                                  data, ``log p(y_n | y_-n)``, each row (or block of rows) given all other data.
-                                  Attributes say which
+        ``log_likelihood``        ``log p(y_n | f_n)``. For an observed GP site, and for a model from :meth:`of_draws`
+                                  at its data: ``log p(y_n | y_-n)``, each row (or block of rows) given all other
+                                  data. Attributes say which density it is
         ``log_prior``             ``log p`` of hyperparameters and other latent sites that are not GPs, each summed over
-                                  its entries; ``az.psense_summary`` scales these
-        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (in ArviZ 1.x, approximate posteriors);
-                                  ``log_p_<site>_u``, the part of ``u`` in ``log_p``
+                                  its entries; ``az.psense_summary`` scales these densities
+        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (``az.loo_approximate_posterior`` in
+                                  ArviZ 1.x); ``log_p_<site>_u``, the part of ``log_p`` that belongs to ``u``
         ``prior``                 draws of the program at the trained values of its parameters (attributes name them)
         ``prior_predictive``      data drawn with the draws in ``prior``
         ``observed_data``         the data
@@ -675,15 +682,16 @@ class Trained:
         ========================= ======================================================================================
 
         Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
-        drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws them given data and ``f``.
+        drawn with values from their prior. ``numpyro.contrib.funsor.infer_discrete`` draws these sites given data and
+        ``f``.
 
         The terms ``log p(y_n | y_-n)`` are for ``az.loo`` and ``az.compare``. Their sum is not the density of all data.
         The likelihood part of ``az.psense_summary`` needs the density of all data, which
         ``of_draws(..., leave_out=False)`` gives.
 
         ``log_p = log p(y | f) + log p(u) + log p(theta)`` and ``log_q = log q(u) + log q(theta)``; the density of ``f``
-        given ``u`` cancels. The rows are the whole data, whatever ``num_data`` is. If hyperparameters are points, their
-        prior is in ``log_p``. All densities of data and their sums are float64.
+        given ``u`` cancels. Each row counts once, whatever ``num_data`` is. If hyperparameters have point
+        values, ``log_p`` contains their prior. All densities of data and their sums are float64.
 
         Axes have the names of plates and of ``infer={"event_dims": [...]}``. Other axes are ``<site>_output`` or
         ``<site>_class``, and ``<site>_inducing_row``. An argument with four axes has ``<name>_height``, ``_width`` and
@@ -697,21 +705,22 @@ class Trained:
             num_draws: number of draws ``S``, 500 if ``None``. For a model from :meth:`of_draws`, the largest number of
                 draws, evenly spaced in its chains; all draws if ``None``.
             new_args: positional arguments at new inputs, ``(X_new,)``.
-            new_kwargs: keyword arguments at new inputs; ``None`` takes ``model_kwargs``.
-            batch_size: largest number of rows at a time. Given ``u``, ``f`` is joint among the rows of a batch. This
-                needs the covariance of these rows, for every draw if hyperparameters have draws. The prior has at most
-                this many rows. With ``None``, a batch has up to 1,000 inputs of a GP site. If there are more inputs
-                and hyperparameters have draws, it has up to 200.
-            coords: labels of entries by axis, ``{"data": years}``. Labels of rows are for the rows of the data. You
-                need no ``coords`` for the index of a frame or the coordinates of a Dataset: they label the rows of the
-                data and new rows by themselves.
+            new_kwargs: keyword arguments at new inputs; ``None`` uses ``model_kwargs``.
+            batch_size: largest number of rows at a time. Given ``u``, ``f`` is drawn jointly for the rows of a batch.
+                This needs the covariance of these rows, for every draw if hyperparameters have draws. The groups
+                ``prior`` and ``prior_predictive`` have at most this many rows. With ``None``, a batch has up to 1,000
+                inputs of a GP site. It has up to 200 if there are more than 1,000 inputs, and hyperparameters have
+                draws.
+            coords: labels of entries by axis, ``{"data": years}``. Labels of rows are for the rows of the data. Rows of
+                a frame or a Dataset need no ``coords``: its index or its coordinates label them. This also holds for
+                new rows.
             dims: names of the axes of arrays, by name of the array, ``{"lengthscale": ["feature"]}``. Do not name the
                 axes of draws.
-            params: whether ``posterior`` also has the program's ``numpyro.param`` sites. Their values are points, which
-                are the same in all draws of a chain. An attribute names these sites.
+            params: whether ``posterior`` also has the program's ``numpyro.param`` sites. Each of these sites has one
+                value, which is the same in all draws of a chain. An attribute names these sites.
             parts: names for the addends of GP sites, as in :meth:`predict`. ``posterior`` and ``predictions`` then also
-                have draws of the addends. These draws add up to the draws of the site without the prior's mean and
-                white noise. The addends are drawn together, at a cost that grows with the cube of their number.
+                have draws of the addends. A draw of the site is the sum of these draws, the prior's mean and white
+                noise. The addends are drawn together, at a cost that grows with the cube of their number.
             sample_stats: statistics of the draws, for a model from :meth:`of_draws`, by ArviZ's names or NumPyro's,
                 such as ``mcmc.get_extra_fields(group_by_chain=True)``.
             model_kwargs: the model's keyword arguments, by name.
@@ -854,9 +863,9 @@ def load(
         ValueError: for an empty ``path``; if a ``guide`` or an object in ``params`` is needed but missing; for an
             object in ``params`` that does not fit the file.
         RuntimeError: in a process that was forked after JAX had run.
-        CheckpointError: if the file cannot be read, is damaged, or is not a file of :meth:`Trained.save`. If its format
-            differs from the format of this version (the message names the gpzoo that reads it). If it holds float64 and
-            float64 is not enabled.
+        CheckpointError: if the file cannot be read, is damaged, or is not a file of :meth:`Trained.save`. Also if its
+            format differs from the format of this version (the message names the gpzoo that reads it), or if it holds
+            float64 and float64 is not enabled.
 
     If the file was written by another version of JAX or NumPyro, a warning says so.
     """

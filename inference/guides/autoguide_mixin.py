@@ -40,7 +40,7 @@ class AutoGuideMixin(Options):
         sample_shape: tuple[int, ...] = (),
         **kwargs: Any,
     ) -> dict[str, Array]:
-        """Draws of every latent site at the program's arguments; GP sites jointly over the inputs.
+        """Draws of every latent site at the program's arguments. GP sites are drawn jointly over the inputs.
 
         Args:
             rng_key: key of the draws.
@@ -72,7 +72,10 @@ class AutoGuideMixin(Options):
         return jax.tree.map(lambda x: x.reshape(*sample_shape, *x.shape[1:]), draws)
 
     def get_posterior(self, params: Mapping[str, Any]) -> Any:
-        """The distribution of each latent site that is not a GP, by name. NumPyro's own guides return their own result.
+        """The distribution of each latent site that is not a GP, by name.
+
+        If ``hyperparameters`` is a class or function that makes one of NumPyro's guides, the method of that guide gives
+        the result.
 
         Raises:
             ValueError: before the guide has seen data, for a site whose support depends on other sites, and for a guide

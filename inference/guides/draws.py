@@ -37,12 +37,13 @@ LEFT_OUT = "_left_out"
 
 
 class DrawsGuide(InducingGuide):
-    """A guide whose posterior is draws of hyperparameters and inducing variables, as MCMC gives them.
+    """A guide whose posterior consists of draws of hyperparameters and inducing variables, as MCMC gives them.
 
     A run takes one of the draws: a random one, or the draw whose number is the value of the site :data:`NUMBER`. The
     parameters of hyperparameters are ``<site>_loc``. The parameters of GP sites are ``<site>_inducing`` and
-    ``<site>_mean``, the value of ``u`` minus the prior's mean. Predictions take moments from the parameter
-    :data:`LAWS`. All parameters have two leading axes, ``[chains, draws, ...]``.
+    ``<site>_mean``, the value of ``u`` minus the prior's mean. The parameter :data:`LAWS` has the laws of GP sites
+    given the data, for each draw. Predictions use these laws. All parameters have two leading axes,
+    ``[chains, draws, ...]``.
 
     Args:
         model: a NumPyro program.
@@ -106,7 +107,7 @@ class DrawsGuide(InducingGuide):
         return np.shape(params[f"{first}_mean"])[:2]
 
     def at_inputs(self, params: Mapping[str, Any]) -> frozenset[str]:
-        """Names of the GP sites whose inducing points are certainly their inputs at the data."""
+        """Names of the GP sites whose inducing points are known to be their inputs at the data."""
         found = set()
         for group in params[LAWS].values():
             known = "factor" in group

@@ -69,7 +69,7 @@ class InducingGuide(AutoGuideMixin):
     Pass the data in the first call of the guide, because this call decides which sites are latent.
 
     The data of a sum of sites, ``trend + season``, determine the sum better than its two terms: if one term rises, the
-    other can fall. Such sites share one normal ``q`` over all their inducing variables (see ``coupled``). Other sites
+    other can fall. These terms share one normal ``q`` over all their inducing variables (see ``coupled``). Other sites
     are independent of each other, except that the value of a layer is the input of the next layer.
 
     Parameters are named after the site. A GP site has ``<site>_inducing``, ``<site>_mean`` and the parameters of the
@@ -128,11 +128,11 @@ class InducingGuide(AutoGuideMixin):
             of ``f`` given ``u``.) The factor is the positive parameter ``<site>_residual``, one number for each output,
             and starts at 1. Only ``GaussianProcessELBO(tight=True)`` uses it. A Gaussian likelihood does not need it.
         coupled: which GP sites share one ``q``. With ``True``, sites that the program adds share one ``q``: ``a + b``,
-            or ``a - c * b`` where ``c`` is one number, or one number for each row. Such sites must have a full
+            or ``a - c * b`` where ``c`` is one number, or one number for each row. These sites must have a full
             covariance and no grid, and the program must use their marginals. With ``False``, each site has its own
             ``q`` (mean field). Then the standard deviations of the addends are too small, often several times too
-            small. The bound is low, and noise that is trained with it is too large. With names of sites, these sites
-            share one ``q``. With groups of names, the sites of each group share one. A shared ``q`` has one covariance
+            small. The bound is too low, and the trained noise is too large. With names of sites, these sites
+            share one ``q``. With groups of names, the sites of each group do. A shared ``q`` has one covariance
             matrix for each output, over the inducing variables of all its sites. It has only one matrix, over all
             outputs, if the program mixes or chooses outputs, ``f @ A + g`` or ``f[:, 0] + g``, or adds sites with
             different numbers of outputs. The cost of a step then grows with the square of the number of outputs. So
@@ -146,9 +146,13 @@ class InducingGuide(AutoGuideMixin):
     Raises:
         TypeError: if ``whiten`` is not a bool, or ``inducing`` holds neither initialisers nor inducing variables. At
             the first call, also if the program uses a GP site's marginals as an array; the error names the site.
-        ValueError: if another option is out of range. At the first call, also in these cases. An argument has an
-            unknown site name. A site has no initialiser. A discrete latent site is not to be summed out. A likelihood
-            has no data. A term depends on a site at several rows of the data.
+        ValueError: if another option is out of range. At the first call, also in these cases:
+
+            * an option has a name that is not the name of a GP site;
+            * a GP site has no initialiser;
+            * a discrete latent site has no ``infer={"enumerate": "parallel"}``;
+            * a likelihood has no data;
+            * a term depends on a GP site at several rows of the data.
     """
 
     #: Keyword arguments and numbers of rows for which the guide is known to draw all necessary rows together.
@@ -354,7 +358,7 @@ class InducingGuide(AutoGuideMixin):
         return parameter_of(start(site, for_site(self.inducing, site), *seen))
 
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
-        """The sites whose initialisers read inputs in :meth:`init_params`; after :meth:`setup`.
+        """The sites whose initialisers read inputs in :meth:`init_params`. Call :meth:`setup` first.
 
         A site whose option is an inducing variable (such as a grid), or whose value is in ``given``, needs no inputs.
         """
@@ -431,7 +435,7 @@ class InducingGuide(AutoGuideMixin):
     def coinciding(
         self, rng_key: PRNGKeyArray, params: Mapping[str, Any], args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, tuple[int, int]]:
-        """For each site without whitening, the numbers of coinciding and of all inducing variables.
+        """For each site without whitening, how many inducing variables coincide with others, and how many there are.
 
         See :func:`gpzoo.linalg.coinciding`. Grids are left out, because their points are distinct. The arguments must
         be checked already.
@@ -451,7 +455,7 @@ class InducingGuide(AutoGuideMixin):
         return found
 
     def given_data(self, name: str, prior: GaussianProcess, inducing: InducingVariable) -> InducingPosterior | None:
-        """The posterior of a GP site from a known distribution in place of ``q(u)``; this guide returns ``None``."""
+        """A posterior of a GP site given the data that replaces ``q(u)``; this guide has none and returns ``None``."""
         return None
 
     def variational_parameters(self) -> frozenset[str]:

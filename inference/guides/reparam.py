@@ -52,7 +52,7 @@ class WhitenReparam(Reparam):
     own shape, ``[N]`` or ``[N, D]``. ``f`` is recorded as a deterministic site. The posterior does not change.
 
     The sparse form has ``M`` inducing variables (Hensman, Matthews, Filippone and Ghahramani 2015). It is ``u = L v``
-    with ``L L^T = Kuu``. ``v`` has the shape ``[M]`` or ``[M, D]``. ``u`` is recorded as ``<site>_u``. The program sees
+    with ``L L^T = Kuu``. ``v`` has the shape ``[M]`` or ``[M, D]``. ``u`` is recorded as ``<site>_u``. The program gets
     the marginals of ``f`` given ``u``, and likelihoods take the expectation ``E_p(f|u) log p(y | f)``. A likelihood
     that takes this expectation by draws uses the same noise at every step. Programs may use the site only in operations
     that are exact on :class:`~gpzoo.GaussianMarginals`.
@@ -76,8 +76,11 @@ class WhitenReparam(Reparam):
 
     Raises:
         TypeError: if ``inducing`` is a grid, or neither an inducing variable nor an initialiser. When the program runs,
-            for a site that is not a GP, a kernel that samples views, inputs that an initialiser cannot see because
-            ``jit`` traces them, or a draw of a sparse site.
+            also in these cases:
+
+            * the site is not a GP, or its kernel has sampled views (:class:`~gpzoo.SampledView`);
+            * ``jit`` traces the inputs that an initialiser needs;
+            * the program draws a sparse site.
         ValueError: for an observed site, or values of ``<site>_base`` whose shape does not fit the inputs.
     """
 
@@ -152,10 +155,10 @@ class whitened(handlers.reparam):
         mcmc = MCMC(NUTS(whitened(program)), num_warmup=500, num_samples=500)
         mcmc = MCMC(NUTS(whitened(program, kmeans(20))), num_warmup=500, num_samples=500)
 
-    ``mcmc.get_samples()`` has draws of ``f`` in the exact form, and draws of ``f_u`` in the sparse form.
-    :func:`~gpzoo.inference.predict` and :func:`~gpzoo.inference.draws_to_arviz` take both, with the whitened program.
+    ``mcmc.get_samples()`` has draws of ``f`` in the exact form, and draws of ``f_u`` in the sparse form. Pass these
+    draws and the whitened program to :func:`~gpzoo.inference.predict` or :func:`~gpzoo.inference.draws_to_arviz`.
     The program itself, without ``whitened``, is the centred form. To whiten only some sites, use NumPyro's own
-    ``handlers.reparam(program, {"f": WhitenReparam()})``. ``numpyro.param`` sites need priors,
+    ``handlers.reparam(program, {"f": WhitenReparam()})``. ``numpyro.param`` sites need priors, as in
     ``whitened(handlers.lift(program, prior))``.
 
     Use the exact form for up to 200 inputs, the sparse form for a few thousand, and :func:`~gpzoo.inference.fit` for
@@ -260,7 +263,7 @@ def inducing_variables(trace: Mapping[str, Any], samples: Mapping[str, Any]) -> 
     """The inducing variables of a program's sparse sites, by name.
 
     Args:
-        trace: trace of a run :func:`as_they_stand`.
+        trace: trace of a run in the context :func:`as_they_stand`.
         samples: draws by name, with the draws of ``<site>_u``.
 
     Raises:
@@ -321,10 +324,10 @@ def _noise(name: str, shape: tuple[int, ...], dtype: Any, factorised: Bool[Array
 def guarded_factor(
     K: Float[Array, "*D N N"], name: str, jitter: Any, *, for_draws: bool = True
 ) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
-    """A factor of ``K`` plus jitter, and whether it exists; the identity if it does not.
+    """The Cholesky factor of ``K`` plus jitter, and whether it exists. If it does not exist, the identity replaces it.
 
-    With ``for_draws``, the result outside ``jit`` is a root of ``K`` in place of the identity. NumPyro looks for a
-    start there: the density is still zero, but a draw is a draw from the prior.
+    With ``for_draws`` and outside ``jit``, a root of ``K`` replaces it. NumPyro runs the program outside ``jit`` when
+    it looks for initial values. The density is then still zero, but draws have the prior's covariance.
     """
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)
@@ -339,7 +342,7 @@ def _identity_like(K: Float[Array, "*D N N"]) -> Float[Array, "*D N N"]:
 
 
 class GuardedProjection(Projection):
-    """A projection that stays finite if ``Kuu`` does not factorise, and says so."""
+    """A projection that stays finite even if ``Kuu`` does not factorise; ``factorised`` says whether it does."""
 
     factorised: Bool[Array, ""]
 

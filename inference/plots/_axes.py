@@ -162,7 +162,7 @@ def curve(
     legend: bool = True,
     **style: Any,
 ) -> None:
-    """A curve, or marks. Without a name, it is neither in the legend nor in the table.
+    """A curve, or marks. Without a name, it is not in the legend and not in the tables of a report.
 
     Args:
         ax: axes.
@@ -170,7 +170,7 @@ def curve(
         y: values, ``[n]``.
         name: name in the legend.
         marks: format string of Matplotlib's ``plot``, such as ``"+"``.
-        named: names of the values; the table has them in place of the values.
+        named: names of the values; the tables of a report have these names in place of the values.
         legend: whether the curve is in the legend.
         **style: options of Matplotlib's ``plot``.
     """

@@ -114,7 +114,7 @@ class ModelAt(NamedTuple):
         return X
 
     def points(self, key: Array, site: str | None, X: np.ndarray) -> np.ndarray | None:
-        """The inducing inputs ``[M, d]`` of a site if its inputs are the inputs ``X`` of the program, else ``None``."""
+        """The inducing inputs ``[M, d]`` of a site; ``None`` if the inputs of the site are not the program's ``X``."""
         if self.posteriors is None or site is None:
             return None
         posterior = self.posteriors(key)[site]
@@ -236,7 +236,7 @@ def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
 
 
 def joint_draws(key: Array, subject: BoundModel) -> Draws:
-    """Draws of functions with any kernel, at up to a few hundred inputs, because a joint covariance is needed."""
+    """Joint draws of functions with any kernel, at up to a few hundred inputs, because their covariance is needed."""
     sites = subject.guide.sites
 
     def of_run(runs: Runs) -> Draws:
@@ -258,7 +258,7 @@ def draws_at_each(key: Array, subject: BoundModel, num_draws: int) -> dict[str, 
     between inputs are not computed. For a deep GP, they would take most of the time of :func:`joint_draws`.
 
     Returns:
-        For each site, a pair of ``[S, N]`` or ``[S, N, D]``.
+        For each site, the draws and the prior means, each ``[S, N]`` or ``[S, N, D]``.
     """
 
     def of_run(runs: Runs) -> dict[str, tuple[Array, Array]]:
@@ -295,12 +295,12 @@ def of_runs(
     """Numbers from each of several runs of the guide, as NumPy arrays ``[S, ...]``.
 
     Args:
-        name: name of the numbers. Later calls with this name use the compiled program again.
+        name: name of the numbers. Calls with the same name use the same compiled program.
         key: key of the runs.
         subject: the model at its arguments.
         num_draws: number of runs ``S``.
         of_run: a function from the traces of a run to a pytree of arrays; the same in all calls with one name.
-        mode: makes the values of GP sites, from the key ``views``.
+        mode: a function of the key ``views`` that returns the mode, which determines the values of GP sites.
         program: whether the program runs after the guide.
     """
     guide, model = subject.guide, subject.model if program else None

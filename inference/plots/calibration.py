@@ -21,7 +21,7 @@ _NUMBERED = 12
 def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Confusion matrix: the number of rows for each pair of a true class and a predicted class.
 
-    The colour of a pair shows its share of the rows of the true class.
+    The colour of a pair shows the fraction of the rows of the true class that have this predicted class.
 
     Example:
         >>> import numpy as np
@@ -57,7 +57,7 @@ def confusion(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) ->
 
 
 def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Reliability diagram: how often the likeliest class is right, against its predicted probability.
+    """Reliability diagram: the accuracy of the likeliest class, against its predicted probability.
 
     With probability 95 %, the accuracy of a calibrated prediction lies in the bar around the diagonal. The area of a
     dot grows with the number of rows in its bin.
@@ -103,8 +103,8 @@ def reliability(probs: ArrayLike, labels: ArrayLike, *, ax: Axes | None = None) 
 def pit(values: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Histogram of probability integral transforms, which are uniform if predictions are right.
 
-    If predictions are right, all counts lie in the band together with probability 95 %. A hump means that intervals are
-    too wide, a bowl means that they are too narrow, and a slope means that predictions are shifted.
+    If predictions are right, all counts lie in the band with probability 95 %. A hump means that predictive intervals
+    are too wide, a bowl means that they are too narrow, and a slope means that predictions are shifted.
 
     Example:
         >>> import numpy as np

@@ -40,11 +40,11 @@ def components(
 ) -> list[Axes]:
     """A panel for each GP site, or each addend of a site, with its mean and band over the inputs.
 
-    The program may add several sites to each other. The data then determine their sum better than each site. If these
-    sites share one posterior (``coupled`` of :class:`~gpzoo.inference.InducingGuide`), the band of each site shows this
-    uncertainty too. If two of the sites have a level or a trend in common, the data do not tell to which site it
-    belongs. Both bands are then as wide as the prior of the level or trend. ``centred`` subtracts from each function
-    its mean over the inputs.
+    If the program adds several sites, the data determine their sum better than each site. If these sites have one joint
+    posterior (``coupled`` of :class:`~gpzoo.inference.InducingGuide`), the band of each site includes this uncertainty.
+    For example, if the kernels of two sites each contain a constant, the data do not determine the level of each site.
+    The band of each of these sites is then as wide as the prior of its level. With ``centred``, each function is shown
+    without its mean over the inputs.
 
     Example:
         >>> import jax, numpy as np
@@ -62,12 +62,12 @@ def components(
         rng_key: key of the draws.
         trained: the model.
         *args: the program's positional arguments at the inputs to show.
-        parts: names for the addends of GP sites with sums of kernels, see :meth:`gpzoo.inference.Trained.predict`.
-            Their panels come after the panel of the site.
+        parts: names of the addends of a GP site whose kernel is a sum, see :meth:`gpzoo.inference.Trained.predict`.
+            The panels of the addends come after the panel of the site.
         centred: whether each function is shown without its mean over the inputs.
         column: column of the first argument along which values are shown.
         model_kwargs: the program's keyword arguments, by name.
-        ax: as many axes as there are panels; ``None`` for a new figure.
+        ax: one axes for each panel; ``None`` for a new figure.
 
     Returns:
         The axes, in the order of the program.
@@ -76,7 +76,7 @@ def components(
         ValueError: if the first argument is not ``[N]`` or ``[N, features]``, if the column does not exist, if there is
             not one axes for each panel, or if no GP site has a value for each row of the first argument. See also
             :meth:`gpzoo.inference.Trained.predict`.
-        TypeError: with ``centred``, naming a kernel without a known spectral density.
+        TypeError: with ``centred``, for a kernel without a spectral density in gpzoo; the message names the kernel.
     """
     model = trained._bind(args, model_kwargs)
     inputs = np.asarray(jax.tree.leaves(model.args)[0])

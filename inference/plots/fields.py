@@ -130,7 +130,7 @@ def surface(
         name: name of the numbers, which is the label of the colour bar.
         X: inputs ``[N, 2]`` of the data.
         y: values of the data, ``[N]``.
-        limit: upper end of the colour bar; the lower end is ``-limit``. ``None`` takes the largest absolute value of
+        limit: upper end of the colour bar; the lower end is ``-limit``. ``None`` means the largest absolute value of
             the field and the data.
         ax: axes to draw into; ``None`` for a new figure.
     """

@@ -38,9 +38,9 @@ def fit_1d(
     The inner band and the draws show ``f``. If the likelihood has a link, they show the mean of ``y`` given ``f``. For
     classes, they show probabilities of the classes. Everything is therefore on the scale of the data.
 
-    For MCMC and for exact regression (an observed GP site), give the program in place of a trained model. Give also its
-    draws or parameters, and all data on which predictions are conditioned. The picture then has the bands, but no draws
-    of functions.
+    For MCMC and for exact regression (an observed GP site), give the program in place of a trained model. Also give
+    the MCMC draws or the parameters, and all data on which predictions are conditioned. The picture then has bands, but
+    no draws of functions.
 
     Example:
         >>> import jax, numpy as np
@@ -56,9 +56,9 @@ def fit_1d(
 
     Args:
         rng_key: key of the draws.
-        trained: the model, whose program has one input ``[N, 1]``; or such a program.
+        trained: the trained model, or a program. The program has one input ``[N, 1]``.
         *args: the program's positional arguments; data among them are shown.
-        site: the GP site whose inducing points are marked. Not needed if all other GP sites are inner layers.
+        site: the GP site whose inducing points are marked. ``None`` means the only GP site that is not an inner layer.
         data: the data site to show; the first one if ``None``.
         draws: number of functions to show.
         posterior_samples: for a program, its MCMC draws, see :func:`~gpzoo.inference.predict`.
@@ -68,7 +68,7 @@ def fit_1d(
 
     Raises:
         ValueError: if the program does not have one input ``[N, 1]``, for an unknown site, or for a program without
-            data sites. If ``posterior_samples`` or ``params`` are given with a trained model, which has its own.
+            data sites; if ``posterior_samples`` or ``params`` are given together with a trained model.
     """
     draws = draws if draws == 0 else checks.positive_int("draws", draws)
     if not isinstance(trained, Trained):

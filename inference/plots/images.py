@@ -43,11 +43,11 @@ def inducing_images(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Inducing patches or images, sorted by the posterior mean of their inducing output; it is written below each.
+    """Inducing patches or images, sorted by the posterior means of ``u``, which are written below the pictures.
 
     If there are more than ``count`` pictures, evenly spaced pictures in this order are shown, among them the first and
-    the last one. If there are several outputs, the number is the root mean square of their means. If ``u`` has blocks
-    of several kernels, each block has its own rows.
+    the last one. If there are several outputs, the root mean square over outputs replaces the mean. If ``u`` has blocks
+    of several kernels, each block starts a new row.
 
     Example:
         >>> import jax, numpy as np
@@ -65,7 +65,7 @@ def inducing_images(
     Args:
         trained: the model.
         *args: the program's positional arguments; one row of each argument is enough.
-        site: the GP site. Not needed if only one site is not an inner layer.
+        site: name of the GP site. ``None`` means the only GP site that is not an inner layer.
         count: the largest number of pictures, over all blocks.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; ``None`` for a new figure.
@@ -155,7 +155,7 @@ def patch_weights(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The weights of patches by position in the image: one map for each channel and each output with its own weights.
+    """The weights of patches by position in the image: one map for each channel and output that has its own weights.
 
     Example:
         >>> import jax, numpy as np
@@ -173,7 +173,7 @@ def patch_weights(
     Args:
         trained: the model.
         *args: the program's positional arguments; one row of each argument is enough.
-        site: the GP site. Not needed if only one site is not an inner layer.
+        site: name of the GP site. ``None`` means the only GP site that is not an inner layer.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; ``None`` for a new figure.
 
@@ -230,7 +230,7 @@ def augmentations(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Input images in frames, and beside each image some views of it, from the learned distribution or from its orbit.
+    """Input images in frames, each followed by some views of it, which come from the learned distribution or the orbit.
 
     Example:
         >>> import jax, numpy as np
@@ -250,7 +250,7 @@ def augmentations(
         rng_key: key of the views.
         trained: the model.
         *args: the program's positional arguments; the first six rows are shown.
-        site: the GP site. Not needed if only one site is not an inner layer.
+        site: name of the GP site. ``None`` means the only GP site that is not an inner layer.
         count: the largest number of views of an input.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; ``None`` for a new figure.

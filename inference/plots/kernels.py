@@ -40,8 +40,8 @@ def lengthscales(
     """The lengthscale of every column of the inputs, for every GP site and every kernel that has lengthscales.
 
     A grey mark shows the spread (standard deviation) of each column. A column has almost no effect on a kernel if the
-    lengthscale of the column is much larger than this spread. Lengthscales with a posterior are shown with their
-    central 90 %. If there are several outputs, all their lengthscales for a column are in one row.
+    lengthscale of the column is much larger than this spread. Lengthscales with a posterior are shown with a central
+    90 % interval. If there are several outputs, all lengthscales of a column are in one row.
 
     Example:
         >>> import jax, numpy as np
@@ -58,8 +58,7 @@ def lengthscales(
     Args:
         trained: the model.
         *args: the program's positional arguments; their rows give the spread of the columns.
-        names: names of the columns; ``None`` takes the names from the frame or Dataset of the training, if there was
-            one.
+        names: names of the columns; ``None`` means the column names of the training data, if the data had names.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; ``None`` for a new figure.
 
@@ -213,9 +212,9 @@ def kernel_by_class(
         trained: the model.
         *args: the program's positional arguments.
         labels: the class of every row, ``[N]``.
-        site: the GP site. Not needed if all other GP sites are inner layers.
+        site: name of the GP site. ``None`` means the only GP site that is not an inner layer.
         output: the output whose kernel is shown, if outputs have different kernels.
-        count: the largest number of rows. If there are more, this number is drawn at random.
+        count: the largest number of rows. If there are more rows, random rows are shown.
         model_kwargs: the program's keyword arguments, by name.
         ax: axes to draw into; ``None`` for a new figure.
 

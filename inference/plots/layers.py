@@ -33,8 +33,8 @@ def layers(
 
     Each panel shows a layer as a function of the program's input, not as a function of the layer below.
     If the input has one column, the line is the input itself. Otherwise the line goes through the mean of the data, in
-    the first principal direction. Its unit is then the standard deviation of the data in this direction. A layer that
-    collapsed to its prior mean lies on the dashed lines.
+    the first principal direction, and its unit is the standard deviation of the data in this direction. Dashed lines
+    show prior means. A layer that collapsed to its prior mean lies on the dashed lines.
 
     Example:
         >>> import jax, numpy as np

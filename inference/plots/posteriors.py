@@ -73,9 +73,8 @@ def prior_posterior(
 def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Central 90 % intervals from SVI and from NUTS for one program, in units of the posterior that NUTS found.
 
-    Each row is one number. Its mean under NUTS is subtracted, and the result is divided by its standard deviation under
-    NUTS. An interval of about 0 +- 1.64 is therefore right. A dot away from 0 is a bias. A short bar is a posterior
-    that is too narrow.
+    Each row is one number, minus its mean under NUTS, divided by its standard deviation under NUTS. The right interval
+    is therefore about 0 +- 1.64. A dot away from 0 means a bias. A short bar means a posterior that is too narrow.
 
     Example:
         >>> import numpy as np, xarray
@@ -90,9 +89,9 @@ def against_nuts(svi: Any, nuts: Any, *, names: Sequence[str] | None = None, ax:
     Args:
         svi: the export of an SVI training, from ArviZ 0.x or 1.x.
         nuts: the export of NUTS.
-        names: variables to show. By default these are the variables in both exports, with numbers before functions.
-            Inducing variables are left out, because the two methods may have them at different inputs. If a variable
-            has more than 8 entries, 8 of them are shown.
+        names: variables to show. By default, all variables in both exports are shown, numbers before functions.
+            Inducing variables are left out, because their inputs may differ between SVI and NUTS. If a variable has
+            more than 8 entries, 8 of them are shown.
         ax: axes to draw into; ``None`` for a new figure.
 
     Raises:

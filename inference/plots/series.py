@@ -36,7 +36,7 @@ def forecast(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The data, and the prediction of new rows after them: the mean, with bands of 50 % and 90 % probability.
+    """The data, followed by predictions of new rows: the mean, with bands of 50 % and 90 % probability.
 
     Example:
         >>> import jax, numpy as np
@@ -113,13 +113,13 @@ def groups(
         trained: the model.
         *args: the program's positional arguments, data included.
         by: the group of each row, ``[N]``, numbers or names; panels are in sorted order.
-        at: arguments at the rows of the predictions, such as a grid for each group. ``None`` predicts at the rows of
-            the data.
+        at: arguments at which to predict, such as a grid for each group. ``None`` means predictions at the rows of the
+            data.
         at_by: the groups of the rows of ``at``.
         column: column of the first argument along which values are shown.
         data: the data site to show; the first one if ``None``.
         model_kwargs: the program's keyword arguments, by name.
-        ax: as many axes as there are groups; ``None`` for a new figure.
+        ax: one axes for each group; ``None`` for a new figure.
 
     Returns:
         The axes, in the order of the groups.
@@ -172,9 +172,9 @@ def beside(
         rng_key: key of the draws, the same for all models.
         models: trained models by name, or the result of :func:`~gpzoo.inference.compare`.
         *args: the programs' positional arguments, data included.
-        picture: called as ``picture(rng_key, trained, *args, ax=..., **options)``, such as :func:`fit_1d`,
-            :func:`forecast` or :func:`field_2d`.
-        ax: as many axes as there are models; ``None`` for a new figure.
+        picture: the function that draws a panel, such as :func:`fit_1d`, :func:`forecast` or :func:`field_2d`. It is
+            called as ``picture(rng_key, trained, *args, ax=..., **options)``.
+        ax: one axes for each model; ``None`` for a new figure.
         **options: options of the picture.
 
     Returns:

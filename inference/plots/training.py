@@ -50,7 +50,7 @@ def elbo(trained: Trained, *, ax: Axes | None = None) -> Axes:
 
 
 def learning_curve(values: ArrayLike | Trained, steps: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
-    """The evidence lower bound against optimisation steps: minibatch noise in grey, and the running mean over it.
+    """The evidence lower bound against optimisation steps: the bound of each step in grey, and the running mean.
 
     The limits of the axes fit the running mean without its first steps, which are far below the rest.
 

@@ -50,7 +50,7 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
 
     Calls from several threads take turns. In a call, vectors broadcast against matrices, even if
     ``jax_numpy_rank_promotion`` forbids it outside. The first call of a process sets up JAX's cache of compiled
-    programs for the whole process. Every entry point's docstring says so at its end.
+    programs for the whole process. A note about this cache is added to the docstring of each entry point.
 
     Args:
         function: a function or a method, which takes the program's keywords in ``model_kwargs`` if it has any.

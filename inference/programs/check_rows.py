@@ -246,7 +246,7 @@ def _change(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def parts_by_row(prior: GaussianProcess) -> dict[str, Array]:
-    """Numbers that change with each part of a site's prior: with its inputs and mean row by row, and its kernel."""
+    """Numbers that change if a part of a site's prior changes: its inputs or mean (row by row), or its kernel."""
     dtype, own = prior.X.dtype, int(prior.kernel.has_outputs(prior.X))
     flat = (prior.num_inputs,) if prior.num_outputs is None else (prior.num_inputs, prior.num_outputs)
     parts = {"inputs": to_event_shape(_number(prior.X, 1 + own, dtype), flat).reshape(prior.event_shape)}

@@ -40,10 +40,10 @@ def scored(model: Callable, sites: Sites | None) -> Callable:
 
 
 def check_mark(site: Mapping[str, Any], where: str) -> None:
-    """Refuse an unobserved discrete site that is not to be summed out, not in parallel, or not in plates.
+    """Refuse an unobserved discrete site without ``infer={"enumerate": "parallel"}``, or with an axis outside plates.
 
     Raises:
-        ValueError: naming the site; ``where`` says where its data could have been given.
+        ValueError: naming the site; ``where`` is the place in which data can be passed, for the message.
     """
     if is_enumerated(site):
         if not in_chain(site):
@@ -195,7 +195,7 @@ class DrawnByRow(Handler):
 
     Args:
         names: names of the sites.
-        rows: the rows of the whole data that the run has.
+        rows: the rows of the data in the run.
         key: key of the draws.
     """
 

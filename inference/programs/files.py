@@ -64,7 +64,7 @@ def replacing(path: Path, suffix: str = ".part") -> Iterator[Path]:
     threads and processes may replace one file: the last one that ends leaves its whole file.
 
     Args:
-        path: path of a regular file, of a symbolic link to one, or of no file.
+        path: path of a regular file, of a symbolic link to one, or of a file that does not exist.
         suffix: suffix of the temporary file's name.
 
     Raises:

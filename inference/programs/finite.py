@@ -47,8 +47,8 @@ def refuse_not_finite(
 
     Raises:
         FactorisationError: naming the site, if the covariance of this site or of a different GP site is at fault.
-        ValueError: naming the site, if its distribution refuses data whose density was asked for, or a parameter of the
-            distribution or of a kernel is out of range.
+        ValueError: naming the site, in two cases. Its distribution refuses data whose density was asked for, or a
+            parameter of the distribution or of a kernel is out of range.
         NonFiniteError: naming the site, otherwise.
     """
     if what == LOG_DENSITIES:

@@ -122,7 +122,7 @@ def marginals_in_parts(
 def draw_per_input(
     posterior: InducingPosterior, key: PRNGKeyArray, rows: Integer[Array, " N"] | None = None
 ) -> Float[Array, "*event"]:
-    """A draw of the event's shape, independent over inputs. With ``rows`` ``[N]``, a row has one draw in any batch."""
+    """A draw of the event's shape, independent over inputs. With ``rows``, a row has the same draw in any batch."""
     mean, variance = posterior.marginals()
     return GaussianMarginals(mean, variance, key, sites=frozenset({posterior.site}), rows=rows).draws(1)[0]
 
@@ -184,7 +184,7 @@ def draws_in_groups(
 
 
 def estimates(posterior: InducingPosterior, key: PRNGKeyArray) -> EstimatedMarginals:
-    """Moments estimated from views that ``key`` draws (van der Wilk et al. 2018, eq. 16-21)."""
+    """Moments estimated from views that are drawn by ``key`` (van der Wilk et al. 2018, eq. 16-21)."""
     return EstimatedMarginals(*posterior.estimates(key), sites=frozenset({posterior.site}))
 
 
@@ -204,12 +204,12 @@ def prior_mean(posterior: InducingPosterior, key: PRNGKeyArray) -> Float[Array, 
 
 
 class BatchRows(NamedTuple):
-    """The rows of the whole data that a run has.
+    """The rows of the data in one run.
 
     Attributes:
         numbers: numbers of these rows of the data.
         count: number of all rows.
-        layouts: layouts of the sites that follow the rows, by name; other sites have all of their rows.
+        layouts: layouts of the sites that have only these rows, by name. All other sites have all their rows.
     """
 
     numbers: Integer[Array | np.ndarray, " N"]
@@ -241,7 +241,7 @@ class SiteMode:
     """The values of GP sites in a run: here draws over all inputs together. Subclasses give other values.
 
     Attributes:
-        rows: the rows of the whole data that a run has; their numbers make draws the same in any batch.
+        rows: the rows of the data in the run. Their numbers make draws the same in any batch.
         views: the key by which sampled views are drawn, once for all inputs; the run's own key if ``None``.
     """
 
@@ -268,7 +268,7 @@ class SiteMode:
         return prior.with_fixed_views(numpyro.prng_key() if self.views is None else named_key(self.views, site))
 
     def keys_of_rows(self, names: frozenset[str]) -> dict[str, PRNGKeyArray]:
-        """Keys of the latent sites of rows, which differ between batches; empty if the run does not have some rows."""
+        """Keys of the latent sites of rows, which differ between batches; empty if :attr:`rows` is ``None``."""
         if self.rows is None:
             return {}
         key = random.fold_in(numpyro.prng_key(), self.rows.numbers[0])
@@ -286,7 +286,7 @@ class SiteMode:
 
 @dataclass(eq=False)
 class Pathwise(SiteMode):
-    """A function's values: ``value(posterior, key, rows=rows)``.
+    """Each GP site has the value that a function computes: ``value(posterior, key, rows=rows)``.
 
     Attributes:
         value: gives an array of the event's shape.
@@ -325,14 +325,15 @@ class Marginals(SiteMode):
 
 @dataclass(eq=False)
 class Bound(Marginals):
-    """:class:`Marginals` for training; if a kernel samples views, unbiased estimates of the moments.
+    """:class:`Marginals` for training, or unbiased estimates of the moments if a kernel has sampled views.
 
     Attributes:
         tight: whether variances are split into parts, for the tighter bounds. Draws have their full variance.
-        earlier: the factors of earlier data that are gone, by site; the divergences of GP sites include them.
+        earlier: for each site, the factor that replaces the data of an earlier training. The divergence of the site
+            includes this factor.
 
     Raises:
-        TypeError: if ``tight``, for a kernel that samples views, because its moments are estimates.
+        TypeError: if ``tight``, for a kernel with sampled views, because its moments are estimates.
         ValueError: if ``tight``, for a site on a grid, which has no residual, and for sites that share one ``q``.
     """
 
@@ -389,13 +390,14 @@ class GivenMoments(SiteMode):
 
 @dataclass(eq=False)
 class AtPriorMean(SiteMode):
-    """The prior's mean, at which ``q(u)`` starts: for starting values.
+    """For starting values: each GP site has its prior's mean, at which ``q(u)`` starts.
 
     Attributes:
         made: values of ``<site>_inducing``, by site, from initialisers that ran before. The initialisers of all other
             sites run during this run.
         looks_at: name of a site without a posterior in this run. The run only records the inputs of its initialiser.
-        seen: a random key, the inputs and the kernel of that site, and values of sites before it, after its run.
+        seen: after the run: a random key, the inputs and the kernel of the site ``looks_at``, and the values of the
+            sites before it.
     """
 
     made: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
@@ -416,7 +418,7 @@ class JointDraw(SiteMode):
 
     Attributes:
         batch: number of the batch of rows. The draw of ``f`` given ``u`` depends on it; the draw of ``u`` does not.
-        of_rows: names of the sites with the rows of the batch; other sites are the same in all batches.
+        of_rows: names of the sites that have only the rows of the batch. All other sites are the same in all batches.
         parts: the GP sites whose addends are drawn too, with the names of the addends.
         q: the posteriors of the sites that were drawn, by name.
         addends: the draws of addends, by name.

@@ -15,7 +15,7 @@ from gpzoo._labels import aligned, first_index, places
 
 @dataclass(frozen=True)
 class Labels:
-    """The dimensions of a Dataset whose cells, in C order, are the rows of arguments.
+    """The dimensions and coordinates of a Dataset. Its cells, in C order, are the rows of arguments.
 
     Attributes:
         dims: names and lengths of the dimensions.
@@ -111,18 +111,20 @@ def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Map
 def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:
     """Arrays by row in place of one Dataset or DataArray; all other arguments stay as they are.
 
-    An argument of the program takes the variable of its name. If there is no variable for the first argument, it takes
-    the coordinates of all dimensions, ``[N, d]``, in the order of the dimensions. Otherwise, arguments may take
-    coordinates too. The rows are all cells of the dimensions of these variables, in C order as in the variable with the
-    most dimensions. One dimension may be the dimension of columns, which does not count as rows. It is the second
-    dimension of the first argument, if no other variable has this dimension, and if there are other variables or its
-    labels are words. A DataArray with the name of a later argument is treated as a Dataset. Any other DataArray is an
-    ordinary array.
+    An argument of the program gets the variable of its name. If no variable or coordinate has the name of the first
+    argument, the first argument gets the coordinates of all dimensions, ``[N, d]``, in the order of the dimensions.
+    Otherwise, an argument may also get the coordinate of its name.
+
+    Each cell of the dimensions of these variables is a row. The variable with the most dimensions gives the order of
+    the dimensions, and the rows are in C order. A second dimension of the first argument may be for columns, not for
+    rows. For this, no other variable may have this dimension. There must also be other variables, or the labels of the
+    dimension must be words. A DataArray with the name of a later argument is treated as a Dataset. Any other DataArray
+    is an ordinary array.
 
     Args:
         program: the program, whose parameters give the names of the arguments.
         args: positional arguments.
-        described: the data of a training; columns are put in their order.
+        described: description of the training data; columns get the order that they had in training.
 
     Raises:
         ValueError: for a dimension without a coordinate, coordinates that are not numbers, data that lack a dimension,

@@ -123,8 +123,8 @@ def reached(
 ) -> list[frozenset[str]]:
     """For each of the variables ``ends`` of a traced program, the names of the ``named`` variables it depends on.
 
-    Dependence through another named variable does not count. ``added`` takes the names in every sum and difference of
-    two numbers that depend on different variables.
+    Dependence through another named variable does not count. The set ``added`` gets the names in every sum or
+    difference of two numbers that depend on different variables.
     """
     added = set() if added is None else added
     known: dict[Any, frozenset[str]] = {}
@@ -241,7 +241,7 @@ def sites_of(
 def refuse_enumerated_priors(seen: Look, enumerated: Collection[str]) -> None:
     """Refuse GP sites, latent or observed, whose prior depends on discrete sites that are summed out.
 
-    Such a prior would take all values of these sites at once as columns or outputs of one kernel.
+    This prior would take all values of the discrete sites at once as columns or outputs of one kernel.
 
     Args:
         seen: the result of :func:`look` for the program.
@@ -265,7 +265,7 @@ def names_of(trace: Trace) -> frozenset[str]:
 
 
 def descriptions_of(trace: Trace) -> dict[str, str]:
-    """Descriptions of sample sites in words: their class; for GPs, the kernel, its options and its numbers' axes."""
+    """Descriptions of sample sites: the class and, for GPs, the kernel with its options and the axes of its numbers."""
 
     def words(x: Any) -> str:
         if isinstance(x, Fields):

@@ -50,7 +50,7 @@ def rows_of_sites(
     values: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
 ) -> SiteRows:
-    """How the program's sites follow the rows of its positional arguments.
+    """Which rows of the program's sites belong to which rows of its positional arguments.
 
     Args:
         model: the program.

@@ -18,15 +18,15 @@ class Layout(NamedTuple):
 
     Attributes:
         count: how many rows of the site belong to one row of the data.
-        strided: whether these rows are as far apart as there are rows of data, as after ``concatenate``. Otherwise,
-            they follow each other.
+        strided: whether the distance between these rows is the number of rows of the data, as after ``concatenate``.
+            Otherwise, these rows follow each other.
     """
 
     count: int = 1
     strided: bool = False
 
     def rows(self, of: Integer[Array | np.ndarray, " N"], num_rows: Any) -> Any:
-        """Numbers of the site's rows, in their order, for some of ``num_rows`` rows of data."""
+        """Numbers of the site's rows that belong to the rows ``of``, out of ``num_rows`` rows of the data."""
         each = np.arange(self.count, dtype=of.dtype)
         if self.strided:
             return (each[:, None] * num_rows + of).reshape(-1)
@@ -48,14 +48,14 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteRows:
-    """How the sites of a program follow the rows of its data.
+    """Which rows of a program's sites belong to which rows of the data.
 
     Attributes:
-        layouts: layouts of the sites whose rows follow the rows of the data, by name.
+        layouts: layouts of the sites whose rows belong to rows of the data, by name.
         untold: why the rows of a site cannot be found from the rows of the data, by name.
         sizes: lengths of the first axes of sites at all rows of the data, by name.
         count: number of rows of the data; 0 if arguments have different numbers of rows.
-        one_per_row: names of the sites with one row for each row of the data, in its order, in batches or not.
+        one_per_row: names of the sites with one row for each row of the data, in the same order, also in batches.
     """
 
     layouts: Mapping[str, Layout] = field(default_factory=dict)
@@ -83,7 +83,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def rows_by_shape(at_all: Shapes, count: int, at_other: Shapes, other: int) -> SiteRows:
-    """How sites follow the rows, from the shapes of their values at two numbers of rows.
+    """The layouts of sites, from the shapes of their values at two numbers of rows.
 
     Args:
         at_all: shapes by site, at ``count`` rows.

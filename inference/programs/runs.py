@@ -59,10 +59,10 @@ def run(
     mode: SiteMode | None = None,
     complete: bool = True,
 ) -> Runs:
-    """Run a guide, a program, or a guide and then the program with its values; outer handlers see nothing.
+    """Run a guide, a program, or a guide and then the program with the guide's values, hidden from outer handlers.
 
-    Values are passed in new containers, and mutable state is recorded as it is before the run, because networks write
-    their new state into the dictionary that they get.
+    Networks write their new mutable state into the dictionary that they get. So ``run`` copies the containers of all
+    values, and records mutable state as it is before a network changes it.
 
     Args:
         key: random key, split between guide and program as in NumPyro's objectives.

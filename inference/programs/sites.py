@@ -17,7 +17,7 @@ class Sites:
 
     Attributes:
         latents: names of the unobserved sample sites.
-        processes: names of the GP sites among them.
+        processes: names of the GP sites among ``latents``.
         drawn: names of the GP sites whose value the program uses as an array.
         inner: names of the GP sites on which another GP site depends, such as the inner layers of a deep GP.
         names: names of all sample and param sites.
@@ -25,10 +25,10 @@ class Sites:
             sites with substituted values.
         constraints: constraints of the program's parameters and of latent sites that are not GPs, by name, if they do
             not depend on other values.
-        enumerated: names of the unobserved discrete sites, which are summed out and are not among the latents.
+        enumerated: names of the unobserved discrete sites, which are summed out. They are not in ``latents``.
         plate_depth: see :func:`~gpzoo.inference.programs.enumeration.plate_depth`.
-        within: which inputs of a GP site belong to one row, by site. Only sites are listed that are drawn, and of which
-            the program needs several inputs of a row together.
+        within: which inputs of a GP site belong to one row, by site. A site is listed only if it is drawn, and the
+            program needs several inputs of one row together.
         coupled: groups of GP sites whose inducing variables share one ``q``, each in the order of the program.
         together: names of the coupled sites whose outputs all share one ``q``, in place of one ``q`` for each output.
         descriptions: descriptions of sample sites, by name, see

@@ -31,7 +31,7 @@ def unit_value(
         name: name of the GP site.
         fn: its prior.
         log: records the sites that are drawn.
-        estimated: whether moments are estimated if the kernel samples views.
+        estimated: whether moments are estimated if the kernel has sampled views.
         mean: mean at all rows.
     """
     means = jnp.full(fn.event_shape, mean, fn.X.dtype)

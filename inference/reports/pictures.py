@@ -49,7 +49,7 @@ _WORDS = {
 def pictures_of(
     key: Array, trained: Trained, subject: BoundModel, seen: Look, arrays: Mapping[str, np.ndarray]
 ) -> tuple[list[Picture], tuple[Section, ...]]:
-    """The pictures that fit, and for each other picture the reason why it does not fit.
+    """The pictures that fit a model, and the reason why each of the remaining pictures does not fit.
 
     Args:
         key: key of draws.

@@ -166,7 +166,7 @@ def _place(names: Sequence[str], trace: Mapping[str, Any], variational: Collecti
 
 
 def values(trained: Trained) -> Section:
-    """Every parameter of a model whose program is not known."""
+    """A table of all parameters, for a model whose program is not available."""
     rows: list[tuple[str, str, str]] = []
     for name, value in trained.params.items():
         rows += _leaves(name, value)

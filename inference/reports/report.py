@@ -44,9 +44,12 @@ def report(
 ) -> Path:
     """Write one HTML file about a trained model and its predictions of data. Held-out data are best.
 
-    The file needs no network, server or script. It contains findings in words, the program with its sites and priors,
-    parameters, the bound by site, pictures that fit the model with their numbers, versions, and code that makes the
-    report again.
+    The file needs no network, server or script. It contains:
+
+    * findings in words;
+    * the program with its sites and priors, the parameters, and the bound by site;
+    * pictures that fit the model, with the numbers in these pictures;
+    * versions, and code that makes the report again.
 
     Example:
         >>> import jax, pathlib, tempfile, numpy as np
@@ -75,7 +78,7 @@ def report(
         MissingExtraError: without matplotlib or jinja2.
         TypeError: for data that are not real numbers, or an ``rng_key`` that is not a key.
         ValueError: if there are no data, if data are not finite, or if parameters are missing or have another shape.
-        FactorisationError: naming the GP site whose covariance does not factorise at these parameters.
+        FactorisationError: if the covariance of a GP site has no Cholesky factor; the message names the site.
         OSError: if the file cannot be written, or ``path`` is not a regular file or a link to one.
     """
     files.target(path := files.checked_path("path", path, "a file"))

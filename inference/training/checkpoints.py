@@ -58,7 +58,7 @@ class Checkpoints:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder during the ``with`` block, and remove files that interrupted writes have left in it.
+        """Lock the folder during the ``with`` block, and remove the temporary files of interrupted writes.
 
         Only the process that writes checkpoints does this.
 

@@ -53,8 +53,8 @@ class Candidate:
         trained: the trained model.
         elpd: log predictive density of every training row given the other rows, in nats, ``[N]``; ``None`` if not asked
             for.
-        elpd_by: how the elpd was found: ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` (two rows by
-            trainings without the row) or ``"10 folds"``.
+        elpd_by: how the elpd was found: ``"LOO, closed form"``, ``"LOO"``, ``"LOO, 2 trained without"`` (for two rows,
+            from a training without the row) or ``"10 folds"``.
         unfinished: the reason why the training is not finished. ``"rising"``: the bound was still rising at the end.
             ``"stopped"``: more steps raise the bound. :func:`~gpzoo.inference.diagnose` gives the same reasons. It is
             empty for a finished training, and for a training that is too short or too large to judge.
@@ -183,9 +183,9 @@ def compare(
 ) -> Comparison:
     """Train programs and compare their bounds on the evidence, without test data (van der Wilk et al. 2018).
 
-    All candidates see the same rows in the same order. A comparison of bounds is fair only if the bounds are tight, so
-    give all candidates enough inducing variables and steps. A candidate is not finished if its bound was still rising,
-    or if a hundred more steps raise the bound. Such a candidate is marked and not ranked.
+    All candidates train on the same rows in the same order. Compare bounds only if they are tight: give all candidates
+    enough inducing variables and steps. A candidate is not finished if its bound was still rising at the end, or if a
+    hundred more steps raise the bound. Such a candidate is marked and not ranked.
 
     ``compare(key, {"none": (partial(invariant_gp, view=None), random_subset(200)), "rotation":
     (partial(invariant_gp, view=rotation()), unique_patches(200))}, X, y, num_steps=2000, batch_size=200)``
@@ -218,11 +218,11 @@ def compare(
             closed form, see :meth:`gpzoo.inference.Trained.left_out`. Otherwise, importance weights of posterior draws
             give the density (PSIS-LOO), as in ``az.loo``. The diagnostic k-hat tells for which rows these weights
             cannot be trusted. If there are up to 20 such rows, each gets its density from a training without the row.
-            If there are more, or if the draws cannot be weighted at all, ten folds are used instead. A number is the
-            number of folds. Each fold has one training without its rows; all of these run in one compiled program. The
-            table has the sum of the elpd over rows, the distance of this sum from the best sum, and the standard errors
-            of both numbers. A distance below two standard errors decides nothing. Exposures and offsets of rows must be
-            columns of ``X``.
+            If there are more, or if the draws cannot be weighted at all, ten folds are used instead. A whole number
+            sets the number of folds. Each fold has one training without its rows; all of these run in one compiled
+            program. The table has the sum of the elpd over rows, the distance of this sum from the best sum, and the
+            standard errors of both numbers. A distance below two standard errors decides nothing. Exposures and offsets
+            of rows must be columns of ``X``.
         site: the data site whose predictions are compared with the data.
         learning_rate: learning rate of Adam, for candidates that are not an ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.
@@ -233,14 +233,18 @@ def compare(
 
     Raises:
         TypeError: if data are not real numbers, or ``rng_key`` is not a key.
-        ValueError: before any training, in these cases. There are no candidates or no steps. A candidate is neither a
-            pair nor an ``SVI`` with an ``InducingGuide``. Only one of the test arrays is given, or test rows have
-            another shape. Data are not finite. ``site`` is not a data site. A candidate cannot begin on these data, or
-            cannot predict the test data. With ``elpd``, there are more cases. There are fewer than two folds, or fewer
-            rows than folds. Data are missing. ``model_kwargs`` have ``num_data`` or an entry for each row. A candidate
-            cannot begin without the rows of a fold (for ``"loo"``, of one of ten folds).
+        ValueError: before any training, in these cases:
 
-    If a candidate fails, ``.finished`` of the error has the earlier candidates by name. It has the failed candidate too
+            * there are no candidates or no steps;
+            * a candidate is neither a pair nor an ``SVI`` with an ``InducingGuide``;
+            * only one of the test arrays is given, or test rows have another shape than training rows;
+            * data are not finite, or ``site`` is not a data site;
+            * a candidate cannot begin on these data, or cannot predict the test data;
+            * with ``elpd``: there are fewer than two folds, fewer rows than folds, or missing data;
+            * with ``elpd``: ``model_kwargs`` have ``num_data`` or an entry for each row;
+            * with ``elpd``: a candidate cannot begin without the rows of a fold (for ``"loo"``, of one of ten folds).
+
+    If a candidate fails, ``.finished`` of the error has the earlier candidates by name, and the failed candidate too
     if its training had ended.
     """
     if not isinstance(candidates, Mapping) or not candidates:

@@ -22,10 +22,10 @@ _SILENCE, _WAIT = 30, 7 * 24 * 3600
 def all_devices() -> Mesh:
     """A mesh of all devices for :func:`~gpzoo.inference.fit`: of one device, of several, or of a whole cluster.
 
-    If there are several processes, the function first joins them. It knows processes from
-    :mod:`gpzoo.inference.launch`. ``jax.distributed`` detects processes from Slurm, Open MPI or Kubernetes. So call the
-    function before anything else of JAX, random keys included. If a joined process fails with an error, it ends at
-    once, without waiting for the others.
+    If there are several processes, the function first joins them. It finds processes that
+    :mod:`gpzoo.inference.launch` has started. ``jax.distributed`` finds processes of Slurm, Open MPI or Kubernetes.
+    Call the function before you use anything else of JAX, random keys included. If a joined process fails with an
+    error, it ends at once, without waiting for the other processes.
 
     Example:
         >>> from gpzoo.inference import all_devices

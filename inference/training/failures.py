@@ -139,7 +139,7 @@ def _of_all(steps: Steps) -> str:
 
 
 def warn_if_fallen(losses: Float[np.ndarray, "*K steps"], num_rows: int) -> None:
-    """Warn of a collapsed bound that ended more than a nat per row below its best, by rounding or too long steps.
+    """Warn if a collapsed bound ended more than a nat per row below its best, because of rounding or too long steps.
 
     Args:
         losses: negative bounds of each step.
@@ -199,7 +199,10 @@ class FailedStep(NamedTuple):
         return loss.loss(self.key, self.values(params), svi.model, svi.guide, *self.batch, **options)
 
     def run(self) -> None:
-        """Run guide and model as in the objective, with numbers, but without densities, which check their numbers."""
+        """Run guide and model as in the objective, outside ``jit``.
+
+        No densities are computed, because densities check their numbers.
+        """
         svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
         mode = of_objective(svi.loss).mode
@@ -211,7 +214,7 @@ def explain_failure(step: FailedStep, result: Trained, *, where: str, kept: str)
 
     Args:
         step: the step.
-        result: the trained model that the error carries.
+        result: the trained model that becomes the ``result`` of the error.
         where: beginning of the message.
         kept: end of the message.
     """

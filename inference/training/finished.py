@@ -56,8 +56,8 @@ class End(NamedTuple):
     Attributes:
         last: gain of the last tenth of the steps over the tenth before; ``None`` if the training is too short to judge.
         more: gain of :data:`MORE_STEPS` more steps; ``None`` if none were taken.
-        unfinished: ``"rising"`` if the last tenth gained more than noise, ``"stopped"`` if more steps gained more than
-            noise; empty for a finished training, and for a training that cannot be judged.
+        unfinished: ``"rising"`` if the gain ``last`` is more than noise. ``"stopped"`` if only the gain ``more`` is
+            more than noise. Empty for a finished training, and for a training that cannot be judged.
     """
 
     last: Gain | None

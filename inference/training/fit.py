@@ -93,8 +93,8 @@ def fit(
 
     With a :class:`~gpzoo.tables.Table` in place of arrays, there may be more rows than fit into the memory of the
     device or the host. ``fit`` reads the rows, shuffles them in windows (many rows at a time), and passes them on while
-    the device computes. Before training, it finds initial values and checks the data. For both, it uses only a sample,
-    which is the rows of the first minibatches.
+    the device computes. Before training, it finds initial values and checks the data on a sample, the rows of the first
+    minibatches.
 
     Example:
         >>> import jax, numpy as np, optax
@@ -118,7 +118,7 @@ def fit(
             smaller than their number.
         *data: the model's positional arguments: arrays with one row for each row of the data. If several arrays have
             labels (pandas, or a DataArray), their rows are put in the order of the first of these arrays. Or give one
-            table. Each group of columns of the table is one argument. Or give one xarray Dataset. Each argument then
+            ``Table``. Each group of its columns is one argument. Or give one xarray Dataset. Each argument then
             takes the variable or the coordinate of its name. If no variable has the name of the first argument, the
             coordinates of all dimensions become the columns of the first argument.
         batch_size: rows per minibatch; ``None`` for all rows in every step. The model must scale its data terms, with
@@ -172,23 +172,28 @@ def fit(
     Raises:
         TypeError: for data that are not real numbers of float32, float64, integers or bool, an ``rng_key`` that is not
             a key, an objective without ``loss``, or arguments of the model outside ``model_kwargs``.
-        ValueError: in these cases. Arguments have different numbers of rows or members, or their rows have different
-            labels. The size of a plate is not the number of rows. An option is out of range. ``init_params`` have
-            unknown names or wrong shapes. ``checkpoint`` cannot be the name of a folder. Data have NaN that no
-            likelihood leaves out, infinity, or class labels out of range, or an array is masked. The optimiser is
-            :func:`~gpzoo.inference.lbfgs` and there are minibatches; its line search needs the same function in every
-            step. The objective is :class:`~gpzoo.inference.CollapsedELBO`, and there are minibatches, ``natural``,
-            ``mesh`` or a program that this objective cannot train. A ``mesh`` has several axes, is given with several
-            keys, or its devices do not divide ``batch_size``. Arguments differ between processes.
+        ValueError: in these cases:
+
+            * arguments have different numbers of rows or members, or their rows have different labels;
+            * the size of a plate is not the number of rows, or an option is out of range;
+            * ``init_params`` have unknown names or wrong shapes, or ``checkpoint`` cannot be the name of a folder;
+            * data have infinity, class labels out of range, or NaN that no likelihood leaves out;
+            * an array is masked;
+            * the optimiser is :func:`~gpzoo.inference.lbfgs`, and there are minibatches (its line search needs the same
+              function in every step);
+            * the objective is :class:`~gpzoo.inference.CollapsedELBO`, and there are minibatches, ``natural``,
+              ``mesh`` or a program that this objective cannot train;
+            * a ``mesh`` has several axes, is given with several keys, or its devices do not divide ``batch_size``;
+            * arguments differ between processes.
         DatasetError: if rows of a table cannot be read.
         NonFiniteError: if the ELBO, a gradient or an update is not finite. The error names the step, the site or the
             parameter, and says what to do. Its ``result`` has the last parameters at which the bound was finite, and
             the losses of the steps that led to them.
-        FactorisationError: if the cause of such a failure is a Cholesky factorisation. The error names the site, and
+        FactorisationError: if the cause of this failure is a Cholesky factorisation. The error names the site, and
             has the same ``result``. With several keys, ``fit`` raises a NonFiniteError with this cause instead, after
             all other trainings have ended. With ``whiten=False``, ``fit`` also raises a FactorisationError before the
             first step if more than half of a site's inducing variables coincide with earlier ones up to the jitter.
-            Such a training could stay finite and get worse. The ``result`` then has the initial parameters.
+            The training could stay finite and get worse. The ``result`` then has the initial parameters.
         CheckpointError: if all checkpoints in the folder are damaged, naming the damage; if the newest undamaged
             checkpoint belongs to another training; or if another training uses the folder.
         KeyboardInterrupt, SystemExit: after a signal, once the checkpoint is written.

@@ -55,8 +55,9 @@ class NaturalGradients(Optimizer):
     Natural gradients help with Gaussian and log-concave likelihoods, and in the last layers of deep GPs. They need tens
     of steps instead of thousands. Other likelihoods, such as Student-t, softmax by draws and robust-max, can be far
     from quadratic over the length of a step. With minibatches, each step goes towards the optimum of its own rows. For
-    such likelihoods and for minibatches, use rates of 0.1 or less. If a kernel samples views, the bound of a minibatch
-    can have no maximum. Even short steps then end in infinite variances, so use Adam for such sites.
+    these likelihoods and for minibatches, use rates of 0.1 or less. If a kernel has sampled views
+    (:class:`~gpzoo.SampledView`), the bound of a minibatch can have no maximum. Even short steps then end in infinite
+    variances, so use Adam for the sites of these kernels.
 
     The optimiser shortens harmful steps. If a step would not lead to a covariance, the optimiser shortens it in the
     directions that cause this. The variances in these directions become four times as large. If a step lowers the bound
@@ -91,10 +92,13 @@ class NaturalGradients(Optimizer):
 
     Raises:
         TypeError: for a guide that is not an ``InducingGuide``, or rates that are neither numbers nor schedules.
-        ValueError: in these cases. A rate is not positive, or is above 1. The first number of a schedule is negative or
-            above 1; :func:`~gpzoo.inference.fit` also checks the last number. ``optimizer`` evaluates the bound by
-            itself, as ``Minimize`` does, or has natural gradients already. A site is unknown, or its form or grid
-            has no natural gradients; this error comes after the guide has seen the program.
+        ValueError: in these cases:
+
+            * a rate is not positive, or is above 1;
+            * the first number of a schedule is negative or above 1 (:func:`~gpzoo.inference.fit` also checks the last);
+            * ``optimizer`` evaluates the bound by itself, as ``Minimize`` does, or has natural gradients already;
+            * a site is unknown, or its form or grid has no natural gradients (checked after the guide has seen the
+              program).
     """
 
     way_out = (

@@ -13,12 +13,13 @@ class Objective(NamedTuple):
 
     Attributes:
         name: name of the objective in messages; by default the name of its class.
-        needs_all_rows: whether a minibatch cannot estimate it.
+        needs_all_rows: whether the objective cannot be estimated on a minibatch.
         takes_natural: whether it has a slope in ``q(u)`` that natural gradients can follow.
-        takes_mesh: whether its rows may be split over devices.
-        mode: the values of GP sites when the training itself runs the guide; ``None`` for draws. It is used only
-            outside steps: by ``start.py`` for guides that are not an :class:`~gpzoo.inference.InducingGuide`, and by
-            ``failures.py``. In a step, the objective's ``loss`` sets its own mode.
+        takes_mesh: whether rows may be split over devices.
+        mode: which values GP sites have if the training itself runs the guide, outside of steps; ``None`` for joint
+            draws. Two modules use it: ``start.py``, for guides that are not an
+            :class:`~gpzoo.inference.InducingGuide`, and ``failures.py``. In a step, the objective's ``loss`` sets its
+            own mode.
         by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
         finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``. This function puts the parameters
             that the objective finds by itself into the trained parameters. It is also called with the initial
@@ -41,10 +42,10 @@ class Optimiser(NamedTuple):
     Attributes:
         name: name of the optimiser in messages; by default the name of its class.
         needs_all_rows: whether its objective must be the same function at every step.
-        backed_off: for an optimiser that takes natural steps of ``q(u)``: from its state, how many steps of each site
-            were shorter than asked for.
-        refuse_at: refuses a step, by its number, that the optimiser could not take.
-        way_out: advice if a step fails, in place of a lower learning rate.
+        backed_off: for an optimiser that takes natural steps of ``q(u)``: a function of its state. It returns, for
+            each site, the number of steps that were shorter than asked for.
+        refuse_at: a function of the number of a step, which raises an error if the optimiser cannot take this step.
+        way_out: advice in the error message if a step fails; with ``None``, the advice is a lower learning rate.
     """
 
     name: str
@@ -70,7 +71,10 @@ def _said(by: Any, of: type[Objective] | type[Optimiser]) -> dict[str, Any]:
 
 
 def refuse_no_parameters(parameters: Collection[str]) -> None:
-    """Refuse a training of a program and a guide without parameters, given the names of the parameters.
+    """Refuse a training if neither the program nor the guide has parameters.
+
+    Args:
+        parameters: names of all parameters.
 
     Raises:
         ValueError: if there are no parameters; the message says what to do instead.

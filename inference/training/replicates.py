@@ -76,7 +76,7 @@ class Replicates:
         return {name: name in names for name in arrays}
 
     def check(self, what: str, arguments: Mapping[str, Any]) -> None:
-        """Raise ValueError unless all arrays have the axis, if there is one."""
+        """With several replicates, raise ValueError unless all arrays have the axis of replicates."""
         for name, value in arguments.items():
             shapes = [np.shape(x) for x in jax.tree.leaves(value)]
             if self.several and any(shape[:1] != self.shape for shape in shapes):
@@ -86,7 +86,10 @@ class Replicates:
                 )
 
     def of(self, k: int, tree: Any) -> Any:
-        """The arrays of a replicate, if all have the axis; in new containers, because networks write into theirs."""
+        """The arrays of a replicate; all arrays of ``tree`` must have the axis of replicates.
+
+        The result has new containers, because networks write into the containers that they get.
+        """
         return jax.tree.map(lambda x: x[k] if self.several else x, tree)
 
     def stacked(self, trees: Sequence[Any]) -> Any:
@@ -107,7 +110,7 @@ class Replicates:
 
 
 def arguments_of(arguments: Any, axes: Any, k: Any) -> Any:
-    """The arguments of one replicate, a tuple or a dictionary; ``axes`` marks those with the axis of replicates."""
+    """The arguments of one replicate; ``axes`` says which arguments have the axis of replicates."""
 
     def own(has_axis: bool, value: Any) -> Any:
         return jax.tree.map(lambda x: x[k], value) if has_axis else value

@@ -33,7 +33,7 @@ class Setup:
 
     Attributes:
         arrays: keyword arguments that are arrays, placed for the training.
-        array_axes: which of these arrays each replicate has of its own.
+        array_axes: for each of these arrays, whether it has an axis of replicates; ``None`` for one training.
         static: keyword arguments that are not arrays.
         expectations: how each data site's expectation is computed, by name.
     """
@@ -56,7 +56,7 @@ class Setup:
         self._params = jax.jit(replicates.each(self._params_of))
 
     def arrays_of(self, k: int) -> dict[str, Any]:
-        """Keyword arguments of a replicate that are arrays, for programs that the host calls."""
+        """Keyword arguments of a replicate that are arrays, for programs that run outside the compiled steps."""
         return arguments_of(self.placement.here(self.arrays), self.array_axes, k)
 
     def kwargs_of(self, k: int) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Setup:
             return self.finish(params, self.source.batch(k, 0), self.arrays_of(k))
 
     def params(self, state: SVIState) -> dict[str, Any]:
-        """Constrained values of every parameter, also if the objective finds it by itself, and mutable state."""
+        """Constrained values of all parameters, with those that the objective finds by itself, and mutable state."""
         params = self._params(self.placement.here(state))
         if self.finish is None:
             return params

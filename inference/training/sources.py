@@ -74,7 +74,8 @@ def source_of(
 
     Raises:
         ValueError: if ``in_axes`` does not match the arguments; if there is a table and another argument or several
-            keys; if the devices of a mesh do not divide ``batch_size``; or for the reasons of the sources.
+            keys; if the devices of a mesh do not divide ``batch_size``. See also :class:`Resident` and
+            :class:`Streamed`.
     """
     if batch_size is not None and batch_size % placement.number:
         raise ValueError(f"batch_size must be a multiple of {placement.number}, the devices of mesh; got {batch_size}.")
@@ -102,8 +103,8 @@ class Source(Protocol):
         chunk: largest number of steps of a feed.
         axes: for each argument, whether it has an axis of replicates; ``None`` for one training.
         placement: placement of the arrays.
-        on_devices: the arrays for the compiled steps; none if the feed has all of them.
-        on_one_device: the same for programs that the host calls.
+        on_devices: the data as arrays for the compiled steps; ``()`` if the rows themselves are in the feed.
+        on_one_device: the same arrays on one device, for programs that run outside the compiled steps.
     """
 
     num_rows: int
@@ -117,7 +118,7 @@ class Source(Protocol):
     on_one_device: tuple
 
     def make_feed(self, start: int, count: int) -> Any:
-        """The input of the device for ``count`` steps from ``start`` on; it depends only on the seed and these numbers.
+        """The input of the device for ``count`` steps from ``start`` on; it depends only on these numbers and the seed.
 
         Every array is ``[chunk, ...]``, or ``[K, chunk, ...]`` for ``K`` replicates. If ``count`` is below ``chunk``,
         the arrays are padded.
@@ -129,7 +130,7 @@ class Source(Protocol):
         ...
 
     def batch(self, k: int, step: int) -> tuple:
-        """The minibatch of a replicate at a step, for programs that the host calls."""
+        """The minibatch of a replicate at a step, for programs that run outside the compiled steps."""
         ...
 
     def all_rows(self, k: int) -> tuple:
@@ -332,7 +333,7 @@ def _rows_at(data: tuple, rows: Any) -> tuple:
 def indices(seed: int, start: int, count: int, num_rows: int, size: int) -> Integer[np.ndarray, "{count} {size}"]:
     """Row numbers of ``count`` minibatches from step ``start`` on, ``[count, size]``, shuffled anew in every epoch.
 
-    They depend only on the arguments, because some steps are taken again: by a resumed training, and by
+    The numbers depend only on the arguments, because some steps are taken again: by a resumed training, and by
     ``failures.py``, which looks for the last good state.
     """
     per_epoch = num_rows // size

@@ -21,7 +21,7 @@ class TrainState(NamedTuple):
         losses: losses of every step, ``[K, step]``; NaN from the first step that a failed replicate has not kept.
         seconds: time that the steps took.
         failed: for each failed replicate, the number of its steps that are kept.
-        before: NumPyro's state at the previous visit of the host, and its step.
+        before: NumPyro's state before the last chunk of steps, and the number of steps taken until then.
     """
 
     numpyro_state: SVIState

@@ -122,13 +122,13 @@ class Steps:
 
         Args:
             state: NumPyro's state.
-            feed: feed of the source.
+            feed: row numbers or rows of the minibatches of these steps, made by ``Source.make_feed``.
             ends: the number of the step of the feed at which each replicate ends.
             first: the number of the step at which all replicates begin.
 
         Returns:
-            The state after the steps, the losses by number of the step, and for each replicate the end of the steps
-            that it has begun. A replicate takes no step after a loss that is not finite.
+            Three values: the state after the steps; the losses, by number of the step; and for each replicate, the
+            number that follows the number of its last step. A replicate takes no step after a loss that is not finite.
         """
         with self.source.placement.tracing():
             if self.steps_from_host:
@@ -167,7 +167,7 @@ class Steps:
         return lax.map(one, (jnp.arange(self.replicates.count), states, feed, first, ends))
 
     def finite(self, state: SVIState) -> Bool[np.ndarray, " K"]:
-        """Whether each replicate's state is finite, and its parameters inside the range of their numbers."""
+        """Whether each replicate's state is finite, and no positive parameter has been rounded to 0 or infinity."""
         return np.asarray(self.in_range(state)).reshape(-1)
 
     def _in_range(self, state: SVIState) -> Bool[Array, "*K"]:

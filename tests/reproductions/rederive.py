@@ -64,10 +64,11 @@ def ours(results, metric):
         return first["seconds_training"] / 3600, None, 0
     if values[0] is None:
         return None
-    splits, error = splits_of(first), first["metrics"].get(f"{metric}_se")
+    splits, errors = splits_of(first), [result["metrics"].get(f"{metric}_se") for result in results]
     degrees, mean = splits - 1, math.fsum(values) / len(values)
-    if error is None and splits == 1 and re.search("(^|_)(error|accuracy)$", metric):
-        error = math.sqrt(values[0] * (1 - values[0]) / first["data"]["sizes"]["test"])
+    if not any(errors) and splits == 1 and re.search("(^|_)(error|accuracy)$", metric):
+        errors = [math.sqrt(value * (1 - value) / first["data"]["sizes"]["test"]) for value in values]
+    error = max((each for each in errors if each is not None), default=None)
     if len(values) > 1:
         seeds = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
         if seeds >= (error or 0):

@@ -123,11 +123,14 @@ def test_standard_errors():
     assert Ours(0.0, 1.0).wide() == pytest.approx(2.0) and Ours(0.0).wide() is None
     assert Ours(0.0, 1.0, *SPLITS).wide() == pytest.approx(4.527, abs=1e-3)
     assert Ours(0.0, 1.0).wide(among=32) == pytest.approx(3.19, abs=0.02)
-    # Seeds share their test rows, and are no surer than one.
-    for other, source, degrees, error in ((0.00014, "binomial", math.inf, 0.00011), (0.02, "2 seeds", 1, 0.00994)):
-        found = recorded({"metrics": {"error": 0.00012}}, {"metrics": {"error": other}}).ours("error")
-        assert found[2:] == (source, degrees, None)
-        assert found[:2] == pytest.approx(((0.00012 + other) / 2, error), rel=0.01)
+    # Seeds share their test rows, and are no surer than any of them, in any order.
+    for other, source, degrees, error in ((0.00014, "binomial", math.inf, 0.000118), (0.02, "2 seeds", 1, 0.00994)):
+        for values in ((0.00012, other), (other, 0.00012)):
+            found = recorded(*({"metrics": {"error": value}} for value in values)).ours("error")
+            assert found[2:] == (source, degrees, None)
+            assert found[:2] == pytest.approx(((0.00012 + other) / 2, error), rel=0.01)
+    for places in itertools.permutations(({"nlpp": 0.1}, {"nlpp": 0.102}, {"nlpp": 0.101, "nlpp_se": 0.05})):
+        assert recorded(*({"metrics": each} for each in places)).ours("nlpp").error == 0.05
 
 
 def test_whether_a_training_had_converged():

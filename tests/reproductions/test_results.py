@@ -80,7 +80,7 @@ def test_runs_by_settings_of_ours_that_do_better_are_named(toy):
     toy(metrics={"error": 0.09, "nlpp": 0.1})
     found = toy(preset="tuned", metrics={"error": 0.0302, "nlpp": 0.1})
     short = "short (-6.35…-5.65 points)"
-    assert f"| **matched** (-0.29…+0.25 points); {short} by the paper's settings |" in found["docs/results/toy.md"]
+    assert f"| **matched** (-0.29…+0.25 points); with the paper's settings: {short} |" in found["docs/results/toy.md"]
     changed = f"this changes the verdict on *squares, plain: error*, which would be {short}"
     assert changed in found["docs/results/index.md"]
 
