@@ -133,7 +133,7 @@ def lead(ours: Ours, other: Ours, metric: str) -> Ours:
     known = ours.error is not None and other.error is not None
     error = math.hypot(ours.error or 0.0, other.error or 0.0) if known else None
     if ours.wrong is not None and other.wrong is not None and ours.wrong[1:] == other.wrong[1:]:
-        one, two = (int(each.wrong.bits, 16) for each in (ours, other))
+        one, two = int(ours.wrong.bits, 16), int(other.wrong.bits, 16)
         alone, n = [(one & ~two).bit_count(), (two & ~one).bit_count()], ours.wrong.count
         error = math.sqrt((sum(alone) - (alone[0] - alone[1]) ** 2 / n) / (n - 1) / n)
     value = toward(metric) * (ours.value - other.value)
