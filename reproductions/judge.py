@@ -461,10 +461,7 @@ class Answers:
         rows = {rows_of(self.records.found[each]) for each in runs}
         parts = [*rows] if len(rows) == 1 else [f"{len({each[1:3] for each in runs})} data sets"]
         if result["folds"] and len({splits_of(self.records.found[each]) for each in runs}) == 1:
-            more = result["folds"]["count"] > result["folds"]["of"]
-            parts.append(
-                ("{count} splits, the paper {of}" if more else "{count} of {of} splits").format(**result["folds"])
-            )
+            parts.append("{count} of {of} splits".format(**result["folds"]))
         if M := result["settings"].get("num_inducing"):
             every = {self.records.found[each]["settings"].get("num_inducing") for each in runs}
             parts += [f"M {M:,}"] if len(every) == 1 else []
