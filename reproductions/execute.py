@@ -228,9 +228,9 @@ def _write_pictures(outcome: Outcome, run: Run) -> None:
     curve = partial(plots.learning_curve, outcome.elbo)
     figures = {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
     if len(outcome.curve) > 1:
-        said: dict[str, Any] = {"titles": run.source.titles if run.source is not None else {}}
-        said |= {"test_rows": None if outcome.folds else outcome.data.sizes["test"]}
-        figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve}, **said)
+        words: dict[str, Any] = {"titles": run.source.titles if run.source is not None else {}}
+        words |= {"test_rows": None if outcome.folds else outcome.data.sizes["test"]}
+        figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve}, **words)
     jobs: dict[str, Callable[[Path], Any]] = {f"{name}.png": partial(_draw, each) for name, each in figures.items()}
     if (posterior := outcome.posterior) is not None:
         jobs["posterior.nc"] = lambda path: posterior().to_netcdf(str(path), engine="h5netcdf")
