@@ -33,6 +33,11 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
 # What tqdm says of notebooks without widgets is of no use on a page.
 os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
+# ipykernel warns on every page that the interpreter of the page is reached over TCP.
+_ipython = Path(__file__).resolve().parents[1] / "build" / "ipython"
+(_ipython / "profile_default").mkdir(parents=True, exist_ok=True)
+(_ipython / "profile_default" / "ipython_kernel_config.py").write_text('c.IPKernelApp.log_level = "ERROR"\n')
+os.environ["IPYTHONDIR"] = str(_ipython)
 with warnings.catch_warnings():
     # ArviZ 0.23 warns of its future at the first import of a day, which would stand on a page.
     warnings.simplefilter("ignore")

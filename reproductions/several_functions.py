@@ -110,8 +110,8 @@ _OUTPUTS = 3
 def three_outputs(places: int = 100, missing: float = 0.4, seed: int = 0) -> Dataset:
     """Three correlated outputs at the same places. A part of the data is missing, and is the test set.
 
-    A row has the place and the number of the output. Two intervals of each output are missing. Other outputs have their
-    missing intervals at other places.
+    A row has the place and the number of the output. Two intervals of each output are missing. They differ from output
+    to output.
     """
     rng = np.random.RandomState(seed)
     x = np.sort(rng.uniform(0, 10, places))

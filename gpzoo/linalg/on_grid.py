@@ -84,7 +84,7 @@ class OnGrid(NamedTuple):
         return jnp.sum(turned * whole, axis=axes) - jnp.sum(jnp.square(white), axis=-1)
 
     def precisions(self) -> Float[Array, "..."]:
-        """The diagonal of ``(K + I)_oo^-1``; 0 at cells without data."""
+        """The diagonal of ``(K + I)_oo^-1``, where ``o`` are the cells with data; 0 at the other cells."""
         whole = _along(tuple(jnp.square(U) for U in self.vectors), self.inverse)
         return whole - jnp.sum(jnp.square(self.back(self.of_missing())), axis=0)
 

@@ -524,7 +524,7 @@ class Interpolation(Conditional):
         return roots, None
 
     def parts_of_u(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
-        """``V`` (if the form has it) and ``d`` with ``cov(u) = V V^T + diag(d)``, for a form with a diagonal."""
+        """``(V,)``, or ``()`` without ``V``, and ``d``. They are parts of ``cov(u) = V V^T + diag(d)``."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 

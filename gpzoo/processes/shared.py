@@ -55,7 +55,7 @@ class SharedNoise(Fields):
         return total(-x if source in self.taken else x for source, x in each)
 
     def beside(self, variance: Float[Array, "N *K"]) -> Float[Array, "N *K"]:
-        """The whole variance of ``f``: this part plus the given ``variance`` of the part that is not shared."""
+        """The variance of ``f``: the variance of the shared noise, plus ``variance``, which is not shared."""
         found = variance + self.variance().reshape(variance.shape)
         return jnp.maximum(found, jnp.finfo(found.dtype).eps * variance) if self.taken else found
 

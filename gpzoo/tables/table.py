@@ -132,9 +132,8 @@ class Table(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Plain values that identify this table, from 128 MB of its first rows and 128 MB of its last rows.
 
-        Rows between the first and the last rows are not read. If two tables differ only in these rows, they have the
-        same fingerprint, unless the layout of their blocks differs, for example the compressed sizes. The entry
-        ``"seen"`` says which rows were read.
+        Rows between the first and the last rows are not read. Two tables that differ only in these rows have the same
+        fingerprint, if the sizes of their blocks are the same. The entry ``"seen"`` says which rows were read.
         """
         digest = hashlib.sha256(np.ascontiguousarray(self._layout(), "<i8"))
         row = sum(math.prod(group.shape) * group.dtype.itemsize for group in self.groups)

@@ -97,10 +97,11 @@ class Draws(GivenProgram):
         return self.guide is None or isinstance(self.guide, DrawsGuide)
 
     def at_data(self, draw: Draw, batch: Batch) -> Arrays:
-        """Values, densities and replicated data at a batch of rows, and ``notes``.
+        """Values, densities and replicated data at a batch of rows.
 
-        ``others`` has the densities of observed GP sites and factors, which are not sums over rows. ``left_out`` has
-        the density of each row of an observed GP site given all other rows.
+        ``notes`` has names of axes, see :class:`Notes`. ``others`` has the densities of observed GP sites and factors,
+        which are not sums over rows. ``left_out`` has the density of each row of an observed GP site given all other
+        rows.
         """
         found, mode = self._run(draw, batch, self.given_u(draw[1]), at_inducing=self.at_inducing)
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -38,11 +39,24 @@ def arguments(
 
     Raises:
         TypeError, ValueError: see :func:`gpzoo._checks.arguments`.
+        ValueError: for a matrix with another number of columns than the ``described`` one.
     """
     absent: checks.Absent = []
     args, kwargs = checks.arguments(program, unlabelled(program, args, described), kwargs, new=new, absent=absent)
+    _refuse_other_columns(program, args, described or {})
     refuse_absent(program, args, kwargs, absent)
     return args, kwargs
+
+
+def _refuse_other_columns(program: Callable, args: tuple, described: Mapping[str, Any]) -> None:
+    """Refuse a matrix with another number of columns than in training; a program may take other shapes than these."""
+    for name, x in zip(checks.positional(program, len(args))[0], args, strict=True):
+        before = re.search(r"\[\d+, (\d+)\]$", described.get(f"argument {name}", ""))
+        if before and hasattr(x, "shape") and x.shape[1:] != (int(before[1]),):
+            raise ValueError(
+                f"{name} has the shape {list(x.shape)}, but had {before[1]} columns in training: pass the same columns "
+                f"in the same order, [N, {before[1]}]."
+            )
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:

@@ -167,14 +167,14 @@ def draws_in_groups(
     size: int,
     rows: Integer[Array, " G"] | None = None,
 ) -> Float[Array, "D G {size}"]:
-    """A draw of the zero-mean part of ``f``, joint over groups of ``size`` inputs that follow each other.
+    """A draw of the zero-mean part of ``f``, joint within each group of ``size`` consecutive inputs.
 
     Args:
         posterior: posterior of the site.
         key: key of the draw.
         X: inputs of ``G`` groups, ``[G size, ...]``, or ``[D, G size, ...]``.
         size: number of inputs in a group.
-        rows: numbers of the groups. The draw of a group depends on its number, not on its place.
+        rows: numbers of the groups. A group with the same number has the same draw, wherever it stands in ``X``.
     """
     prior, m, form = posterior.prior, *posterior._q()
     everywhere = GaussianProcess(prior.kernel, X, num_outputs=posterior.num_outputs, jitter=prior.jitter)

@@ -82,7 +82,9 @@ class Files:
 
     @contextlib.contextmanager
     def paths(self) -> Iterator[list[Path]]:
-        """The paths of the files, which are found or downloaded, and checked. Errors of the block name the files.
+        """The paths of the files, for a ``with`` block. Files are found or downloaded, and checked.
+
+        An error that the block raises names the files.
 
         Raises:
             DatasetError: if a file is missing or damaged, or if the block cannot parse it.

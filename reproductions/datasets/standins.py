@@ -36,7 +36,7 @@ def stand_in(original: str, rows: int, seed: int = 0) -> Dataset:
         seed: seed of the draw and of the split.
 
     Returns:
-        Float32 inputs and real targets; int32 labels.
+        A data set with float32 inputs. Targets of regression are float32, and class labels are int32.
 
     Raises:
         ValueError: if there are fewer than 20 rows.

@@ -11,18 +11,20 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro import handlers
-from numpyro.infer import MCMC, NUTS, Predictive
+from numpyro.infer import MCMC, NUTS, SVI, Predictive
+from numpyro.optim import Adam
 from scipy.special import logsumexp
 from scipy.stats import norm
 
 from gpzoo import draws, linalg
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import InducingGuide, Trained, predict
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load, predict
 from gpzoo.inference.fitted import predict as prediction
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
+from gpzoo.models import gp_regression
 from gpzoo.processes.process import GaussianProcess
 from tests.programs import deep, positive, program_of, regression, sine
 from tests.reference import conditional, pairs, rbf
@@ -494,3 +496,31 @@ def test_a_negative_number_for_a_kernel_at_new_rows_is_refused():
     guide, params = prepared(program, X, np.ones(len(X)), y)
     with pytest.raises(ValueError, match="Site 'f': variance must be positive and finite, got -1"):
         Trained(program, guide, params).predict(KEY, NEW, -np.ones(len(NEW)))
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+@pytest.mark.parametrize("where", ["trained", "loaded"])
+def test_other_columns_than_in_training_are_refused_by_name(columns, where, tmp_path):
+    """Otherwise the first parameter with one number per column is blamed, in words about priors."""
+    rng = np.random.default_rng(columns)
+    inputs, y = rng.uniform(-2, 2, (12, columns)), rng.standard_normal(12)
+    guide = InducingGuide(gp_regression, InducingPoints(inputs[::3]))
+    svi = SVI(gp_regression, guide, Adam(0.02), GaussianProcessELBO())
+    trained = fit(KEY, svi, 2, inputs, y, progress=False)
+    if where == "loaded":
+        trained.save(tmp_path / "model")
+        trained = load(tmp_path / "model", gp_regression, guide)
+    asked = [
+        lambda new: trained.predict(KEY, new),
+        lambda new: trained.functions(KEY, new, num_draws=2),
+        lambda new: trained.condition(KEY, new, np.zeros(len(new))),
+    ]
+    for other in {1, 2, 4, 7} - {columns}:
+        for ask in asked:
+            with pytest.raises(
+                ValueError, match=rf"X has the shape \[6, {other}\], but had {columns} columns in training"
+            ):
+                ask(np.ones((6, other)))
+    with pytest.raises(ValueError, match=rf"X has the shape \[6\], but had {columns} columns"):
+        trained.predict(KEY, np.ones(6))
+    assert trained.predict(KEY, np.ones((6, columns)))["f"].mean.shape == (6,)
