@@ -631,11 +631,13 @@ def _matches(records: Records) -> dict[str, Any]:
 
 
 def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A set of figure 1: every model, and the differences of SGP and of the best deep GP from SGPR."""
+    """A set of figure 1: every model, its bound per row, and the differences of SGP and of the best deep GP from SGPR."""
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
     models = {model: _number(result, model) for model in MODELS}
     less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
-    return {"set": result["variant"], "best": best, "models": models, **less}
+    rows, by = result["data"]["sizes"]["train"], result["settings"]["by_fold"]
+    bounds = {model: mean_of([bound / rows for bound in by[model]["elbo"]]) for model in ("sgpr", *MODELS)}
+    return {"set": result["variant"], "best": best, "models": models, "bounds": bounds, **less}
 
 
 def _number(result: Mapping[str, Any], *models: str) -> Ours | None:

@@ -480,7 +480,7 @@ def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
     if f"{model}-long_{name}" in result["metrics"]:
         change = run.lead(name, f"{model}-long", model)
         least = printed.rounding + (change.wide() or 0.0)
-        return Trained("not converged" if change.value > least else "level")
+        return Trained("not converged" if change.value > least else "no gain told")
     curve = [point for point in result["curve"] if metric in point]
     early = [point for point in curve if point["step"] <= 0.75 * result["steps"]]
     if not early:
@@ -490,7 +490,7 @@ def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
     before, best = (max(points, key=lambda point: sign * point[metric]) for points in (early, curve))
     gained = sign * (best[metric] - before[metric])
     fallen = sign * (best[metric] - curve[-1][metric])
-    word = "past its best" if fallen > least else "not converged" if gained > least else "level"
+    word = "past its best" if fallen > least else "not converged" if gained > least else "no gain told"
     return Trained(word, Ours(best[metric]), best["step"], result["steps"])
 
 

@@ -141,7 +141,7 @@ def test_whether_a_training_had_converged():
         return training(recorded({"metrics": {metric: errors[-1]}, "curve": curve}), metric, printed)
 
     assert told((0.05, 0.04, 0.031, 0.03)).word == "not converged"
-    assert told((0.05, 0.031, 0.031, 0.03)).word == "level"
+    assert told((0.05, 0.031, 0.031, 0.03)).word == "no gain told"
     past = told((0.08, 0.074, 0.0671, 0.0691), "nlpp")
     assert (past.word, past.best.value, past.step) == ("past its best", 0.0671, 8)
     assert training(recorded({"metrics": {"error": 0.1}}), "error", printed) is None
