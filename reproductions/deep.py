@@ -509,8 +509,8 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
 
 
 def _with_doubts(shown: Sequence[Value], doubts: Sequence[Value]) -> list[Value]:
-    """Values of a statement, then doubts. Words before the first doubt separate it from the values."""
-    words = f"{'and ' if shown else ''}these differences show models that had not converged: "
+    """Values of a statement, then doubts, which begin with words of their own."""
+    words = "Not converged: "
     return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(doubts))]
 
 
@@ -631,7 +631,7 @@ def _matches(records: Records) -> dict[str, Any]:
 
 
 def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A set of figure 1: every model, its bound per row, and the differences of SGP and of the best deep GP from SGPR."""
+    """A set of figure 1: models, bounds per row, and the differences of SGP and of the best deep GP from SGPR."""
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
     models = {model: _number(result, model) for model in MODELS}
     less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}

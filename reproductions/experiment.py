@@ -210,7 +210,7 @@ class Outcome:
 
     @property
     def trained(self) -> Trained:
-        """The trained model of an outcome that has ``inspected``."""
+        """The trained model. The field ``inspected`` must not be ``None``."""
         return cast("Inspected", self.inspected).trained
 
 
@@ -296,7 +296,7 @@ def experiment(
 
 
 def identity_of(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that determine the computation of a run, from a run, its result, or the mark of its folder.
+    """The fields that determine what a run computes. ``found`` is a run, its result, or its ``run.json``.
 
     Raises:
         KeyError: if a field is missing.

@@ -179,14 +179,14 @@ class Found(dict[str, Recorded]):
 def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "", margin: float = 0.0) -> bool | None:
     """Whether all leads are positive by more than two standard errors; ``None`` if this is undecided.
 
-    It is false if one lead is negative by more than chance explains among this number of leads.
+    It is false if one lead is clearly negative. Among more leads, a lead must be more negative to be clear.
 
     Args:
         leads: differences by which one number is better than another.
-        tie: a lead whose error is not known decides if it is larger than this.
+        tie: size above which a lead without a known error is clear.
         allow: ``"level"`` asks that no lead is negative by more than the margin. ``"equal"`` asks that no lead differs
-            from zero by more than the margin. Each must be shown by a test at 5 %, because numbers that are not told
-            apart may still differ.
+            from zero by more than the margin. A test at 5 % must show this for every lead, because a difference that
+            is not significant may still be larger than the margin.
         margin: margin of these tests, stated before the run.
     """
     if not (leads := list(leads)):

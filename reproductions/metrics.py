@@ -73,7 +73,7 @@ def accuracy(test: SitePrediction, y: np.ndarray) -> float:
 
 
 def wrong_rows(test: SitePrediction, y: np.ndarray) -> str:
-    """The rows whose most probable class is wrong, one bit for each row, in hexadecimal digits."""
+    """One bit for each row, which is 1 if its most probable class is wrong, in hexadecimal digits."""
     return np.packbits(labels(test) != y).tobytes().hex()
 
 

@@ -67,7 +67,7 @@ class InducingVariable(Fields):
         return None
 
     def pairs(self, kernel: Kernel) -> list[tuple[InducingVariable, Kernel]]:
-        """Pairs of a block of inducing variables and its part of the kernel; a single pair if there are no blocks."""
+        """Each block of inducing variables with its term of the kernel; without blocks, one pair of both."""
         return [(self, kernel)]
 
     def of_part(self, part: int) -> InducingVariable:

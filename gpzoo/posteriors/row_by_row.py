@@ -16,7 +16,7 @@ from gpzoo.processes.process import GaussianProcess
 
 
 class RowByRow(Conditional):
-    """The conditional of a site, for single values, given data with Gaussian noise.
+    """The conditional of each value of a site by itself, given data with Gaussian noise.
 
     Values have means and variances, but no covariances.
 

@@ -17,9 +17,8 @@ class SharedNoise(Fields):
     """The part of a value ``f`` that depends on standard normal noise ``e_s``, which several GP sites share.
 
     This part is ``sum_s loads_s[:, n, k]^T e_s`` at row ``n`` and output ``k``. ``s`` is a source of noise, such as a
-    GP site. If ``apart`` is true, each output has its own ``e_s``; otherwise, all outputs have the same ``e_s``. The
-    reduction of the prior's variance by the data can also be a source. The variance of this source is subtracted
-    (``taken``).
+    GP site. If ``apart`` is true, each output has its own ``e_s``; otherwise, all outputs have the same ``e_s``. Data
+    reduce the prior's variance. This reduction is stored as a source, whose variance is subtracted (``taken``).
 
     Attributes:
         loads: ``[M_s, N, K]`` for each source, where ``M_s`` is the length of ``e_s``.

@@ -120,7 +120,7 @@ class Table(ABC):
         return [part - (end - size) for part, end, size in zip(parts, ends, self.block_rows, strict=True)]
 
     def rows(self, parts: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Some rows of each block, one array per group; blocks without chosen rows are not read."""
+        """Rows ``parts[b]`` of each block ``b``, one array per group of columns. Blocks without them are not read."""
         out, filled = empty(self.groups, sum(map(len, parts))), 0
         for block, part in enumerate(parts):
             for target, array in zip(out, self.read(block) if len(part) else (), strict=False):

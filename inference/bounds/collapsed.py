@@ -165,8 +165,8 @@ class CollapsedELBO(GaussianProcessELBO):
         """Lower and upper bound of the log evidence, in nats, at these hyperparameters and inducing variables.
 
         The difference between the bounds is the most that more inducing variables could add. ``least`` is the bound
-        that this class computes. The number ``t = sum beta d`` measures the part of the function that the inducing
-        variables do not explain, in units of the noise. The upper bound ``most`` is
+        that this class computes. With the symbols of the class, the number ``t = sum beta d`` measures the part of the
+        function that the inducing variables do not explain, in units of the noise. The upper bound ``most`` is
 
         ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
 

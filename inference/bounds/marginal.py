@@ -161,7 +161,7 @@ class marginal(whitened):
         return super().__enter__()
 
     def process_message(self, msg: Any) -> None:
-        """Integrate GP sites out, and give data sites the density without them."""
+        """Integrate GP sites out: data sites get their marginal density."""
         if stands_as_it_is():
             return super().process_message(msg)
         if msg["type"] == "deterministic" and isinstance(msg["value"], GaussianMarginals):

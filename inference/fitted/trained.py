@@ -658,27 +658,29 @@ class Trained:
         The draws are independent, so diagnostics of Markov chains (r_hat, effective sample size, trace plots) mean
         nothing for them: use ``az.summary(..., kind="stats")``. In each draw, ``u ~ q(u)`` and the other latent sites
         come first, then ``f`` given ``u``, jointly over the inputs of a batch of rows. The chain axis has length 1. A
-        model from :meth:`of_draws` exports the draws of its chains. For these chains, diagnostics are valid, and there
-        is no ``log_q``. If there are several trainings, each is a chain, and R-hat says whether they found one optimum.
+        model from :meth:`of_draws` exports the draws of its chains, whose diagnostics are valid. If there are several
+        trainings, each is a chain, and R-hat says whether they found one optimum.
 
         ========================= ======================================================================================
         ``posterior``             ``<site>`` and ``<site>_u`` of GP sites, never whitened; other latent sites;
                                   deterministic sites of the program
         ``posterior_predictive``  data drawn anew (for an observed GP site: given its data). A model from
-                                  :meth:`of_draws` also has ``<site>_left_out`` for ``az.loo_pit``, draws of each row
-                                  given all other rows
+                                  :meth:`of_draws` also has ``<site>_left_out``, draws of each row given all other
+                                  rows, for ``az.loo_pit``
         ``predictions``           GP sites and data at ``new_args``; ``predictions_constant_data`` has these arguments
         ``log_likelihood``        ``log p(y_n | f_n)``. For an observed GP site, and for a model from :meth:`of_draws`
                                   at its data: ``log p(y_n | y_-n)``, each row (or block of rows) given all other
                                   data. Attributes say which density it is
         ``log_prior``             ``log p`` of hyperparameters and other latent sites that are not GPs, each summed over
                                   its entries; ``az.psense_summary`` scales these densities
-        ``sample_stats``          ``log_p`` and ``log_q`` of each draw, for PSIS (``az.loo_approximate_posterior`` in
-                                  ArviZ 1.x); ``log_p_<site>_u``, the part of ``log_p`` that belongs to ``u``
+        ``sample_stats``          ``log_p`` and (without :meth:`of_draws`) ``log_q`` of each draw, for PSIS
+                                  (``az.loo_approximate_posterior`` in ArviZ 1.x); ``log_p_<site>_u``, the part of
+                                  ``log_p`` that belongs to ``u``
         ``prior``                 draws of the program at the trained values of its parameters (attributes name them)
         ``prior_predictive``      data drawn with the draws in ``prior``
         ``observed_data``         the data
-        ``constant_data``         parameters that have no posterior, small arguments, and the negative losses, ``elbo``
+        ``constant_data``         parameters without a posterior, small arrays among the arguments, and ``elbo``, the
+                                  negative losses
         ========================= ======================================================================================
 
         Discrete latent sites are left out: ``log_likelihood`` and ``log_p`` are summed over their values, and data are
@@ -702,8 +704,8 @@ class Trained:
         Args:
             rng_key: key of the draws. Sampled views are drawn once, by this key, for all draws.
             *args: the model's positional arguments, data included, at the rows to export.
-            num_draws: number of draws ``S``, 500 if ``None``. For a model from :meth:`of_draws`, the largest number of
-                draws, evenly spaced in its chains; all draws if ``None``.
+            num_draws: number of draws ``S``, 500 if ``None``. For a model from :meth:`of_draws`, at most this many
+                draws, evenly spaced in its chains, or all draws if ``None``.
             new_args: positional arguments at new inputs, ``(X_new,)``.
             new_kwargs: keyword arguments at new inputs; ``None`` uses ``model_kwargs``.
             batch_size: largest number of rows at a time. Given ``u``, ``f`` is drawn jointly for the rows of a batch.
@@ -711,9 +713,9 @@ class Trained:
                 ``prior`` and ``prior_predictive`` have at most this many rows. With ``None``, a batch has up to 1,000
                 inputs of a GP site. It has up to 200 if there are more than 1,000 inputs, and hyperparameters have
                 draws.
-            coords: labels of entries by axis, ``{"data": years}``. Labels of rows are for the rows of the data. Rows of
-                a frame or a Dataset need no ``coords``: its index or its coordinates label them. This also holds for
-                new rows.
+            coords: labels of entries by axis, ``{"data": years}``. Labels of rows belong to ``*args``, not to
+                ``new_args``. Rows of a frame or a Dataset need no ``coords``: its index or its coordinates label them.
+                This also holds for new rows.
             dims: names of the axes of arrays, by name of the array, ``{"lengthscale": ["feature"]}``. Do not name the
                 axes of draws.
             params: whether ``posterior`` also has the program's ``numpyro.param`` sites. Each of these sites has one
@@ -732,8 +734,8 @@ class Trained:
             TypeError: for data that are not real numbers, an ``rng_key`` that is not a key, or a guide that is not an
                 ``InducingGuide``.
             ValueError: for data that are not finite; parameters that are missing, unknown or of another shape; counts
-                below one; ``coords`` or ``dims`` that do not fit; in several batches, a program whose density is not a
-                sum over rows.
+                below one; ``coords`` or ``dims`` that do not fit; a program whose density is not a sum over rows, if
+                there are several batches.
             FactorisationError: naming the GP site whose draws are not finite.
             NonFiniteError: naming a site whose draws are not finite for another reason, or whose log density is NaN.
 

@@ -326,8 +326,8 @@ def guarded_factor(
 ) -> tuple[Float[Array, "*D N N"], Bool[Array, ""]]:
     """The Cholesky factor of ``K`` plus jitter, and whether it exists. If it does not exist, the identity replaces it.
 
-    With ``for_draws`` and outside ``jit``, a root of ``K`` replaces it. NumPyro runs the program outside ``jit`` when
-    it looks for initial values. The density is then still zero, but draws have the prior's covariance.
+    With ``for_draws`` and outside ``jit``, a root of ``K`` replaces the missing factor instead, so that draws have the
+    prior's covariance. NumPyro runs the program outside ``jit`` when it looks for initial values.
     """
     try:
         L, factorised = linalg.cholesky_or_failed(K, name, jitter)

@@ -18,8 +18,8 @@ class Layout(NamedTuple):
 
     Attributes:
         count: how many rows of the site belong to one row of the data.
-        strided: whether the distance between these rows is the number of rows of the data, as after ``concatenate``.
-            Otherwise, these rows follow each other.
+        strided: with ``N`` rows of data, whether these rows of the site are ``n``, ``n + N``, ``n + 2 N``, as after
+            ``concatenate``. Otherwise, they follow each other.
     """
 
     count: int = 1

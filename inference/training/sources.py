@@ -151,7 +151,7 @@ class Source(Protocol):
 
 
 class Resident:
-    """Arrays on the device: a step's minibatch is a set of row numbers, a function of the seed and the step.
+    """Arrays on the device. The row numbers of a minibatch depend only on the seed and the step.
 
     Args:
         args: the model's positional arguments.

@@ -42,7 +42,7 @@ def make_step(svi: SVI, static: dict[str, Any]) -> Callable:
 
 
 def make_step_from_feed(step: Callable, source: Source) -> Callable:
-    """Make ``step(state, data, arrays, feed, i)``: the step with the ``i``-th minibatch of a feed of the source."""
+    """Make ``step(state, data, arrays, feed, i)``: the step with minibatch ``i`` of ``source.make_feed``."""
 
     def step_from_feed(state: SVIState, data: tuple, arrays: dict, feed: Any, i: int) -> tuple[SVIState, Array]:
         batch = source.minibatch(data, jax.tree.map(lambda x: x[i], feed))
