@@ -220,6 +220,9 @@ def fraction(name: str, value: float) -> float:
 #: The kinds of numbers that data are, for messages.
 _WANTED = "real numbers of float32, float64, integers or bool"
 
+#: Advice for dates and times.
+_DATES = "dates or times: pass numbers, such as the days since the first date"
+
 #: Largest rounding error of a column relative to its spread. Beyond it, float32 keeps three digits or fewer.
 _ROUNDING = 1e-3
 
@@ -289,8 +292,14 @@ def _host_array(name: str, x: Any) -> np.ndarray:
     no_array = x is None or isinstance(x, str | bytes) or callable(x)
     refuse(no_array, f"{name} must be an array of {_WANTED}, got {_kind(x)}.", TypeError)
     columns = np.atleast_1d(np.asarray(getattr(x, "dtypes", getattr(x, "dtype", None)), object))
-    categorical = any(str(column) == "category" for column in columns)
-    refuse(categorical, f"{name} is categorical. Pass its codes, {name}.cat.codes, or columns of 0 and 1.", TypeError)
+    labels = getattr(x, "columns", ()) if hasattr(x, "dtypes") else ()
+    named = list(zip([f"{name}[{label!r}]" for label in labels] or [name], columns, strict=False))
+    categorical = [column for column, dtype in named if str(dtype) == "category"]
+    codes = " and ".join(f"{column}.{'cat.' * hasattr(x, 'iloc')}codes" for column in categorical)
+    message = f"{' and '.join(categorical)} must not be categorical. Pass {codes}, or columns of 0 and 1."
+    refuse(categorical, message, TypeError)
+    dates = [column for column, dtype in named if getattr(dtype, "kind", "O") in "Mm"]
+    refuse(dates, f"{' and '.join(dates)} must hold {_WANTED}, got {_DATES}.", TypeError)
     try:
         array = np.asarray(x)
         kinds = {getattr(column, "kind", "O") for column in columns}
@@ -324,7 +333,6 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
         return
     source = "" if isinstance(x, np.ndarray) else f" from {type(x).__name__}"
     few = "few" if kind == "f" and np.dtype(dtype).itemsize < 4 else "many"
-    dates = ": pass numbers, such as the days since the first date."
     which = _no_numbers(x) if kind in "OUST" else ""
     objects = (
         f"{source}{which}. Turn it into numbers first: missing values, text, categories and sparse matrices have no "
@@ -335,7 +343,7 @@ def _check_dtype(name: str, x: Any, dtype: Any) -> None:
         "c": f": its imaginary part would be lost. Pass {name}.real if that is what is meant.",
         "f": ". Kernels and factorisations use the dtype of their inputs, and this dtype has too "
         f"{few} bits: convert it, {name}.astype('float32').",
-        **dict.fromkeys("Mm", dates),
+        **dict.fromkeys("Mm", f" of {_DATES}."),
         **dict.fromkeys("OUST", objects),
     }
     told = advice.get(kind, ". Convert it to float32, float64 or int32.")

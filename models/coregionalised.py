@@ -81,31 +81,39 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
             positive.
         X: the inputs ``[N, d]``. One column has the category of each row, as a whole number from 0 to ``num - 1``.
         num: number of categories.
-        rank: number of columns of ``W``.
+        rank: number of columns of ``W``. With 0, there are no parameters, and ``B`` is the identity: multiplied by
+            another kernel, each category has its own independent function.
         column: index of the column with the categories.
 
     Raises:
-        ValueError: outside ``jit``, if a number in the column is not a category; if a count is below one. Inside
-            ``jit``, an unknown category makes the kernel NaN, and predictions and trainings refuse NaN.
+        ValueError: outside ``jit``, if a number in the column is not a category; if ``num`` is below one, or ``rank``
+            below zero. Inside ``jit``, an unknown category makes the kernel NaN, and predictions and trainings refuse
+            NaN.
     """
-    num, rank = checks.positive_int("num", num), checks.positive_int("rank", rank)
+    num, rank = checks.positive_int("num", num), checks.whole("rank", rank, 0)
     concrete = checks.is_concrete(X)
     seen = (np.asarray(X) if concrete else X)[:, column]
     known = (seen == seen.round()) & (seen >= 0) & (seen < num)
     bad = seen[~known].tolist() if concrete else ()
     wanted = f"have whole numbers from 0 to {num - 1}"
     checks.must(not bad, f"Column {column} of X", wanted, str(bad[0] if bad else ""))
+    active = (column % X.shape[-1],)
+    kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X) if rank else jnp.ones(num, precision(X))
+    kappa = kappa if concrete else checks.nan_unless(kappa, known)
+    if not rank:
+        return Pointwise(_within, active_dims=active, axes={"kappa": 1}, kappa=kappa)
     start = 0.7 + 0.1 * np.random.default_rng(0).standard_normal((num, rank))
     W = numpyro.param(f"{name}_W", jnp.asarray(start / np.sqrt(rank), precision(X)))
-    kappa = positive(f"{name}_kappa", jnp.full(num, 0.5), X)
-    if not concrete:
-        W = checks.nan_unless(W, known)
-    active = (column % X.shape[-1],)
+    W = W if concrete else checks.nan_unless(W, known)
     return Pointwise(_between, active_dims=active, axes={"W": 2, "kappa": 1}, W=W, kappa=kappa)
 
 
 def _between(x: Array, z: Array, W: Array, kappa: Array) -> Array:
-    return _of(W, x[0]) @ _of(W, z[0]) + jnp.where(jnp.round(x[0]) == jnp.round(z[0]), _of(kappa, x[0]), 0)
+    return _of(W, x[0]) @ _of(W, z[0]) + _within(x, z, kappa)
+
+
+def _within(x: Array, z: Array, kappa: Array) -> Array:
+    return jnp.where(jnp.round(x[0]) == jnp.round(z[0]), _of(kappa, x[0]), 0)
 
 
 def _of(values: Array, number: Array) -> Array:

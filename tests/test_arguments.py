@@ -72,10 +72,35 @@ def test_numbers_that_32_bits_do_not_hold_are_refused():
     checks.data("X", np.array([1e39, 0.0]))
 
 
-def test_categories_are_refused_if_their_names_are_numbers_too():
-    column = pd.Series([1, 2, 1], dtype="category")
-    for x in (column, pd.DataFrame({"a": column, "b": [0.0, 1.0, 2.0]})):
-        with pytest.raises(TypeError, match=r"X is categorical\. Pass its codes"):
+#: Columns that are not numbers, and what the refusal advises for an expression of Python.
+COLUMNS = {
+    "categories": (pd.Series([3, 2, 3], dtype="category"), "{}.cat.codes"),
+    "words": (pd.Series(list("aba"), dtype="category"), "{}.cat.codes"),
+    "dates": (pd.Series(pd.date_range("2020", periods=3)), "days since"),
+    "dates of a zone": (pd.Series(pd.date_range("2020", periods=3, tz="UTC")), "days since"),
+    "times": (pd.Series(pd.to_timedelta([0, 1, 2], "h")), "days since"),
+}
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("bad", [["g"], [3], ["cat", ("a", 1)]])
+@pytest.mark.parametrize("good", [[], ["x"], ["x", "z"]])
+def test_columns_that_are_no_numbers_are_named_with_a_way_out(kind, bad, good):
+    column, way_out = COLUMNS[kind]
+    for order in (good + bad, bad + good):
+        X = pd.DataFrame({i: column if label in bad else [0.0, 1.0, 2.0] for i, label in enumerate(order)})
+        X.columns = pd.Index(order, tupleize_cols=False)
+        with pytest.raises(TypeError) as refused:
+            checks.data("X", X)
+        for label in bad:
+            assert f"X[{label!r}]" in str(refused.value)
+            assert way_out.format(f"X[{label!r}]") in str(refused.value)
+            if "codes" in way_out:
+                X[label] = eval(way_out.format(f"X[{label!r}]"), {"X": X})
+        if "codes" in way_out:
+            assert checks.data("X", X).shape == (3, len(order))
+    for x in (column, column.array):
+        with pytest.raises(TypeError, match=r"^X must"):
             checks.data("X", x)
 
 

@@ -1,5 +1,6 @@
 """Calls as users write them: the key first, keywords of the program apart, options."""
 
+import inspect
 from functools import partial
 
 import jax
@@ -44,6 +45,31 @@ CALLS = {
     "guide.setup": (lambda: GUIDE.setup(X, y, depth=2), "setup .*'depth'.*model_kwargs="),
     "no keywords of a program": (lambda: fit_network(KEY, X, y, network=None, depth=2), "fit_network .*'depth'.$"),
 }
+
+
+def functions_with_a_key():
+    """All functions and methods that take a key first."""
+    found = {}
+    for owner in (gpzoo.inference, gpzoo.inference.plots, gpzoo.models, Trained, InducingGuide):
+        for name in filter(lambda name: not name.startswith("_"), dir(owner)):
+            function = getattr(owner, name)
+            if "The first such call of a process" in (getattr(function, "__doc__", None) or ""):  # an entry point
+                words = list(inspect.signature(function).parameters)
+                if "rng_key" in words[:2]:
+                    found[name] = partial(function, *[None] * words.index("rng_key"))
+    return found
+
+
+WITH_A_KEY = functions_with_a_key()
+
+
+@pytest.mark.parametrize("name", WITH_A_KEY)
+def test_a_key_that_is_not_first_or_lacks_is_named(name):
+    assert len(WITH_A_KEY) > 20
+    for first, kind in ((SVI_OF, "SVI"), (ONE, "Trained"), (X, "ArrayImpl"), (0, "int 0"), (None, "NoneType")):
+        for rest in ((), (200, X, y), (jax.random.PRNGKey(0),)):
+            with pytest.raises(TypeError, match=rf"{name} takes the key first, {name}\(jax.random.key.*, got {kind}"):
+                WITH_A_KEY[name](first, *rest)
 
 
 @pytest.mark.parametrize("name", CALLS)

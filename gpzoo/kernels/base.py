@@ -162,7 +162,7 @@ class Kernel(Fields):
         """
         raise TypeError(
             f"{type(self).__name__} has no known spectral density, so its functions cannot be drawn by random "
-            "features: draw them at fewer inputs (a few thousand), whose joint covariance is formed, by "
+            "features: draw them jointly at your inputs (up to a few thousand), by "
             "trained.to_arviz(key, X, y, new_args=(X_new,)) or numpyro.infer.Predictive(guide, ...). The "
             "class of a stationary kernel may define a method `frequencies`."
         )

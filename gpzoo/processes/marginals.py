@@ -347,10 +347,10 @@ class GaussianMarginals(Fields):
         """Refuse an operation that needs the numbers of a draw."""
         raise TypeError(
             f"{what} has no exact result for the marginals of {_named(self.sites)}, which are "
-            f"its value here. {way}To compute with a random draw write draws(f), from gpzoo import draws, as in "
-            "jnp.exp(draws(f)). f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact, "
-            "and likelihoods such as likelihoods.Gaussian(f, noise_variance) and likelihoods.Expected(fn, f) take the "
-            "expectation over f."
+            f"its value here. {way}For data, use likelihoods.Gaussian(f, noise_variance) in place of "
+            "dist.Normal(f, scale), and likelihoods.Expected(lambda f: dist.Poisson(jnp.exp(f)), f) for any other "
+            "distribution. f + c, f * c, f / c, f @ A, f[rows], f[:, k] and sums of different sites stay exact. To "
+            "compute with a random draw write draws(f), from gpzoo import draws, as in jnp.exp(draws(f))."
         )
 
     def __jax_array__(self) -> Any:
@@ -696,10 +696,7 @@ def _refusing(what: str) -> Callable[..., NoReturn]:
 _OTHERS = {"abs": "abs(f)", "pow": "f ** c", "mod": "f % c", "floordiv": "f // c", "divmod": "divmod(f, c)"}
 _OTHERS |= {"rtruediv": "c / f", "rpow": "c ** f", "rmod": "c % f", "rfloordiv": "c // f", "rdivmod": "divmod(c, f)"}
 _COMPARED = {"lt": "f < c", "le": "f <= c", "gt": "f > c", "ge": "f >= c", "eq": "f == c", "ne": "f != c"}
-_OTHERS |= {
-    name: f"{what}, as distributions of NumPyro ask of arguments (likelihoods such as likelihoods.Bernoulli(f) do not),"
-    for name, what in _COMPARED.items()
-}
+_OTHERS |= {name: f"A distribution of NumPyro, or {what}," for name, what in _COMPARED.items()}
 _OTHERS |= {"bool": "A condition on f", "iter": "A loop over f", "contains": "c in f"}
 _OTHERS |= {"float": "float(f)", "int": "int(f)"}
 for _name, _what in _OTHERS.items():

@@ -128,9 +128,9 @@ def _by_covariance(
     drawn, seen = data.y - noise, {}
     prior = {}
     for site, site_key in zip(sites, keys, strict=True):
-        A = latents.roots[site.name]
-        v = random.normal(site_key, (site.outputs, A.shape[1]), A.dtype)
-        prior[site.name] = jnp.einsum("jmn,jm->jn", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
+        K = site.covariance()
+        v = random.normal(site_key, (site.outputs, K.shape[-1]), K.dtype)
+        prior[site.name] = _prior_draw(site, K, v)
         part = next(part for part in term.marginals.parts if part.site == site.name)
         seen[site.name] = _weights(term, part)
         drawn = drawn - seen[site.name] * prior[site.name]
@@ -144,9 +144,15 @@ def _by_covariance(
         values[f"{site.name}_mean"] = f.T.reshape(site.prior.event_shape)
         values[f"{site.name}_inducing"] = site.prior.X
         of_sites[site.name] = {"mean": a.T if several else a[0], "seen": w if len(w) > 1 else w[0]}
-    good = latents.factorised & jnp.all(jnp.isfinite(L))
     law: dict[str, Any] = {"factor": L if len(L) > 1 else L[0], "sites": of_sites}
-    return values, {"+".join(of_sites): law}, good
+    return values, {"+".join(of_sites): law}, jnp.all(jnp.isfinite(L))
+
+
+def _prior_draw(site: Site, K: Float[Array, "_ N N"], v: Float[Array, "J N"]) -> Float[Array, "J N"]:
+    """A draw of the prior without its mean. The data's covariance may have a factor where the prior's has none."""
+    name, times = f"the covariance of GP site {site.name!r}", v.T[None] if len(K) == 1 else v[..., None]
+    drawn = linalg.root(K, name, site.prior.covariance_jitter, times=times)
+    return drawn[0].T if len(K) == 1 else drawn[..., 0]
 
 
 def _weights(term: Term, part: AffineMap) -> Float[Array, "_ N"]:

@@ -304,9 +304,11 @@ class marginal(whitened):
         found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
             raise FactorisationError(
-                f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, the first of "
-                f"which is {bad[0]}: a covariance did not factorise, or Newton's steps did not converge. Look at the "
-                "hyperparameters there. A larger jitter or float64 helps if a covariance did not factorise."
+                f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, numbers "
+                f"{', '.join(map(str, bad[:20]))}{', ...' if len(bad) > 20 else ''}: a covariance did not factorise, "
+                "or (for non-Gaussian data) Newton's steps did not converge. Leave these draws out. Or give the GP "
+                "sites a larger jitter, GaussianProcess(..., jitter=1e-4), and pass the same draws with "
+                "program=marginal(...) of the new program. float64 helps too."
             )
         for name, lost in found.pop("lost", {}).items():
             _warn_of_rounding(name, np.asarray(lost))

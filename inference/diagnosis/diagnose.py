@@ -37,7 +37,6 @@ from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.programs.runs import Trace
 from gpzoo.inference.training.finished import End, Gain, end_of, gain_of_more_steps
 from gpzoo.inference.training.sources import described_arguments
 
@@ -87,7 +86,7 @@ def diagnose(
             there are several optima.
         *args: the program's positional arguments, data included.
         train_args: the positional arguments of training, if they differ from ``args``. ``diagnose`` compares
-            hyperparameters with their posterior given the training data.
+            hyperparameters with their posterior given the training data, and judges the units of these data.
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
@@ -107,13 +106,18 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
         train_args = arguments(trained.model, train_args, described=trained.data)[0]
     trace = subject.look.trace
     if absent := without_data(trace):
-        raise ValueError(f"Site {absent[0]!r} has no data: pass it, diagnose(key, trained, X, y).")
+        raise ValueError(
+            f"Site {absent[0]!r} has no data: give it obs=y in the program, and pass the data, "
+            "diagnose(key, trained, X, y)."
+        )
     measured = measure(named_key(rng_key, "measure"), subject)
     predicted = partial(_predicted, rng_key, subject, measured)
     effects = _effects(subject, measured, predicted(trained) if measured.outcomes else {})
     outer = sorted(guide.sites.processes - guide.sites.inner)
     optima = restarts.compare(named_key(rng_key, "restarts"), several, bounds, predicted, outer)
-    causes = _causes(rng_key, trained, subject, train_args, measured, effects)
+    numbers = described_arguments(trained.model, subject.args, {})
+    of_training = bool(numbers) and numbers.items() <= trained.data.items()
+    causes = _causes(rng_key, trained, subject, train_args, of_training, measured, effects)
     findings = causes.findings + effects.findings
     if not isinstance(guide, DrawsGuide):
         apart = of_sums(subject.look.sums, guide.sites.coupled)
@@ -121,8 +125,9 @@ def diagnosed(rng_key: Array, several: Trained, subject: BoundModel, train_args:
             apart = against_joint(named_key(rng_key, "mean field"), subject) or apart
         findings = (*apart, *findings)
     # Units explain why the approximation is wrong, and the approximation explains why its predictions are wrong.
-    if effects.findings:
-        findings = (*_odd_units(subject, trace), *findings)
+    # Rows for a test may have any mean and any spread, so only units of training rows are judged.
+    if effects.findings and (train_args is not None or of_training or not trained.data):
+        findings = (*_odd_units(subject if train_args is None else replace(subject, args=train_args)), *findings)
     return Diagnosis.joined([optima, replace(Diagnosis.joined([effects, causes]), findings=findings)])
 
 
@@ -153,13 +158,13 @@ def _causes(
     trained: Trained,
     subject: BoundModel,
     train_args: tuple | None,
+    of_training: bool,
     measured: Measured,
     effects: Diagnosis,
 ) -> Diagnosis:
     """Findings about the approximation itself, and about its training."""
     by_draws, inner = isinstance(subject.guide, DrawsGuide), subject.guide.sites.inner
-    rows, numbers = _rows_of_training(trained, subject.args), described_arguments(trained.model, subject.args, {})
-    of_training = bool(numbers) and numbers.items() <= trained.data.items()
+    rows = _rows_of_training(trained, subject.args)
     data, reason = _of_training(subject, train_args, rows, of_training)
     more = lambda: None if reason else _more_steps(rng_key, trained, subject, data)  # noqa: E731
     num_rows = rows or number_of_rows(subject.args)
@@ -180,9 +185,9 @@ def _causes(
     )
 
 
-def _odd_units(subject: BoundModel, trace: Trace) -> tuple[Finding, ...]:
+def _odd_units(subject: BoundModel) -> tuple[Finding, ...]:
     """Findings about the units of the data and the inputs: the findings of ``check`` named ``unscaled ...``."""
-    of_data = of_arguments(subject.model, subject.args, trace, repeats=False)
+    of_data = of_arguments(subject.model, subject.args, subject.look.trace, repeats=False)
     return tuple(finding for finding in of_data if finding.name.startswith("unscaled"))
 
 

@@ -31,8 +31,11 @@ _MOST_INDUCING = 1000
 #: Number of rows up to which compiling takes longer than computing.
 _FEW_TO_COMPILE = 1000
 
-#: Number of rows at which to check whether a kernel distinguishes fractions of a number.
-_FEW_ROWS = 100
+#: Number of inducing points at which to check whether a kernel rounds a column.
+_FEW_POINTS = 100
+
+#: Share of a kernel's largest value by which categories differ, at least. A column that changes less has no effect.
+_NO_EFFECT = 1e-3
 
 #: Draws over which the bound is averaged, if the program draws anything.
 _PARTICLES = 10
@@ -53,7 +56,8 @@ class Process:
         covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or if ``M`` is large.
         eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``. An eigenvalue is 1 in a direction
             about which the data have no information. ``None`` if they are not computed.
-        between: number of inducing points between whole numbers, if the kernel only distinguishes whole numbers.
+        between: number of inducing points between whole numbers, in columns of which the kernel only distinguishes
+            whole numbers.
     """
 
     mean: np.ndarray
@@ -221,15 +225,30 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
 
 
 def _between(posterior: InducingPosterior) -> Array:
-    """See :attr:`Process.between`: the kernel has the same value at a point and at its rounded coordinates."""
+    """See :attr:`Process.between`."""
     X, inducing, kernel = posterior.prior.X, posterior.inducing, posterior.prior.kernel
     Z = None if posterior.conditional.deterministic else inducing.points()
     if Z is None or X.ndim != 2 or Z.ndim != 2:
         return jnp.zeros((), int)
     whole = jnp.all(X == jnp.round(X), axis=0)
     moved = jnp.where(whole, jnp.round(Z), Z)
-    same = jnp.allclose(kernel(Z, X[:_FEW_ROWS]), kernel(moved, X[:_FEW_ROWS]), rtol=1e-6)
-    return jnp.where(same, jnp.sum(jnp.any(moved != Z, axis=1)), 0)
+    fractions = moved != Z
+    few = moved[:_FEW_POINTS]
+
+    def is_rounded(j: Array) -> Array:
+        """Whether the kernel changes with the whole number in column ``j``, and not with a fraction of it."""
+        number = few[:, j]
+        near, other = few.at[:, j].set(number - 0.25), few.at[:, j].set(jnp.roll(number, 1))
+        # A loop computes all three by the same instructions, so equal inputs give equal bits.
+        here, near_here, elsewhere = jax.lax.map(lambda points: kernel(points, few), jnp.stack([few, near, other]))
+        changes = jnp.any(jnp.abs(elsewhere - here) > _NO_EFFECT * jnp.max(jnp.abs(here)))
+        return changes & jnp.all(near_here == here) & jnp.all(near != few, axis=0)[j]
+
+    def is_category(j: Array) -> Array:
+        return jax.lax.cond(jnp.any(fractions[:, j]), is_rounded, lambda j: jnp.zeros((), bool), j)
+
+    categories = jax.lax.map(is_category, jnp.arange(Z.shape[1]))
+    return jnp.sum(jnp.any(fractions & categories, axis=1))
 
 
 def _eigenvalues(posterior: InducingPosterior) -> Array:

@@ -98,8 +98,10 @@ def container(
         for axis, length in lengths.items():
             given = coords.get(axis, known.get(axis))
             unknown_axes.discard(axis)
-            if group.rows != "data" and axis in {*rows, *known}:
-                given = given[:length] if given is not None and group.rows == "first" else None
+            if group.rows == "new" and axis in rows:
+                given = None
+            elif group.rows == "first" and axis in {*rows, *known} and given is not None:
+                given = given[:length]
             if group.rows != "new" or axis not in {*rows} & {*coords}:  # numbers beside user's labels would mislead
                 labels[axis] = np.arange(length) if given is None else _label(axis, given, length, group_name)
             if axis in rows:

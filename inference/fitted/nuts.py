@@ -37,6 +37,10 @@ _NO_START = (
     "(numpyro.enable_x64()). A kernel or likelihood of your own needs a gradient where inputs coincide (no sqrt at 0)."
 )
 
+_NO_DATA = (
+    "The program has no data: give a site obs=y in the program, and give nuts all arguments, nuts(key, program, X, y)."
+)
+
 #: A potential, with its gradient.
 _Both: TypeAlias = Callable[[Any], tuple[Array, Array]]
 
@@ -112,7 +116,8 @@ def nuts(
         # Like `fit`, this refuses bad data. It looks at the program with its GP sites, which may be inside handlers.
         inner: Any = program.fn if isinstance(program, marginal) else program
         if inner is not program or not integrated:
-            look(inner, given, kwargs, arrays=not integrated, refuse_data=True)
+            seen = look(inner, given, kwargs, arrays=not integrated, refuse_data=True)
+            checks.refuse(not data_of(seen.trace), _NO_DATA)
         try:
             start = initialize_model(
                 own if integrated or chains == 1 else random.split(own, chains),
@@ -124,8 +129,7 @@ def nuts(
         except RuntimeError as error:
             checks.refuse("valid initial parameters" in str(error), _NO_START, NonFiniteError)
             raise
-        observed = any(site["type"] == "sample" and site["is_observed"] for site in start.model_trace.values())
-        checks.refuse(not observed, "The program has no data: give nuts all its arguments, nuts(key, program, X, y).")
+        checks.refuse(not data_of(start.model_trace), _NO_DATA)
         first = start.param_info.z
         checks.refuse(not first, "The program has no latent sites for NUTS to move: give it priors.")
         kind = jnp.result_type(*jax.tree.leaves(first))  # all sites share one step size, of one type

@@ -82,7 +82,7 @@ class Asked(NamedTuple):
     Attributes:
         quantiles: probabilities; ``None`` if no quantiles are wanted.
         keep_draws: whether the result has draws.
-        draws_per_path: number of draws on each path. It is above 1 only if there is a single path.
+        draws_per_path: number of draws of data on each path.
         mean_only: whether the result has no variances. The compiled program then does not compute them.
         parts: names for the addends of GP sites with sums of kernels, by site.
     """

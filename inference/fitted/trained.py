@@ -162,7 +162,8 @@ class Trained:
                 ``mcmc.get_samples()``, or draws from one of NumPyro's guides. ``of_draws`` computes deterministic sites
                 again.
             *args: positional arguments of the program, data included.
-            program: the marginal program. It is needed only if ``draws`` is not an ``MCMC``.
+            program: the marginal program. ``None`` means the program of the ``MCMC``. Another program can have a larger
+                jitter, for example.
             num_draws: number of draws of functions if there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
             leave_out: blocks of rows to leave out together. Give a label for each row, such as its group, or a list of
@@ -180,7 +181,7 @@ class Trained:
         """
         own: Any = draws
         if isinstance(draws, MCMC):
-            program, own = draws.sampler.model, draws.get_samples(group_by_chain=True)
+            program, own = program or draws.sampler.model, draws.get_samples(group_by_chain=True)
         wanted = "marginal(program); a program whose GP site is the data is asked by predict(key, program, X_new, "
         wanted += "posterior_samples=mcmc.get_samples(), train_args=(X, y))"
         of: Any = checks.instance("program", program, marginal, wanted)
@@ -251,8 +252,8 @@ class Trained:
             num_draws: number of draws of the sites that must be drawn; programs without such sites need one pass.
                 ``None``: 100, or all draws of a model from :meth:`of_draws`.
             quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``. GP sites and Gaussian data sites have the quantiles
-                of the mixture of Gaussians over draws. All other sites have the quantiles of their draws, see
-                ``keep_draws``.
+                of the mixture of Gaussians over draws. All other sites have the quantiles of draws: of ``num_draws``,
+                or of at least 1,000 if ``num_draws`` is ``None`` and ``keep_draws`` is false.
             keep_draws: whether to return draws of every GP site and data site. If some sites must be drawn, there is
                 one value for each of these draws. Otherwise, there are ``num_draws`` values. The draws are independent
                 over inputs. To draw data sites, the program runs on one row at a time, except with

@@ -151,7 +151,7 @@ class InducingGuide(AutoGuideMixin):
             * an option has a name that is not the name of a GP site;
             * a GP site has no initialiser;
             * a discrete latent site has no ``infer={"enumerate": "parallel"}``;
-            * a likelihood has no data;
+            * the program or a likelihood has no data;
             * a term depends on a GP site at several rows of the data.
     """
 

@@ -39,7 +39,6 @@ def arguments(
 
     Raises:
         TypeError, ValueError: see :func:`gpzoo._checks.arguments`.
-        ValueError: for a matrix with another number of columns than the ``described`` one.
     """
     absent: checks.Absent = []
     args, kwargs = checks.arguments(program, unlabelled(program, args, described), kwargs, new=new, absent=absent)
@@ -49,7 +48,13 @@ def arguments(
 
 
 def _refuse_other_columns(program: Callable, args: tuple, described: Mapping[str, Any]) -> None:
-    """Refuse a matrix with another number of columns than in training; a program may take other shapes than these."""
+    """Refuse a matrix with another number of columns than in training; data of several trainings may have an axis more.
+
+    Raises:
+        ValueError: naming the argument, its shape and the number of columns.
+    """
+    if "trainings" in described:
+        return
     for name, x in zip(checks.positional(program, len(args))[0], args, strict=True):
         before = re.search(r"\[\d+, (\d+)\]$", described.get(f"argument {name}", ""))
         if before and hasattr(x, "shape") and x.shape[1:] != (int(before[1]),):

@@ -56,7 +56,7 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
         function: a function or a method, which takes the program's keywords in ``model_kwargs`` if it has any.
 
     Raises:
-        TypeError: if the function is called with unknown keywords, or with a key that is not the first argument. Also
+        TypeError: if the function is called with unknown keywords, or without a key as its first argument. Also
             under ``jax.jit`` and other transformations, because the function needs the values of its arguments.
         RuntimeError: in a process that was forked after JAX had run.
     """
@@ -90,13 +90,14 @@ def _called(function: Callable[P, R], traceable: bool = False) -> Callable[P, R]
 
 
 def _refuse_call(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: Mapping[str, Any]) -> None:
-    """Refuse keywords that the function does not have, and a key that is not its first argument."""
+    """Refuse keywords that the function does not have, and a first argument that is not the key it should be."""
     words = [word for word in parameters if word not in ("self", "cls")]
     given = args[len(parameters) - len(words) :]
-    if words[0] == "rng_key" and given and not _is_key(given[0]) and any(map(_is_key, (*given[1:], *kwargs.values()))):
-        raise TypeError(
-            f"{name} takes the key first, {name}(rng_key, ...); got {type(given[0]).__name__} in its place."
-        )
+    if words[0] == "rng_key" and given:
+        try:
+            checks.rng_key(given[0], several=True)
+        except TypeError as error:
+            raise TypeError(f"{name} takes the key first, {name}(jax.random.key(0), ...): {error}") from None
     own = {word for word, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
     if unknown := [word for word in kwargs if word not in own]:
         shown = ", ".join(f"{word!r}: ..." for word in unknown)
@@ -105,11 +106,3 @@ def _refuse_call(name: str, parameters: Mapping[str, Any], args: tuple, kwargs: 
         near = [other for word in unknown for other in get_close_matches(word, own, 1, 0.75)]
         but = f", but {' and '.join(map(repr, near))}" if near else ""
         raise TypeError(f"{name} has no argument {' and '.join(map(repr, unknown))}{but}{way}.")
-
-
-def _is_key(x: Any) -> bool:
-    try:
-        checks.rng_key(x, several=True)
-    except (TypeError, ValueError):
-        return False
-    return True

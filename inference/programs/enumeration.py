@@ -58,7 +58,7 @@ def check_mark(site: Mapping[str, Any], where: str) -> None:
     raise ValueError(
         f"Site {name!r} ({fn}) is a discrete latent variable, which InducingGuide does not support by itself: a bound "
         "has no gradient for it. Have it summed out, numpyro.sample(..., infer={'enumerate': 'parallel'}), or use "
-        f"numpyro.infer.DiscreteHMCGibbs(NUTS(model)). If it is data, pass them in {where}."
+        f"numpyro.infer.DiscreteHMCGibbs(NUTS(model)). If it is data, give it obs=y, and pass them in {where}."
     )
 
 

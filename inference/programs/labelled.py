@@ -78,12 +78,12 @@ def labels_of(program: Callable, args: tuple) -> Labels | None:
 def coordinates_of_rows(program: Callable, args: tuple) -> dict[str, np.ndarray]:
     """Labels of the rows, ``[N]``, by name: the coordinates of a Dataset, or the levels of an index.
 
-    The index is the index of the first argument that has one. If it only counts the rows, there are no labels.
+    The index is the index of the first argument that has one. If it only counts the rows from 0, there are no labels.
     """
     if (labels := labels_of(program, args)) is not None:
         return dict(labels.columns)
     index = first_index(args)
-    if index is None or type(index).__name__ == "RangeIndex":
+    if index is None or (type(index).__name__ == "RangeIndex" and index.equals(type(index)(len(index)))):
         return {}
     found: dict[str, np.ndarray] = {}
     for level, name in enumerate(index.names):

@@ -292,7 +292,8 @@ def fit(
         signals.propagate(checkpoints.directory if checkpoints is not None and saved else None)
         if state.failed:
             raise_failure(steps, state, num_steps)
-        result = setup.result(state, setup.described | columns)
+        several = {"trainings": replicates.count} if replicates.several else {}
+        result = setup.result(state, setup.described | columns | several)
         _warn(setup, result)
         return result
 

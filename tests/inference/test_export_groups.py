@@ -180,11 +180,11 @@ def test_a_density_of_all_rows_does_not_come_in_batches():
 
     guide = InducingGuide(summed, InducingPoints(Z), joint={"f"})
     trained = Trained(summed, guide, guide.init_params(KEY, X, numbers))
-    with pytest.raises(ValueError, match=r"site\(s\) \['f', 'level'\] is one of all 12 rows.*pass batch_size=12"):
+    with pytest.raises(ValueError, match=r"\['f', 'level'\] is one joint density of all 12 rows.*pass batch_size=12"):
         trained.to_arviz(KEY, X, numbers, num_draws=2, batch_size=6)
     other = InducingGuide(gp_regression, InducingPoints(Z), joint={"f"})
     together = Trained(gp_regression, other, other.init_params(KEY, X, numbers))
-    with pytest.raises(ValueError, match=r"site\(s\) \['f'\] is one of all 12 rows.*pass batch_size=12"):
+    with pytest.raises(ValueError, match=r"site\(s\) \['f'\] is one joint density of all 12 rows.*pass batch_size=12"):
         together.to_arviz(KEY, X, numbers, num_draws=2, batch_size=6)
     data = trained.to_arviz(KEY, X, numbers, num_draws=2)
     total = draws(data, "log_likelihood", "y").sum(-1) + draws(data, "sample_stats", "log_p_f_u")

@@ -419,6 +419,22 @@ def test_labels_of_an_export_are_those_of_its_rows(of_table):
     np.testing.assert_array_equal(found["observed_data"]["y"]["index"], y.index)
 
 
+@pytest.mark.parametrize("first, step", [(0, 1), (118, 1), (0, 2), (11, -1), (-3, 1)])
+def test_an_export_has_the_labels_of_counted_rows_and_of_columns(of_table, first, step):
+    pandas, _ = pytest.importorskip("pandas"), pytest.importorskip("arviz")
+    counted = pandas.RangeIndex(first, first + step * ROWS, step)
+    plain, cut = (tuple(x.set_axis(at) for x in table()) for at in (pandas.RangeIndex(ROWS), counted))
+    for (X, y), (new, _) in ((plain, cut), (cut, plain), ((cut[0], cut[1].to_numpy()), cut)):
+        found = of_table.to_arviz(KEY, X, y, num_draws=3, new_args=(new,))
+        for group, index in {"observed_data": X, "predictions": new, "predictions_constant_data": new}.items():
+            coords = found[group].coords
+            assert ("index" in coords) == (not index.index.equals(plain[0].index))
+            if "index" in coords:
+                np.testing.assert_array_equal(coords["index"], counted)
+        for group in ("constant_data", "predictions_constant_data"):
+            assert list(found[group].X_column.values) == COLUMNS
+
+
 def test_columns_of_targets_go_by_their_names():
     X, _ = table()
     model = trained(wide, X, Y := X[["age", "dose"]], steps=3)

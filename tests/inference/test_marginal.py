@@ -825,9 +825,9 @@ REFUSED = {
     "missing draws": (drawn_by({"noise": (1, 3)}), ValueError, "lengthscale"),
     "draws of unknown sites": (drawn_by(dict.fromkeys(("noise", "lengthscale", "typo"), (1, 3))), ValueError, "typo"),
     "no law": (
-        drawn_by({}, np.zeros((3, 1)), y[:3], program=with_jitter, num_draws=2, model_kwargs={"jitter": 0.0}),
+        drawn_by({}, np.zeros((3, 1)), y[:3], program=with_jitter, num_draws=2, model_kwargs={"noise": 1e-30}),
         FactorisationError,
-        "2 of 2 draws",
+        "2 of 2 draws, numbers 0, 1: ",
     ),
     "names": (weighed(marginal(regression, {"g": kmeans(3)}), X, y, params=VALUES), ValueError, "'g'"),
     "fitc of counts": (

@@ -335,11 +335,11 @@ REFUSED = {
     "two outputs": (lambda f, y: f + f, r"^f \+ g, of GP site 'f' and GP site 'f'"),
     "Normal": (
         lambda f, y: numpyro.sample("y", dist.Normal(f, 0.1), obs=y),
-        r"distributions? of NumPyro .* GP site 'f'.* likelihoods.Gaussian\(f",
+        r"distributions? of NumPyro.* GP site 'f'.* likelihoods.Gaussian\(f",
     ),
     "Normal in a plate": (
         lambda f, y: numpyro.plate("n", len(X))(lambda: numpyro.sample("y", dist.Normal(2.0 * f, 1.0), obs=y))(),
-        "distributions of NumPyro",
+        "distributions? of NumPyro",
     ),
     "data": (lambda f, y: numpyro.sample("y", dist.Normal(0.0, 1.0), obs=f), r"^Data site 'y' is a distribution of"),
     "a factor": (lambda f, y: numpyro.factor("y", 0.1 * f), r"^Data site 'y' is a distribution of NumPyro \(Unit\)"),

@@ -13,7 +13,7 @@ from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from numpyro.infer.util import log_density
 
-from gpzoo import InducingPoints
+from gpzoo import InducingPoints, kmeans
 from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import (
     GaussianProcessELBO,
@@ -24,6 +24,7 @@ from gpzoo.inference import (
     fit,
     load,
     marginal,
+    nuts,
     predict,
     whitened,
 )
@@ -114,6 +115,32 @@ def test_what_fit_refuses_is_a_finding():
     assert finding.name == "refused" and "'y' has no data" in finding.text
     assert str(check(regression, X)) == f"Findings\n- refused: {finding.text}"
     assert str(check(regression, X, Y)) == "Findings: none"
+
+
+#: Distributions of a data site that lacks ``obs=y``, given ``f`` as a function.
+FORGOTTEN = {
+    "a likelihood": lambda X, f: Gaussian(f(), 0.1),
+    "a likelihood with a mask": lambda X, f: Gaussian(f(), 0.1).mask(X[:, 0] > 0),
+    "counts": lambda X, f: dist.Poisson(jnp.ones(len(X))),
+    "classes": lambda X, f: dist.Categorical(logits=jnp.zeros((len(X), 3))),
+    "numbers": lambda X, f: dist.Normal(jnp.zeros(len(X)), 1.0).to_event(1),
+    "a GP": lambda X, f: GaussianProcess(RBF(1.0, 1.0) + White(0.1), X),
+}
+
+
+@pytest.mark.parametrize("site", FORGOTTEN)
+def test_a_forgotten_obs_is_named(site):
+    def program(X, y=None):
+        variance = numpyro.sample("variance", dist.LogNormal(0.0, 1.0))
+        f = lambda: numpyro.sample("f", GaussianProcess(RBF(variance, 1.0), X))  # noqa: E731
+        numpyro.sample("y", FORGOTTEN[site](X, f))
+
+    guide = InducingGuide(program, kmeans(3))
+    for call in (partial(train, program, guide), partial(guide.init_params, KEY), partial(nuts, KEY, program)):
+        with pytest.raises(ValueError, match=r"has no data.* obs=y"):
+            call(X, Y)
+    (finding,) = check(program, X, Y)
+    assert finding.name == "refused" and "has no data" in finding.text
 
 
 # -- diagnoses ---------------------------------------------------------------------------------------------------------

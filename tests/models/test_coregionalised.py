@@ -2,15 +2,17 @@
 
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro import handlers
 from numpyro.infer import SVI
 from scipy.stats import multivariate_normal
 
 from gpzoo import InducingPoints, random_subset
 from gpzoo.inference import CollapsedELBO, GaussianProcessELBO, InducingGuide, Trained, fit
-from gpzoo.models import coregionalised_gp
+from gpzoo.models import categories, coregionalised_gp
 from tests.programs import KEY, adam, bound
 from tests.reference import pairs, rbf
 
@@ -76,3 +78,18 @@ def test_numbers_that_are_no_output_are_refused(number):
     params = guide.init_params(KEY, X, y)
     with pytest.raises(ValueError, match=rf"whole numbers from 0 to 2, got {number}"):
         Trained(PROGRAM, guide, params).predict(KEY, wrong[:4])
+
+
+@pytest.mark.parametrize("num, column", [(1, 0), (3, -1), (12, 1)])
+def test_without_columns_of_w_categories_are_independent(num, column):
+    """As mgcv's by=: the other kernel says all, and no variance of a single category can be fitted to 0."""
+    rows = RNG.standard_normal((9, 3))
+    rows[:, column] = group = RNG.integers(0, num, 9)
+    with handlers.trace() as trace, handlers.seed(rng_seed=0):
+        kernel = categories("own", jnp.asarray(rows), num, rank=0, column=column)
+    assert not trace
+    np.testing.assert_array_equal(kernel(jnp.asarray(rows)), group[:, None] == group)
+    with pytest.raises(ValueError, match="rank must be an integer of at least 0, got -1"):
+        categories("own", jnp.asarray(rows), num, rank=-1)
+    wrong = jnp.asarray(rows).at[3, column].set(num)
+    assert jnp.isnan(jax.jit(lambda X: categories("own", X, num, rank=0, column=column)(X))(wrong)).any()

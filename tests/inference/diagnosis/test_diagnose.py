@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +13,24 @@ import optax
 import pytest
 import scipy.stats
 from jax import random
+from numpyro import handlers
 from numpyro.infer import SVI
 
-from gpzoo import GaussianProcess, kmeans
+from gpzoo import GaussianProcess, InducingPoints, kmeans
 from gpzoo import _checks as checks
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit
-from gpzoo.inference.diagnosis import approximation, khat
+from gpzoo.inference.diagnosis import approximation, chains, khat
 from gpzoo.inference.diagnosis.diagnose import diagnose
 from gpzoo.inference.diagnosis.findings import Diagnosis, Finding, Section
-from gpzoo.inference.diagnosis.measure import Measured, Outcomes, Process
+from gpzoo.inference.diagnosis.measure import Measured, Outcomes, Process, measure
 from gpzoo.inference.diagnosis.outcomes import judge
 from gpzoo.inference.fitted.psis import pareto
 from gpzoo.inference.fitted.summaries import SitePrediction
+from gpzoo.inference.guides.draws import DrawsGuide
+from gpzoo.inference.training.sources import described_arguments
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
-from gpzoo.models import gp_regression, network_of
+from gpzoo.models import categories, gp_regression, network_of
 from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
 from tests.programs import KEY, adam, around_constant, at_start, bayesian_regression, constant, regression, sine
 from tests.zoo import PROGRAMS
@@ -166,6 +170,34 @@ def test_a_shift_of_any_size_is_no_noise(size, shift):
     assert names_of_residuals(noise * (1 + abs(shift))) == {"intervals too narrow"}
 
 
+LAWS = {
+    "poisson": lambda rng, mu: rng.poisson(mu),
+    "dispersed": lambda rng, mu: rng.negative_binomial(6, 6 / (6 + mu)),
+}
+
+
+@pytest.mark.parametrize("size", [60, 400])
+@pytest.mark.parametrize("level", [15, 200])
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("amplitude, shuffled", [(0.5, False), (0.5, True), (0.0, False)])
+def test_a_law_that_is_too_narrow_is_told_from_inputs_that_say_nothing(size, level, law, amplitude, shuffled):
+    rng = np.random.default_rng(SEED)
+    mu = level * np.exp(amplitude * np.sin(np.linspace(0, 9, size)))
+    y = LAWS[law](rng, mu)
+    y = rng.permutation(y) if shuffled else y
+    log_density, draws = scipy.stats.poisson.logpmf(y, mu), rng.poisson(mu, (400, size))
+    predicted = SitePrediction(mean=mu, variance=mu, log_density=log_density, draws=draws)
+    outcomes = Outcomes(y, np.full(size, True), "integers", "Expected", None)
+    found = names(judge("y", outcomes, predicted, np.full(size, True)))
+    if law == "dispersed" and not shuffled:
+        # Without a signal nothing is known of the inputs, so both are said, the law first.
+        assert found[:1] == ["intervals too narrow"] and (len(found) == 1 or not amplitude)
+    elif shuffled:
+        assert "no better than a constant" in found and (law == "dispersed" or found[0] == "no better than a constant")
+    else:
+        assert set(found) <= {"no better than a constant"} and (not found or not amplitude)
+
+
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
@@ -221,7 +253,7 @@ def test_the_program_runs_at_most_five_times_and_each_array_is_looked_at_once(mo
     for array in (runs, called, compiled):
         array.clear()
     diagnose(again, trained, *new, train_args=(X, y))
-    assert not compiled and not runs and len(called) <= 1
+    assert not compiled and not runs and len(called) <= 2  # once at the rows, once at those of the training
 
 
 def found_in(found, title):
@@ -304,6 +336,39 @@ def test_pairs_of_inducing_variables_are_counted_and_many_on_one_spot_named():
     assert "inducing variables repeat each other" not in names(pairs)
     assert "inducing variables repeat each other" in names(crowd)
     assert "inducing variables repeat each other" in names(found([0, 0, 5, 5, 10, 10, 15, 15]))
+
+
+def categories_in(X, column):
+    return handlers.seed(categories, KEY)("f", X, 6, column=column)
+
+
+KERNELS = {
+    "another column": (lambda X: RBF(1.0, 1.0, active_dims=(0,)), 0),
+    "numbers": (lambda X: RBF(1.0, 1.0), 0),
+    "hardly used numbers": (lambda X: RBF(1.0, np.array([1.0, 1e4, 1e4])), 0),
+    "categories": (lambda X: RBF(1.0, 1.0, active_dims=(0,)) * categories_in(X, 2), 1),
+    "categories and numbers": (lambda X: RBF(1.0, 3.0, active_dims=(0, 1)) + categories_in(X, -1), 1),
+    "categories alone": (lambda X: categories_in(X, 2), 1),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("size, far, dtype", [(30, 0.0, np.float32), (150, 1e3, np.float64)])
+def test_a_column_is_of_categories_if_the_kernel_rounds_it(kernel, size, far, dtype):
+    """Columns: real numbers, ages and categories. Means of rows lie between whole numbers of the last two."""
+    rng = np.random.default_rng(SEED)
+    X = np.column_stack([rng.normal(size=size), rng.integers(20, 80, size), rng.integers(0, 6, size)]).astype(dtype)
+    Z = np.concatenate([(X[:10] + X[10:20] + X[20:30]) / 3, X[:3]]).astype(dtype)
+    made, found = KERNELS[kernel]
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(made(X), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    X = X + np.array([far, far, 0], dtype)
+    trained = at_start(program, InducingPoints(Z), X, X[:, 0])
+    between = measure(KEY, trained._bind((X, X[:, 0]), None)).processes["f"].between
+    assert between == found * np.sum(Z[:, 2] != np.round(Z[:, 2]))
 
 
 def test_tables_of_one_title_are_joined():
@@ -451,3 +516,54 @@ def test_units_are_named_before_what_they_do():
     X, y = sine(40)
     found = names(diagnose(KEY, at_start(gp_regression, kmeans(8), X, 70 + 7 * y), X, 70 + 7 * y))
     assert found[0] == "unscaled targets" and "no better than a constant" in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_training", [True, False])
+@pytest.mark.parametrize("rows", [30, 40])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_units_of_a_test_are_not_judged(of_training, rows, dtype):
+    """Targets of rows ahead may have another mean and another spread than those of the training."""
+    (X, y), (X_new, y_new) = sine(40, dtype=dtype), sine(rows, 1, dtype=dtype)
+    train, new = ((X, 5 + y / 2), (X_new, y_new)) if of_training else ((X, y), (X_new, 5 + y_new / 2))
+    data = described_arguments(gp_regression, train, {})
+    trained = at_start(gp_regression, kmeans(8), *train, data=data)
+    for args, options in ((new, {}), (new, {"train_args": train}), (train, {})):
+        found = diagnose(KEY, trained, *args, **options)
+        named = {each.name for each in found.findings if each.name.startswith("unscaled")}
+        judged = of_training and (args is train or bool(options))
+        assert named == ({"unscaled targets"} if judged else set())
+
+
+# -- chains ------------------------------------------------------------------------------------------------------------
+
+
+class OfDraws(DrawsGuide):
+    """Chains of hyperparameters alone."""
+
+    def __init__(self, draws):
+        self.draws = draws
+
+    @property
+    def sites(self):
+        return SimpleNamespace(latents=self.draws.keys() | {"f"}, processes={"f"})
+
+    def said(self):
+        params = {f"{name}_loc": draws for name, draws in self.draws.items()}
+        shape = next(iter(self.draws.values())).shape[:2]
+        return chains.of_draws(SimpleNamespace(guide=self, params=params | {"f_mean": np.zeros((*shape, 3))})).findings
+
+
+@pytest.mark.parametrize("count, size", [(4, 300), (2, 1000), (8, 500)])
+@pytest.mark.parametrize("entries", [(), (2,)])
+def test_chains_that_nearly_agree_are_told_from_those_that_have_not_met(count, size, entries):
+    z = np.random.default_rng(0).standard_normal((count, size, *entries))
+    k = np.linspace(0.0, 1.0, count).reshape(-1, 1, *[1] * len(entries))
+    moves_slowly = np.cumsum(z, axis=1)
+    nearly, other = (1 + 0.45 * k) * z, (1 + 4 * k) * z
+    assert OfDraws({"a": z}).said() == ()
+    (found,) = OfDraws({"a": z, "b": nearly}).said()
+    assert found.site == "b" and "slightly above" in found.text and "not met" not in found.text
+    for bad in (other, z + 3 * k, moves_slowly, np.ones_like(z)):
+        (found,) = OfDraws({"a": nearly, "b": bad}).said()
+        assert found.site == "b" and "have not met, or hardly move" in found.text

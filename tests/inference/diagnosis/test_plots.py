@@ -595,7 +595,7 @@ REFUSED = [
     (of_line(plots.inducing_images, count=0), ValueError, "count"),
     (of_line(plots.patch_weights), ValueError, "'f'"),
     (of_line(plots.augmentations, KEY), ValueError, "'f'"),
-    (lambda: plots.augmentations(THREE, THREE[:, 0]), TypeError, "trained"),
+    (lambda: plots.augmentations(KEY, THREE, THREE[:, 0]), TypeError, "trained"),
     (lambda: plots.reliability(np.eye(2), np.array([0, 2])), ValueError, "labels"),
     (lambda: plots.pit([]), ValueError, "values"),
     (lambda: plots.pit([0.5, 1.2]), ValueError, "values"),

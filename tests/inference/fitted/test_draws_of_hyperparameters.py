@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from gpzoo import GaussianProcess, InducingPoints
-from gpzoo.inference import Trained, load, marginal
+from gpzoo.inference import Trained, load, marginal, nuts
 from gpzoo.kernels import RBF, Matern52
 from gpzoo.likelihoods import Expected, Gaussian
 from tests.programs import KEY
@@ -209,3 +209,38 @@ def test_float32_keeps_the_law_or_says_that_it_cannot(kernel, size, noise, induc
     told = any("lost in the rounding errors of float32" in str(warning.message) for warning in caught)
     assert told or (np.max(np.abs(found - density)) < 0.1 and np.max(np.abs(other - mean) / sd) < 0.2)
     assert not told or noise < 1e-3
+
+
+@pytest.mark.parametrize("rows, outputs", [(30, None), (120, 2)])
+def test_a_prior_without_a_factor_loses_no_draws(rows, outputs):
+    """Noise makes the data's covariance well-conditioned: NUTS accepts draws where the prior alone has no factor."""
+    inputs, shape = np.linspace(0, 1, rows)[:, None], () if outputs is None else (outputs,)
+    y = np.stack([np.sin(3 * inputs[:, 0])] * (outputs or 1), axis=1).reshape(rows, *shape)
+
+    def program(X, y=None):
+        lengthscale, noise = hyperparameters()
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X, num_outputs=outputs, jitter=0.0))
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+    own = np.random.default_rng(rows)
+    draws = {"lengthscale": own.uniform(0.6, 1.2, 40), "noise": own.uniform(0.05, 0.2, 40)}
+    in_float32 = [x.astype(np.float32) for x in (inputs, y, NEW)]
+    of = {name: x.astype(np.float32) for name, x in draws.items()}
+    posterior = Trained.of_draws(KEY, of, *in_float32[:2], program=marginal(program))
+    at_new, at_data = [], []
+    for lengthscale, noise in zip(*draws.values(), strict=True):
+        K = rbf(*pairs(inputs, inputs), 1.0, lengthscale)
+        solved = np.linalg.solve(K + noise * np.eye(rows), y)
+        at_new.append(rbf(*pairs(NEW, inputs), 1.0, lengthscale) @ solved)
+        at_data.append(K @ solved)
+    np.testing.assert_allclose(posterior.predict(KEY, in_float32[2])["f"].mean, np.mean(at_new, axis=0), atol=2e-3)
+    drawn = np.reshape(posterior.params["f_mean"], (40, *y.shape))
+    np.testing.assert_allclose(drawn.mean(axis=0), np.mean(at_data, axis=0), atol=0.15)
+
+
+def test_a_program_of_its_own_replaces_that_of_the_chains():
+    model = marginal(regression)
+    chains = nuts(KEY, model, X, Y, num_warmup=5, num_samples=5, num_chains=1, progress=False)
+    other = marginal(partial(regression, outputs=1))
+    assert Trained.of_draws(KEY, chains, X, Y).model is model.fn
+    assert Trained.of_draws(KEY, chains, X, Y[:, None], program=other).model is other.fn
