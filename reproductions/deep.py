@@ -510,7 +510,7 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
 
 def _with_doubts(shown: Sequence[Value], doubts: Sequence[Value]) -> list[Value]:
     """Values of a statement, then doubts, which begin with words of their own."""
-    words = "Not converged: "
+    words = "These differences show that training had not converged: "
     return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(doubts))]
 
 
@@ -521,7 +521,8 @@ def converged(found: Found, models: Sequence[str], than: str, allow: str = "", m
         for model in models:
             lead = run.lead(_LL, model, than)
             doubt = _not_converged(found, name, than if lead.value > 0 else model)
-            (unsure if doubt else leads).append(Value(f"{title_of(model)} on {name}", lead, "lead"))
+            what = f"{title_of(model)} minus {title_of(than)} on {name}"
+            (unsure if doubt else leads).append(Value(what, lead, "lead"))
             doubts |= {doubt.name: doubt} if doubt else {}
     by: dict[str, Any] = {"allow": allow, "margin": margin}
     holds = holding([each.ours for each in leads], **by)
@@ -535,8 +536,10 @@ def deepest_is_best(found: Found, least: int) -> Judged:
     """The deepest model is best on at least ``least`` sets. Sets on which SGP had not converged are doubtful."""
     best, close, values = set(), set(), []
     for name, run in found.items():
-        leads = [run.lead(_LL, "dgp5", other) for other in list(MODELS)[:-1]]
-        values.append(Value(f"DGP 5 on {name}", min(leads, key=lambda each: each.value), "lead"))
+        others = list(MODELS)[:-1]
+        leads = [run.lead(_LL, "dgp5", other) for other in others]
+        lead, other = min(zip(leads, others, strict=True), key=lambda each: each[0].value)
+        values.append(Value(f"DGP 5 minus {title_of(other)} on {name}", lead, "lead"))
         best |= {name} if all(each.value > 0 for each in leads) else set()
         close |= {name} if all(each.value + (each.error or 0.0) >= 0 for each in leads) else set()
     doubts = [_not_converged(found, name, "sgp") for name in sorted(best)]
@@ -566,6 +569,7 @@ def facts(records: Records) -> dict[str, Any]:
     ]
     return {
         "figure_1": figure_1,
+        "splits": _splits(figure_1),
         "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp"]]) < 0],
         "layers": _layers(natural),
         "natural": natural,
@@ -574,6 +578,14 @@ def facts(records: Records) -> dict[str, Any]:
         "inducing": _inducing(records),
         "matches": _matches(records),
     }
+
+
+def _splits(figure_1: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Numbers of splits in words, each with its sets; the usual number comes first."""
+    sets: dict[str, list[str]] = {}
+    for each in figure_1:
+        sets.setdefault(each["models"]["sgp"].source, []).append(each["set"])
+    return sorted(sets.items(), key=lambda item: -len(item[1]))
 
 
 def _inducing(records: Records) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _error(point: Mapping[str, float], metric: str, test_rows: int | None) -> fl
 
 
 def test_rows_of(results: Mapping[str, Mapping[str, Any]]) -> int | None:
-    """The number of test rows of results; ``None`` if they differ, or if the results are over several splits."""
+    """The number of test rows, if all results have the same; ``None`` otherwise, or if a result has several splits."""
     found = {None if result["folds"] else result["data"]["sizes"]["test"] for result in results.values()}
     return found.pop() if len(found) == 1 else None
 

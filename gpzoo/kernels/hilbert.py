@@ -88,7 +88,7 @@ class Box:
         )
 
     def nodes(self, dtype: Any) -> Float[Array, "M d"]:
-        """Points in the box on which the functions are orthogonal, one point per function; see :meth:`weight`."""
+        """Points in the box, one per function. Sums over them keep the functions orthogonal; see :meth:`weight`."""
         each = [a + (b - a) * np.arange(1, M + 1) / (M + 1) for M, (a, b) in zip(self.sizes, self.bounds, strict=True)]
         return jnp.asarray(np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(each)), dtype)
 

@@ -31,7 +31,7 @@ class Cosine(Elementary):
 
     Args:
         variance: scalar, or ``[D]`` for one kernel per output.
-        frequency: scalar or one per (active) column ``[d]``, in turns per unit of the inputs; with a leading ``D`` for
+        frequency: scalar or one per (active) column ``[d]``, in cycles per unit of the inputs; with a leading ``D`` for
             one kernel per output.
         active_dims: the input columns that the kernel uses, as numbers or as a bool for each column; all if ``None``.
 

@@ -71,7 +71,7 @@ class Answers:
 
     @property
     def exact(self) -> Bool[Array, " N"] | None:
-        """A mask of the rows in which ``y`` is a value and not a limit; ``None`` if ``y`` has no limits."""
+        """A mask of the rows that are not censored; ``None`` if no row can be censored."""
         return None
 
     @property

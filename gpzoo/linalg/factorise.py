@@ -61,9 +61,9 @@ def add_jitter(K: Float[Array, "*batch M M"], jitter: float | Array | None = Non
 
 
 def relative_jitter(mean: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-    """The default jitter of covariance matrices, given their mean diagonals.
+    """The default jitter of covariance matrices, given the mean of each matrix's diagonal.
 
-    The result can be differentiated with respect to the mean diagonals. This matters if a matrix is nearly singular:
+    The result can be differentiated with respect to these means. This matters if a matrix is nearly singular:
     its factor then depends on the jitter as much as on the entries of the matrix.
     """
     return RELATIVE_JITTER[mean.dtype.name] * mean

@@ -325,8 +325,8 @@ class Projection(Conditional):
 class OnValues(Projection):
     """A projection on one value of ``u``, by triangular solves that stay accurate if the noise is small.
 
-    A product with the inverse would amplify rounding errors. With a noise variance of a ten thousandth of the prior
-    variance, the posterior's standard deviation would be lost in float32. Here, ``q(u)`` has no spread.
+    ``q(u)`` has no spread. A product with the inverse would amplify rounding errors: with a noise variance of a ten
+    thousandth of the prior variance, the posterior's standard deviation would be lost in float32.
     """
 
     def solved(self, columns: Float[Array, "... M N"], transpose: bool = False) -> Float[Array, "... M N"]:

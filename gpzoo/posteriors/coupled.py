@@ -169,7 +169,7 @@ class CoupledAfter(Coupled):
         self.cross = cross
 
     def after(self, sizes: Iterable[int]) -> CoupledAfter:
-        """This form for a later site; ``sizes`` has the number of rows of each earlier site."""
+        """The same form for a site that follows others; ``sizes`` are their numbers of inducing variables."""
         return CoupledAfter(group=self.group, sizes=tuple(sizes), together=self.together)
 
     def alone(self, scale: Float[Array, "*D M M"]) -> dict[str, Float[Array, "..."]]:

@@ -50,9 +50,9 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
 
     Under :class:`~gpzoo.inference.GaussianProcessELBO`, the value of a GP site is :class:`~gpzoo.GaussianMarginals`.
     The likelihoods of gpzoo and affine operations use marginals exactly. All other operations need numbers, for example
-    ``jnp.exp(draws(f))``. The bound is then a mean over draws and has more noise than a closed form, because all terms
-    of the program use the draw. If the value of a site is already an array, as under MCMC, ``draws`` returns this
-    array.
+    ``jnp.exp(draws(f))``. The bound is then a mean over draws, which has more noise than a closed form. This holds for
+    all data sites, because all of them use the draw. If the value of a site is already an array, as under MCMC,
+    ``draws`` returns this array.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np

@@ -107,7 +107,7 @@ class GaussianProcessELBO(TraceMeanField_ELBO):
 
     @property
     def mode(self) -> Bound:
-        """The mode of the guide's run, which decides the values of GP sites."""
+        """How the guide runs: whether GP sites give marginals or draws."""
         return Bound(tight=self.tight)
 
     def by_site(self) -> GaussianProcessELBO:

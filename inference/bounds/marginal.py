@@ -409,7 +409,7 @@ class marginal(whitened):
 
 
 class LeaveOut:
-    """Rows that are left out together. The number of rows of the data is not known yet.
+    """Rows that are left out together, as the user gave them, before the data are known.
 
     Args:
         rows: see :class:`marginal`.
@@ -505,7 +505,7 @@ class Evidence(Distribution):
         return jax.vmap(draw)(keys).reshape(*sample_shape, *self.event_shape)
 
     def mask(self, mask: Any) -> Distribution:
-        """Refused, except for ``True`` and ``False``: joint data have no terms to mask.
+        """Only ``True`` and ``False`` are accepted: the data have one joint density, without terms to mask.
 
         Raises:
             ValueError: for a mask that is not ``True`` or ``False``.

@@ -22,7 +22,7 @@ from gpzoo.posteriors.posterior import InducingPosterior
 
 
 class AfterEarlier(GaussianProcessELBO):
-    """The bound of :class:`OnlineELBO`, given the factors of the earlier data by GP site."""
+    """The bound of :class:`OnlineELBO`. Each GP site has a factor that stands for the earlier data."""
 
     def __init__(self, earlier: Mapping[str, Earlier], *options: Any) -> None:
         super().__init__(*options)
@@ -30,7 +30,7 @@ class AfterEarlier(GaussianProcessELBO):
 
     @property
     def mode(self) -> Bound:
-        """The mode of the guide's run, which decides the values of GP sites."""
+        """How the guide runs: whether GP sites give marginals or draws."""
         return Bound(earlier=self.earlier)
 
 

@@ -11,7 +11,7 @@ from gpzoo.processes.process import GaussianProcess
 
 
 def checked_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
-    """Checked names of the addends, by site.
+    """Checked names of the terms of each site's kernel, by site.
 
     Raises:
         TypeError: if ``parts`` is not a mapping from sites to names.

@@ -167,17 +167,17 @@ class Trained:
             num_draws: number of draws of functions if there are no hyperparameters to draw, ``draws={}``.
             params: values of the ``numpyro.param`` sites, if there are any.
             leave_out: blocks of rows to leave out together. Give a label for each row, such as its group, or a list of
-                arrays of row numbers. The arrays may overlap, as with all rows after a time. :meth:`to_arviz` then
-                writes the density of each block given all other data. With ``None``, it writes the density of each row
-                given all other data. With ``False``, or if these densities take more than 1 GiB, it writes
-                ``log p(y_n | f_n)`` instead.
+                arrays of row numbers. The arrays may overlap: for example, each array can have all rows after some
+                time. :meth:`to_arviz` then writes the density of each block given all other data. With ``None``, it
+                writes the density of each row given all other data. With ``False``, or if these densities take more
+                than 1 GiB, it writes ``log p(y_n | f_n)`` instead.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
             TypeError: for a program that is not marginal.
             ValueError: if draws are not all ``[chains, draws, ...]`` or all ``[draws, ...]``, miss a site, or have
                 other shapes than their sites.
-            FactorisationError: if the distribution of a GP site is not found at some draw.
+            FactorisationError: if, at some draw, a covariance does not factorise, or Newton's steps find no mode.
         """
         own: Any = draws
         if isinstance(draws, MCMC):

@@ -360,7 +360,7 @@ class InducingGuide(AutoGuideMixin):
     def looks_at_inputs(self, given: Mapping[str, Any] | None = None) -> list[str]:
         """The sites whose initialisers read inputs in :meth:`init_params`. Call :meth:`setup` first.
 
-        A site whose option is an inducing variable (such as a grid), or whose value is in ``given``, needs no inputs.
+        A site needs no inputs if the guide has its inducing variable (such as a grid), or its value is in ``given``.
         """
         found = []
         for site in self.sites.processes:

@@ -63,7 +63,7 @@ def look(
     arrays: bool = False,
     refuse_data: bool = False,
 ) -> Look:
-    """Trace a program once without computing; likelihoods check their data, which are constants in the trace.
+    """Trace a program once without computing. Data are constants in the trace, so likelihoods can check them.
 
     Args:
         model: the program.
