@@ -56,7 +56,9 @@ def coregionalised_gp(
     """
     inputs = range(X.shape[-1] - 1)
     k = kernel(1.0, positive("f_lengthscale", jnp.ones(len(inputs)), X), active_dims=inputs)
-    f = numpyro.sample("f", GaussianProcess(k * categories("f", X, num_outputs, rank), X, jitter=jitter))
+    # With rank 0, nothing would scale the outputs.
+    B = categories("f", X, num_outputs, checks.positive_int("rank", rank))
+    f = numpyro.sample("f", GaussianProcess(k * B, X, jitter=jitter))
     noise = positive("noise_variance", jnp.full(num_outputs, noise_variance), X)
     with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
         numpyro.sample("y", Gaussian(f, _of(noise, X[:, -1])), obs=y)

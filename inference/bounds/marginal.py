@@ -298,18 +298,20 @@ class marginal(whitened):
                 large["+".join(laws)], laws = size, {}
             if leave_out is False or count * _bytes(left_out) > MOST_KEPT:
                 left_out = {}
-            lost = {"+".join(latents.shapes): found.lost}
-            return {"values": found.values, "laws": laws, "left_out": left_out, "lost": lost}, found.good
+            told = {"lost": {"+".join(latents.shapes): found.lost}}
+            if self._structure is None:
+                told["no_root"] = {"+".join(latents.shapes): ~latents.factorised}
+            return {"values": found.values, "laws": laws, "left_out": left_out, **told}, found.good
 
         found, good = self._at_draws(rng_key, posterior_samples, args, params, model_kwargs, num_draws, draw)
         if len(bad := np.flatnonzero(~np.asarray(good))):
             raise FactorisationError(
-                f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws, numbers "
-                f"{', '.join(map(str, bad[:20]))}{', ...' if len(bad) > 20 else ''}: a covariance did not factorise, "
-                "or (for non-Gaussian data) Newton's steps did not converge. Leave these draws out. Or give the GP "
-                "sites a larger jitter, GaussianProcess(..., jitter=1e-4), and pass the same draws with "
-                "program=marginal(...) of the new program. float64 helps too."
+                f"The law of GP sites given the data was not found at {len(bad)} of {len(good)} draws "
+                f"({_numbers(bad)}): a covariance did not factorise, or (for non-Gaussian data) Newton's steps did not "
+                f"converge. Leave these draws out, or use more jitter. {_MORE_JITTER}"
             )
+        for name, missing in found.pop("no_root", {}).items():
+            _warn_of_no_root(name, np.flatnonzero(missing))
         for name, lost in found.pop("lost", {}).items():
             _warn_of_rounding(name, np.asarray(lost))
         for name, size in large.items():
@@ -516,6 +518,29 @@ class Evidence(Distribution):
                 "put it around the data site, inside the program."
             )
         return self if mask else super().mask(cast(Any, mask))
+
+
+#: What helps if a covariance has no factor.
+_MORE_JITTER = (
+    "To use more jitter, write GaussianProcess(..., jitter=1e-4), and pass the same draws with "
+    "program=marginal(...) of the new program. float64 helps too."
+)
+
+
+def _numbers(draws: np.ndarray) -> str:
+    """Numbers of draws for a message; draws count from 0 through all chains, one chain after the other."""
+    more = f" and {len(draws) - 20} more" if len(draws) > 20 else ""
+    return f"numbers {', '.join(map(str, draws[:20]))}{more}, counted from 0 through all chains"
+
+
+def _warn_of_no_root(sites: str, draws: np.ndarray) -> None:
+    if len(draws):
+        warnings.warn(
+            f"The prior's covariance of GP site(s) {sites} has no Cholesky factor at {len(draws)} draws "
+            f"({_numbers(draws)}). predict does not need this factor, but functions and to_arviz do. {_MORE_JITTER}",
+            PrecisionWarning,
+            stacklevel=checks.outside(),
+        )
 
 
 def _warn_of_rounding(sites: str, lost: np.ndarray) -> None:

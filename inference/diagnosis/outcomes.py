@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -106,9 +107,10 @@ def _residuals_beside_constant(outcomes: Outcomes, predicted: SitePrediction, ro
     inputs may belong to other rows. The ratio is then that of all rows together, which does not depend on their order.
     """
     given = outcomes.value, predicted.mean, np.inf if predicted.variance is None else predicted.variance
-    y, mean, variance = (np.broadcast_to(x, outcomes.value.shape)[rows].reshape(rows.sum(), -1) for x in given)
-    square, of_constant = np.square(y - mean), np.square(y - np.nanmean(y, axis=0))
-    with np.errstate(invalid="ignore"):  # for rows without a mean
+    y, mean, variance = (np.broadcast_to(x, predicted.mean.shape)[rows].reshape(rows.sum(), -1) for x in given)
+    # For rows without a mean, and for outputs that were not observed at these rows.
+    with np.errstate(invalid="ignore", over="ignore"), warnings.catch_warnings(action="ignore"):
+        square, of_constant = np.square(y - mean), np.square(y - np.nanmean(y, axis=0))
         gain = np.nanmean((of_constant - square) / np.maximum(np.nanmean(of_constant, axis=0), _TINY), axis=1)
         lead = float(gain.mean() / np.maximum(gain.std() / np.sqrt(len(gain)), _TINY))
         if lead <= ERRORS:

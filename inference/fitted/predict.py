@@ -86,7 +86,8 @@ def predict(
         mean_only: whether to leave out variances.
         parts: see :meth:`gpzoo.inference.Trained.predict`.
         batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
-            1,000, or 20,000 if there are more than 20,000 rows and no row has more than 100 numbers.
+            1,000. If there are more than 20,000 rows, and no row has more than 100 numbers: 20,000, or 2,000 for
+            quantiles without ``num_draws``.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:
@@ -160,6 +161,11 @@ class Predicting:
         """Whether data are drawn, row by row."""
         return self.keep_draws or self.quantiles is not None
 
+    @property
+    def more_draws(self) -> bool:
+        """Whether quantiles of data may take more draws than the result has paths."""
+        return self.quantiles is not None and self.num_draws is None and not self.keep_draws
+
     def asked(self, draws_per_path: int) -> Asked:
         """The parts to compute for each path."""
         quantiles = None if self.quantiles is None else checked_quantiles(self.quantiles)
@@ -179,7 +185,7 @@ def predictions(
         samples: draws of the latent sites by name, ``[S, ...]``, for a model without a guide.
     """
     test_data = test_arrays(model.model, model.args, model.kwargs, options.test_data)
-    batch_size = options.batch_size or _rows_at_a_time(model)
+    batch_size = options.batch_size or _rows_at_a_time(model, options.more_draws)
     refuse_batches(model, batch_size)
     if batch_size < model.num_rows:
         for name, values in test_data.items():  # before they are split into rows
@@ -241,7 +247,7 @@ def _paths(
     asked_for = options.num_draws or 100
     num_draws = len(next(iter(samples.values()))) if samples else asked_for if several else 1
     each = 1 if samples or several else asked_for
-    if options.quantiles is not None and options.num_draws is None and not options.keep_draws:
+    if options.more_draws:
         each = max(each, -(-_FOR_QUANTILES // num_draws))
     asked = options.asked(each)
     of = {"model": model.model, "guide": guide, "inducing": inducing, "sites": sites}
@@ -270,17 +276,19 @@ def _at_training(model: BoundModel, paths: Paths, given: Any, train_batch: Batch
     return found
 
 
-def _rows_at_a_time(model: BoundModel) -> int:
+def _rows_at_a_time(model: BoundModel, more_draws: bool) -> int:
     """Default number of rows in a batch. It is large if rows are small, so that there are few factorisations."""
+    many = _MANY // 10 if more_draws else _MANY  # ten times as many draws take as much memory
     arrays = [x for x in jax.tree.leaves(model.args) if np.ndim(x)]
     small = all(np.size(x) <= _SMALL * len(x) for x in arrays)
-    return _MANY if small and max(map(len, arrays), default=0) > _MANY else 1000
+    return many if small and max(map(len, arrays), default=0) > _MANY else 1000
 
 
 #: Number of rows in a large batch, and the most numbers of one of its rows.
 _MANY, _SMALL = 20_000, 100
 
-#: Fewest draws of data for quantiles without a formula: their probabilities then have a standard error of 0.7 % at 5 %.
+#: Fewest draws of data for quantiles without a formula. If draws are independent, the standard error of the probability
+#: is 0.7 % at 5 %. Draws on one path have the same functions, so the error is between this and the error of the paths.
 _FOR_QUANTILES = 1000
 
 #: Draws that are computed together.

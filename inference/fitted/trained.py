@@ -37,7 +37,7 @@ from gpzoo.inference.guides.more_inducing import extended
 from gpzoo.inference.guides.options import Inducing, for_site
 from gpzoo.inference.guides.same_program import refuse_other_program
 from gpzoo.inference.programs import files
-from gpzoo.inference.programs.arguments import arguments, refuse_unknown
+from gpzoo.inference.programs.arguments import arguments, refuse_other_columns, refuse_unknown
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
@@ -265,7 +265,8 @@ class Trained:
             mean_only: whether to leave out variances, which take most of the work of a sparse GP. Variances are still
                 computed for results that need them: class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
-                1,000, or 20,000 if there are more than 20,000 rows and no row has more than 100 numbers.
+                1,000. If there are more than 20,000 rows, and no row has more than 100 numbers: 20,000, or 2,000 for
+                quantiles without ``num_draws``.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression). These sites
                 are conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``.
@@ -820,6 +821,7 @@ class Trained:
         refuse_other_program(self.model, guide)
         guide.sites_for(args, kwargs)
         params = guide.checked_params(self.params, args, kwargs)
+        refuse_other_columns(self.model, args, kwargs, self.data, params)
         at_training = False
         if isinstance(guide, DrawsGuide) and not seen:
             found = described_arguments(self.model, args, split_arrays(kwargs)[0])

@@ -106,7 +106,7 @@ def components(
 
 def _of_rows(rng_key: Array, model: BoundModel, parts: Mapping[str, Sequence[str]] | None) -> dict[str, np.ndarray]:
     """The mean of each function between the ends of its band, ``[3, N, ...]``, row by row."""
-    found = predictions(model, rng_key, Predicting(quantiles=draw.ENDS, parts=parts))
+    found = predictions(model, rng_key, Predicting(quantiles=draw.ENDS, num_draws=100, parts=parts))
     bands = {}
     for name, own in found.items():
         if name in model.guide.sites.processes or any(name in names for names in (parts or {}).values()):

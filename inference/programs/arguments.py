@@ -17,7 +17,7 @@ from numpyro.distributions import MaskedDistribution
 from gpzoo import _checks as checks
 from gpzoo._numpyro import mask_of
 from gpzoo.inference.programs.labelled import unlabelled
-from gpzoo.inference.programs.program import reached
+from gpzoo.inference.programs.program import look, reached
 from gpzoo.inference.programs.runs import sampled, unmasked
 from gpzoo.inference.programs.standins import parts_of, run_of_marginals
 from gpzoo.likelihoods import Likelihood
@@ -42,26 +42,28 @@ def arguments(
     """
     absent: checks.Absent = []
     args, kwargs = checks.arguments(program, unlabelled(program, args, described), kwargs, new=new, absent=absent)
-    _refuse_other_columns(program, args, described or {})
     refuse_absent(program, args, kwargs, absent)
     return args, kwargs
 
 
-def _refuse_other_columns(program: Callable, args: tuple, described: Mapping[str, Any]) -> None:
-    """Refuse a matrix with another number of columns than in training; data of several trainings may have an axis more.
+def refuse_other_columns(
+    program: Callable, args: tuple, kwargs: dict[str, Any], described: Mapping[str, Any], values: Mapping[str, Any]
+) -> None:
+    """Refuse a matrix with another number of columns than in training, if the program then fails at trained ``values``.
 
     Raises:
         ValueError: naming the argument, its shape and the number of columns.
     """
-    if "trainings" in described:
-        return
     for name, x in zip(checks.positional(program, len(args))[0], args, strict=True):
         before = re.search(r"\[\d+, (\d+)\]$", described.get(f"argument {name}", ""))
         if before and hasattr(x, "shape") and x.shape[1:] != (int(before[1]),):
-            raise ValueError(
-                f"{name} has the shape {list(x.shape)}, but had {before[1]} columns in training: pass the same columns "
-                f"in the same order, [N, {before[1]}]."
-            )
+            try:
+                look(program, args, kwargs, values)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{name} has the shape {list(x.shape)}, but had {before[1]} columns in training: pass the same "
+                    f"columns in the same order, [N, {before[1]}]."
+                ) from error
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Iterable[str], kind: str) -> None:

@@ -301,7 +301,7 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
     """Names of a program's latent sites, and of its discrete sites that are to be summed out.
 
     Raises:
-        ValueError: for a program without sites or without data, and a site that cannot be a latent variable.
+        ValueError: for a program without sites, and a site that cannot be a latent variable.
     """
     message = (
         f"The program {getattr(model, '__name__', type(model).__name__)!r} has no numpyro.sample site, so that "
@@ -326,8 +326,6 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
         none = isinstance(fn, Likelihood) or fn.support is None or discrete
         checks.refuse(none, f"{message} Give it obs=y in the program, and pass the data in {where}.")
         latents.add(name)
-    message = f"The program has no data: give a site obs=y in the program, and pass the data in {where}."
-    checks.refuse(not data_of(found), message)
     return latents, enumerated
 
 

@@ -292,8 +292,7 @@ def fit(
         signals.propagate(checkpoints.directory if checkpoints is not None and saved else None)
         if state.failed:
             raise_failure(steps, state, num_steps)
-        several = {"trainings": replicates.count} if replicates.several else {}
-        result = setup.result(state, setup.described | columns | several)
+        result = setup.result(state, setup.described | columns)
         _warn(setup, result)
         return result
 

@@ -827,7 +827,7 @@ REFUSED = {
     "no law": (
         drawn_by({}, np.zeros((3, 1)), y[:3], program=with_jitter, num_draws=2, model_kwargs={"noise": 1e-30}),
         FactorisationError,
-        "2 of 2 draws, numbers 0, 1: ",
+        "2 of 2 draws .numbers 0, 1, counted",
     ),
     "names": (weighed(marginal(regression, {"g": kmeans(3)}), X, y, params=VALUES), ValueError, "'g'"),
     "fitc of counts": (
