@@ -163,7 +163,7 @@ def miscounted(root):
     """Every page whose line of counts is not that of its rows and of its paper's TOML, or a lead that is not theirs."""
     totals = Counter()
     for name, paper, page in papers(root):
-        total, counted = re.search(r"\*\*Of (\d+) claims: (.*?)\.\*\*", page).groups()
+        total, counted = re.search(r"\*\*Verdicts of (\d+) claims: (.*?)\.\*\*", page).groups()
         counts = {word: int(number) for number, word in (part.split(" ", 1) for part in counted.split(", "))}
         totals.update(counts)
         own = page.partition("## The paper's own methods")[2].partition("Standard errors are ours")[0]
