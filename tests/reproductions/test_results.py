@@ -65,12 +65,12 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
         "| plain | **3.00** (3.0) | 7.5 |",
         "| fancy | – (1.0) | – |",
         "* squares, fancy: error 1.0 %. `gpzoo compare toy squares --preset paper`",
-        "**Of 5 claims: 2 matched, 1 reading, 1 not run, 1 no experiment.**",
+        "**Verdicts of 5 claims: 2 matched, 1 reading, 1 not run, 1 no experiment.**",
     ):
         assert said in lines
     # Baselines are counted apart and folded.
     lines = toy("fancy", metrics={"error": 0.0101})["docs/results/toy.md"].splitlines()
-    assert "**Of 5 claims: 2 matched, 1 baseline, 1 reading, 1 no experiment.**" in lines
+    assert "**Verdicts of 5 claims: 2 matched, 1 baseline, 1 reading, 1 no experiment.**" in lines
     (row,) = [i for i, line in enumerate(lines) if line.startswith("| squares, fancy: error")]
     assert "<summary>Baselines of the paper: 1 row</summary>" in lines[:row] and "| **matched** (" in lines[row]
 
