@@ -18,7 +18,7 @@ from gpzoo.inference.guides.coupling import added_sites
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.calls import entry_point
 from gpzoo.inference.programs.check_rows import dependence_on_rows
-from gpzoo.inference.programs.program import Look, look, sites_of
+from gpzoo.inference.programs.program import Look, look, refuse_without_data, sites_of
 from gpzoo.inference.programs.runs import Trace, data_of, terms_per_datum, unmasked
 from gpzoo.inference.training.sources import checked_number_of_rows
 from gpzoo.kernels import Constant, Kernel, Linear
@@ -82,6 +82,7 @@ def check(program: Callable, *args: Argument, model_kwargs: Mapping[str, Any] | 
         if absent := without_data(seen):
             return Findings([finding("refused", None, "data", site=absent[0])])
         sites = sites_of(looked, program, args, kwargs, frozenset())
+        refuse_without_data(seen)
     except (TypeError, ValueError, GPZooError, DatasetError) as error:
         return Findings([finding("refused", None, "program", reason=error)])
     findings = []

@@ -276,7 +276,7 @@ def _at_training(model: BoundModel, paths: Paths, given: Any, train_batch: Batch
     return found
 
 
-def _rows_at_a_time(model: BoundModel, more_draws: bool) -> int:
+def _rows_at_a_time(model: BoundModel, more_draws: bool = False) -> int:
     """Default number of rows in a batch. It is large if rows are small, so that there are few factorisations."""
     many = _MANY // 10 if more_draws else _MANY  # ten times as many draws take as much memory
     arrays = [x for x in jax.tree.leaves(model.args) if np.ndim(x)]

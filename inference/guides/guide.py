@@ -41,13 +41,13 @@ from gpzoo.inference.programs.program import (
     named,
     names_of,
     parameters_of,
+    refuse_without_data,
 )
 from gpzoo.inference.programs.rows import number_of_rows
 from gpzoo.inference.programs.runs import (
     Runs,
     Trace,
     compiled_once,
-    data_of,
     of_types,
     run,
     sampled,
@@ -191,8 +191,7 @@ class InducingGuide(AutoGuideMixin):
         if self.sites is None:
             seen = look(self.model, args, kwargs, refuse_data=True) if seen is None else seen
             sites = find_sites(seen, self.model, args, kwargs, self.joint)
-            message = "The program has no data: give a site obs=y in the program, and pass the data in the guide's "
-            checks.refuse(not data_of(seen.trace), f"{message}first call (init_params, svi.init or fit).")
+            refuse_without_data(seen.trace)
             groups = coupled_sites(self, sites, seen)
             sites = replace(sites, coupled=groups, together=outputs_together(groups, seen))
             self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))

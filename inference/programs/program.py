@@ -329,6 +329,17 @@ def _latent_sites(model: Callable, found: Trace, where: str) -> tuple[set[str], 
     return latents, enumerated
 
 
+def refuse_without_data(found: Trace) -> None:
+    """Refuse a program that observes nothing, because no bound could learn from it.
+
+    Raises:
+        ValueError: naming both causes.
+    """
+    where = "the guide's first call (init_params, svi.init or fit)"
+    message = f"The program has no data: give a site obs=y in the program, and pass the data in {where}."
+    checks.refuse(not data_of(found), message)
+
+
 def _refuse_across(found: RowDependence) -> None:
     """Refuse terms that depend on a drawn GP site at several rows of the data.
 
