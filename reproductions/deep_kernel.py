@@ -561,7 +561,8 @@ def scaling(run: Run) -> Outcome:
     common = {"data": data, "dtype": "float32", "elbo": -np.asarray(losses), "subset": part}
     # The figure in the paper has only airline.
     common |= {"stands_in": data.name.endswith(("-generated", "-subset"))}
-    common |= {"figures": {"figure_2": partial(figure_2, {run.variant: {"settings": settings}})}}
+    own = {"settings": settings, "data": {"sizes": data.sizes}}
+    common |= {"figures": {"figure_2": partial(figure_2, {run.variant: own})}}
     return Outcome(found, settings, steps, seconds, **common)
 
 
