@@ -261,7 +261,7 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         )
 
     def check_values(self, values: np.ndarray) -> None:
-        """Refuse values of ``y`` outside the support, outside ``jit`` only; the default accepts every value."""
+        """Refuse ``y`` with values outside the support (only outside ``jit``); the default accepts every value."""
 
     def labels(self, y: Any, num_classes: int) -> tuple[Int32[Array, "..."], Bool[Array, "..."]]:
         """Labels as integers, after the checks of :meth:`checked`, and a mask of the labels in range.

@@ -106,8 +106,8 @@ class Expected(Likelihood):
     def of_shapes(self) -> Any:
         """``fn(f, *params)`` with the shapes of arrays in place of arrays.
 
-        The result has no values. It is also possible if the values of ``f`` or ``params`` come from a JAX trace that
-        has ended.
+        The result has no values. This also works if the values of ``f`` or ``params`` come from a JAX trace that has
+        ended.
         """
         return jax.eval_shape(lambda f, params: self.fn(f, *params), self._centre(), self.params)
 

@@ -31,12 +31,12 @@ class Gaussian(Likelihood):
     Gaussian processes*, arXiv 2502.08730) treats the case of one source and one ``s``.
 
     The derivation is as follows. Given ``u``, a source has the prior covariance ``R``, with ``d`` on its diagonal. In
-    ``q``, replace ``R`` by a new covariance ``C``, and keep all sources independent. Because the log density is
-    quadratic, this costs the bound, compared with sources at their means, ``KL[N(0, C) || N(0, R)] + sum_n beta_n C_nn
-    / 2``. Let ``B = diag(beta)`` and ``T = B^1/2 R B^1/2``, and set ``C = B^-1/2 T^1/2 V T^1/2 B^-1/2`` for a diagonal
-    ``V`` with the entries ``v_n``. The KL divergence is then ``sum_n (v_n - 1 - log v_n) / 2``, and ``sum_n beta_n C_nn
-    = tr(V T) = sum_n v_n beta_n d_n``. The total ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) / 2`` is least at ``v_n =
-    1 / (1 + beta_n d_n)``.
+    ``q``, replace ``R`` by a new covariance ``C``, and keep all sources independent. Compare the new bound with the
+    bound for sources at their means. The log density is quadratic, so the new bound is lower by ``KL[N(0, C) || N(0,
+    R)] + sum_n beta_n C_nn / 2``. Let ``B = diag(beta)`` and ``T = B^1/2 R B^1/2``, and set ``C = B^-1/2 T^1/2 V T^1/2
+    B^-1/2`` for a diagonal ``V`` with the entries ``v_n``. The KL divergence is then ``sum_n (v_n - 1 - log v_n) / 2``,
+    and ``sum_n beta_n C_nn = tr(V T) = sum_n v_n beta_n d_n``. The total ``sum_n (v_n beta_n d_n + v_n - 1 - log v_n) /
+    2`` is least at ``v_n = 1 / (1 + beta_n d_n)``.
 
     Example:
         >>> import numpy as np

@@ -27,7 +27,7 @@ class PolyaGamma(Bernoulli):
     ``-log 2 + s E[f] / 2 - E[omega] E[f^2] / 2 - KL[PG(1, c) || PG(1, 0)]``, ``E[omega] = tanh(c / 2) / (2 c)``.
 
     The bound is quadratic in ``f``, so ``f`` may also be :class:`~gpzoo.EstimatedMarginals`. The optimal ``c`` has
-    ``c^2 = E[f^2]`` and gives the bound of Jaakkola and Jordan. In all other cases, gpzoo uses the exact logistic
+    ``c^2 = E[f^2]`` and gives the bound of Jaakkola and Jordan. Apart from this bound, gpzoo uses the exact logistic
     likelihood: the log density of an array ``f`` is exact, and quadrature computes predictive probabilities.
 
     Example:

@@ -230,7 +230,9 @@ def augmentations(
     model_kwargs: Mapping[str, Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Input images in frames, each followed by some views of it, which come from the learned distribution or the orbit.
+    """Input images in frames, each followed by some of its views.
+
+    The views are draws from the learned distribution, or transformed images from the :class:`~gpzoo.Orbit`.
 
     Example:
         >>> import jax, numpy as np
