@@ -280,7 +280,7 @@ class Printed(float):
 
 
 def as_printed(value: float) -> Printed:
-    """A number with the place of its last digit. A plain number has the digits that Python shows."""
+    """A number with its number of decimals. A number that is no :class:`Printed` gets the digits that Python shows."""
     return value if isinstance(value, Printed) else Printed(f"{float(value):.15g}")
 
 

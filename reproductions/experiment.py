@@ -77,16 +77,16 @@ class Run:
     """One run of one variant of an experiment, and its output folder.
 
     Attributes:
-        paper: name of the paper, which is also the name of its model file.
+        paper: name of the paper, such as ``"deep"``.
         experiment: name within the paper.
         variant: name within the experiment.
         preset: one of the presets of the experiment, such as ``"quick"`` (minutes on two CPU cores) or ``"paper"`` (the
             paper's sizes).
         seed: seed of all random keys of the run.
         output: folder of all files of the run.
-        finished: whether the run has ended and is only read. Its model then comes from ``model``, and nothing is
-            trained.
-        split: number of the random split of the data, for the part of a run on one of several splits.
+        finished: whether the run has ended and is only read. Its trained model is then read from a file, and
+            nothing is trained.
+        split: number of the random split, if this object is the part of a run that uses one of several splits.
         source: the paper, if it is not a paper of ``gpzoo``; :func:`experiment` sets it.
         changes: settings, by name, with values that differ from the experiment, see
             :func:`gpzoo.reproductions.changes.changed`. The result is then never compared with the paper.
@@ -227,7 +227,7 @@ class Experiment:
     """An experiment of a paper.
 
     Attributes:
-        paper: name of the paper, which is also the name of its model file.
+        paper: name of the paper, such as ``"deep"``.
         name: name of the experiment on the command line.
         description: one line for ``gpzoo list``.
         variants: numbers of the paper, by variant.

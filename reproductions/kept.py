@@ -113,7 +113,7 @@ def read_json(path: Path) -> Any:
 
 
 def kept(path: Path, made_by: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """The result of ``make`` from an earlier start with the same program, settings and data; otherwise, call it now.
+    """The result of ``make``; read from ``path`` if an earlier call had the same program, settings and data.
 
     Args:
         path: the file for the result and its origin.

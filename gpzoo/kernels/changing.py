@@ -68,7 +68,7 @@ class Gate(Elementary):
         return jnp.ones(len(X), X.dtype)
 
     def states(self, X: Float[Array, "N 1"]) -> States:
-        """One state, the same at all rows. The gate at a row is this state times the factor ``s(x)`` of the row."""
+        """One state, the same at all rows. The function at a row is this state times the factor ``s(x)`` of the row."""
         one = jnp.ones((1, 1), X.dtype)
         return States.of(self._factor(X)[:, None], one, one, len(X))
 

@@ -99,9 +99,9 @@ class Draws(GivenProgram):
     def at_data(self, draw: Draw, batch: Batch) -> Arrays:
         """Values, densities and replicated data at a batch of rows.
 
-        ``notes`` has names of axes, see :class:`Notes`. ``others`` has the densities of observed GP sites and factors,
-        which are not sums over rows. ``left_out`` has the density of each row of an observed GP site given all other
-        rows.
+        The result is a dictionary of groups. The group ``notes`` has names of axes, see :class:`Notes`. The group
+        ``others`` has the densities that are not sums over rows: those of observed GP sites and of factors.
+        ``left_out`` has the density of each row of an observed GP site given all other rows.
         """
         found, mode = self._run(draw, batch, self.given_u(draw[1]), at_inducing=self.at_inducing)
         data, processes = terms_per_datum(found.model), _observed_processes(found.model)

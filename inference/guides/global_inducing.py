@@ -77,8 +77,9 @@ class GlobalInducingGuide(InducingGuide):
 
     Raises:
         TypeError: if ``inputs`` is neither an array nor an initialiser.
-        ValueError: for inducing inputs that are not finite, or an initialiser that does not make inducing points. At
-            the first call, for a latent variable with a value for each row, because it has no values on ``Z``.
+        ValueError: for inducing inputs that are not finite, or an initialiser that does not make inducing points. The
+            first call also raises it if a latent variable has a value for each row, because such a variable has no
+            values on ``Z``.
     """
 
     def __init__(

@@ -16,11 +16,10 @@ class Objective(NamedTuple):
         needs_all_rows: whether the objective cannot be estimated on a minibatch.
         takes_natural: whether it has a slope in ``q(u)`` that natural gradients can follow.
         takes_mesh: whether rows may be split over devices.
-        mode: which values GP sites have if the training itself runs the guide, outside of steps; ``None`` for joint
-            draws. Two modules use it: ``start.py``, for guides that are not an
-            :class:`~gpzoo.inference.InducingGuide`, and ``failures.py``. In a step, the objective's ``loss`` sets its
-            own mode.
-        by_site: makes the same objective, whose ``loss`` is a dictionary of the contributions of sites.
+        mode: which values GP sites have when gpzoo runs the guide outside of training steps; ``None`` for joint draws.
+            Two modules do this: ``start.py``, for guides that are not an :class:`~gpzoo.inference.InducingGuide`, and
+            ``failures.py``. In a step, the objective's ``loss`` sets its own mode.
+        by_site: makes a variant of the objective, whose ``loss`` is a dictionary of the contributions of sites.
         finisher: ``finisher(guide, static)`` makes ``finish(params, args, arrays)``. This function puts the parameters
             that the objective finds by itself into the trained parameters. It is also called with the initial
             parameters, and raises an error if the objective does not fit the program. ``arrays`` and ``static`` are the

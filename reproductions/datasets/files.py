@@ -55,7 +55,7 @@ def folders() -> list[Path]:
 
 
 def find(name: str) -> Path | None:
-    """The first path with this name in :func:`folders`, or ``None``. The path may not be a regular file."""
+    """The first path with this name in :func:`folders`, or ``None``. The path may also be a folder or a broken link."""
     return next((path for folder in folders() if os.path.lexists(path := folder / name)), None)
 
 

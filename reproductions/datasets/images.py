@@ -124,7 +124,7 @@ def _scaled(pixels: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataset(IMAGENET20, "photographs of 20 classes from your own folder, 64x64 (option size)", folder=IMAGENET20)
 def imagenet20(size: int = 64) -> Dataset:
-    """Read photographs from the folder ``imagenet20`` of the data folder, one folder per class, such as 20 of ImageNet.
+    """Read photographs, such as 20 classes of ImageNet, from the folder ``imagenet20`` of the data folder.
 
     ``imagenet20/train/<class>/*.jpeg`` are for training, and ``imagenet20/val/<class>/*.jpeg`` are for testing (also
     ``.jpg`` and ``.png``). The shorter side of an image is scaled to ``size``, and its central square is used. Classes
