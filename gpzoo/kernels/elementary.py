@@ -130,8 +130,8 @@ def select_columns(name: str, X: Float[Array, "N d"], active_dims: tuple[int, ..
     """The columns ``active_dims`` of ``X``.
 
     Raises:
-        ValueError: if ``X`` lacks one of these columns, or if ``active_dims`` was given as a mask whose length is not the
-            number of columns of ``X``. The message names the kernel.
+        ValueError: if ``X`` lacks one of these columns, or if ``active_dims`` was given as a mask whose length is not
+            the number of columns of ``X``. The message names the kernel.
     """
     total = getattr(active_dims, "total", X.shape[-1])
     other = f"{name}: active_dims is a mask of {total} columns, and the inputs have {X.shape[-1]} (shape {X.shape})."

@@ -443,7 +443,7 @@ class RationalQuadratic(Stationary):
     def frequencies(
         self, key: PRNGKeyArray, num: int, num_columns: int, dtype: Any
     ) -> Float[Array, "{num} {num_columns}"]:
-        """Frequencies of RBFs whose ``1 / lengthscale^2`` is a gamma variable (Rasmussen and Williams 2006, eq. 4.20)."""
+        """Frequencies of RBFs whose ``lengthscale^-2`` is a gamma variable (Rasmussen and Williams 2006, eq. 4.20)."""
         key_normal, key_gamma = random.split(key)
         precision = random.gamma(key_gamma, self.alpha, (num, 1), dtype) / self.alpha
         omega = self._normals(key_normal, num, num_columns, dtype) * jnp.sqrt(precision)

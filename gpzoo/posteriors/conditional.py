@@ -524,7 +524,7 @@ class Interpolation(Conditional):
         return roots, None
 
     def parts_of_u(self, form: Form) -> tuple[tuple[Float[Array, "D M R"], ...], Float[Array, "D M"]]:
-        """Parts of ``cov(u) = V V^T + diag(d)``: the tuple ``(V,)``, which is ``()`` if there is no ``V``; and ``d``."""
+        """Parts of ``cov(u) = V V^T + diag(d)``: the tuple ``(V,)``, which is ``()`` without a ``V``; and ``d``."""
         V, variances = form.parts()
         return (() if V is None else (self._coloured(V),)), variances
 
