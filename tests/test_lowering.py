@@ -112,7 +112,7 @@ def test_calls_of_the_host_are_seen():
     assert not foreign(text_of(own)) and foreign(own.lower(lowering_platforms=("cpu",)).as_text())
 
 
-@pytest.mark.slow_but(name=["deep", "latent inputs"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PROGRAMS | OTHERS if name != "not whitened"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_no_program_leaves_the_device(name, lowered):

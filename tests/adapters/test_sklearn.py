@@ -119,7 +119,7 @@ def test_draws_are_joint_and_with_noise(waves, regressor):
     assert 0.9 < between[4, 5] < 0.999 and abs(between[0, 5]) < 0.1
 
 
-@pytest.mark.slow_but(name=["classifier"])
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "asked"), [("regressor", "predict"), ("classifier", "predict_proba")])
 def test_pickles_predict_the_same(waves, name, asked, request):
     estimator = request.getfixturevalue(name)
@@ -143,6 +143,7 @@ def test_labels_are_strings_and_probabilities_in_their_order(waves, labels, clas
         GPZooClassifier().fit(waves[0], np.full(60, "up"))
 
 
+@pytest.mark.slow
 def test_columns_have_names_and_their_order(waves, regressor):
     assert list(regressor.feature_names_in_) == ["far", "near"]
     with pytest.raises(ValueError, match="same order"):
@@ -375,7 +376,7 @@ def test_classification_is_no_worse_than_scikit_learns(load):
     assert ours < theirs + np.std(losses), losses
 
 
-@pytest.mark.slow_but(kind=[GPZooClassifier], seed=[1])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [GPZooRegressor, GPZooClassifier])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_targets_with_the_labels_of_rows_in_another_order_are_refused(kind, seed):

@@ -344,6 +344,7 @@ def test_labels_of_rows_do_not_depend_on_earlier_exports():
         trained.to_arviz(KEY, X, num_draws=5)
 
 
+@pytest.mark.slow
 def test_rows_with_data_keep_the_labels_of_all_rows():
     guide, _ = prepared(partial(yearly, missing="mask"))
     seen = np.where(np.arange(8) == 2, np.nan, y)

@@ -224,7 +224,7 @@ def test_gradient_and_chunks(monkeypatch):
     np.testing.assert_allclose(in_chunks, (value, slope), rtol=1e-12)
 
 
-@pytest.mark.slow_but(held=[{"f_inducing"}])
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [{"f_inducing"}, ["noise", "variance"]])
 def test_lbfgs_holds_parameters(held):
     X, y = sine(12)
@@ -564,6 +564,7 @@ def added(X, y=None):
     plain(a + jnp.asarray(FACTOR) * b, y, NOISE)
 
 
+@pytest.mark.slow_but(case=["plain", "outputs"])
 @pytest.mark.parametrize("case", [*CASES, "added"])
 def test_the_evidence_lies_between_its_bounds(case):
     if case == "added":

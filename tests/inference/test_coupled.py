@@ -155,7 +155,7 @@ def started(program, guide, objective, optimiser=None):
     return svi, svi.init(KEY, program.X, program.y)
 
 
-@pytest.mark.slow_but(seed=[0])
+@pytest.mark.slow_but(seed=[0], kind=["added"])
 @pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("kind", KINDS_OF_SUMS)
 def test_the_collapsed_bound_of_a_sum_is_its_evidence(kind, seed):
@@ -166,7 +166,7 @@ def test_the_collapsed_bound_of_a_sum_is_its_evidence(kind, seed):
     assert -float(svi.evaluate(state, program.X, program.y)) == pytest.approx(program.evidence(), abs=1e-5)
 
 
-@pytest.mark.slow_but(seed=[1], of=[("added", "Poisson")])
+@pytest.mark.slow
 @pytest.mark.parametrize("of", list(itertools.product(KINDS_OF_SUMS, NOISES)))
 @pytest.mark.parametrize("seed", range(25))
 def test_the_joint_bound_is_that_of_the_mean_field_and_more(seed, of):
@@ -227,6 +227,7 @@ def sum_of(joint):
     return joint[0, 0] - 0.5 * (joint[0, 1] + joint[1, 0]) + 0.25 * joint[1, 1]
 
 
+@pytest.mark.slow_but(at_a_time=[3])
 @pytest.mark.parametrize("at_a_time", [None, 3])
 def test_predictions_of_parts_and_sum(two, at_a_time, monkeypatch):
     _, trained, new, means, joint = two
@@ -278,6 +279,7 @@ def mixed():
     return trained, X, y, new, mean, joint, loadings
 
 
+@pytest.mark.slow
 def test_mixed_outputs_have_the_joint_law_of_numpy(mixed):
     """Predictions, densities of rows and covariances of ``f @ A + g`` and of its sites."""
     trained, _, y, new, mean, joint, loadings = mixed
@@ -305,6 +307,7 @@ def test_draws_and_exports_of_mixed_outputs_have_it_too(mixed):
     np.testing.assert_allclose(stats["log_p"] - stats["log_q"], -trained.losses[-1], atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [3, 1])
 def test_draws_of_marginals_have_the_covariances_of_noise_that_outputs_share(columns):
     rng = np.random.default_rng(0)
@@ -328,6 +331,7 @@ def moments(draws):
     return np.einsum("isn,jsm->ijnm", *[draws - draws.mean(1, keepdims=True)] * 2) / draws.shape[1]
 
 
+@pytest.mark.slow
 def test_draws_of_parts_add_up_to_draws_of_the_sum(two):
     _, trained, new, _, joint = two
     found = trained.functions(KEY, new, num_draws=1500, num_features=50)
@@ -358,7 +362,7 @@ ADDENDS = {
 }
 
 
-@pytest.mark.slow_but(at=["shared of two"])
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["blocks", "blocks of two", "shared", "shared of two"])
 def test_addends_of_a_kernel_are_those_of_sites(at):
     """With blocks of inducing variables one site with a sum of kernels and two sites have one bound and posterior."""
@@ -424,6 +428,7 @@ def test_exports_of_addends_have_their_joint_law(outputs):
             np.testing.assert_allclose(covariance, prior - cross[i] @ np.linalg.solve(C, cross[j].T), atol=0.1)
 
 
+@pytest.mark.slow
 def test_addends_of_exact_regression():
     program, (X, y) = Sum(5), (np.linspace(0, 3, 20)[:, None], np.random.default_rng(3).standard_normal(20))
     kernels = [Matern52(1.0, 1.0), Linear(0.3), Constant(2.0)]
@@ -564,7 +569,7 @@ def test_exports_have_the_joint_density_of_inducing_variables_in_any_batches():
     np.testing.assert_allclose(drawn[0]["b"], drawn[1]["b"], rtol=1e-9)
 
 
-@pytest.mark.slow_but(flag=["a"])
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["a", "b"])
 def test_a_coupled_site_that_a_call_leaves_out_is_told(flag):
     def program(X, y=None, *, only=None):

@@ -126,7 +126,7 @@ def terms_and_draw(program, *data, **kwargs):
     return jax.tree.map(np.asarray, jax.jit(both)(params))
 
 
-@pytest.mark.slow_but(chains=[None])
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [None, 2])
 def test_a_hidden_markov_model_of_gps_is_summed_by_the_forward_algorithm(chains):
     y = Y if chains is None else RNG.standard_normal((6, chains))

@@ -73,7 +73,7 @@ def check_priors(data, priors, process):
 # -- hyperparameters ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(hyperparameters=["normal"])
+@pytest.mark.slow
 @pytest.mark.parametrize("hyperparameters", ["point", "normal", AutoMultivariateNormal])
 def test_regression_with_priors_is_what_numpy_makes_of_it(hyperparameters):
     guide, params = prepared(bayesian_regression, X, y, hyperparameters=hyperparameters)
@@ -214,6 +214,7 @@ STRUCTURED = {
 }
 
 
+@pytest.mark.slow_but(whiten=[True])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_densities_of_structured_covariances_are_those_of_dense_ones(name, whiten):

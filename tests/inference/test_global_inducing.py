@@ -95,6 +95,7 @@ def test_a_layer_follows_the_draw_of_the_one_below():
     assert len(seen) == 3
 
 
+@pytest.mark.slow
 def test_the_bound_of_two_layers_is_below_the_evidence_of_one_it_contains():
     """With a first layer that hardly departs from the identity, two layers are one, whose exact evidence is known."""
     guide = GlobalInducingGuide(DEEP, X)

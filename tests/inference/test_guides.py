@@ -422,7 +422,7 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.slow_but(name=["lbfgs"], dtype=[np.float64])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fixed_inducing_variables_stay(name, dtype, standard_promotion):

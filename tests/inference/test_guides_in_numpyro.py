@@ -75,7 +75,7 @@ def test_automatic_guides_may_train_params():
 # -- the methods of NumPyro's automatic guides -------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(kind=["normal"])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["point", "normal", AutoMultivariateNormal], ids=str)
 def test_guides_answer_as_automatic_ones(kind):
     """Quantiles, medians and draws of hyperparameters are those of the distributions that the parameters say."""
@@ -329,6 +329,7 @@ def test_unwhitened_diagonal_starts_at_the_priors_scale():
     np.testing.assert_allclose(scale, 2.5 * np.ones((3, 2)))
 
 
+@pytest.mark.slow_but(hyperparameters=["point"])
 @pytest.mark.parametrize("hyperparameters", ["point", "normal"])
 @pytest.mark.parametrize("changed", ["m", "f", "both"])
 def test_interventions_are_what_the_data_see(changed, hyperparameters):

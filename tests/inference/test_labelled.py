@@ -70,6 +70,7 @@ def of_grid():
     return trained(climate, DATA)
 
 
+@pytest.mark.slow
 def test_a_grid_goes_in_and_comes_out_with_its_coordinates(of_grid):
     plain = trained(climate, GRID, FIELD.ravel())
     np.testing.assert_array_equal(of_grid.losses, plain.losses)
@@ -366,7 +367,7 @@ PLACES = {
 }
 
 
-@pytest.mark.slow_but(place=["fit", "test_data", "condition", "to_arviz", "train_args"])
+@pytest.mark.slow_but(place=["test_data", "train_args"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("place", PLACES)
 def test_labels_are_put_in_order_everywhere(of_table, place):
@@ -435,6 +436,7 @@ def test_an_export_has_the_labels_of_counted_rows_and_of_columns(of_table, first
             assert list(found[group].X_column.values) == COLUMNS
 
 
+@pytest.mark.slow
 def test_columns_of_targets_go_by_their_names():
     X, _ = table()
     model = trained(wide, X, Y := X[["age", "dose"]], steps=3)
@@ -488,7 +490,7 @@ def of_two(X, y=None, Z=None, z=None):
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
-@pytest.mark.slow_but(rows=[ROWS])
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [ROWS - 5, ROWS, ROWS + 1])
 def test_a_site_at_other_rows_has_no_labels(rows):
     """However many they are."""
@@ -515,6 +517,7 @@ def test_a_site_at_other_rows_has_no_labels_in_functions_and_exports():
             assert ("day" in found[group][site].coords) == (site in "fy"), (group, site)
 
 
+@pytest.mark.slow
 def test_rows_of_a_program_of_one_size_keep_their_labels():
     """Such a program is not asked how it grows."""
 

@@ -71,6 +71,7 @@ def of_rows(covariance, y, blocks):
 BLOCKS = {"rows": (None, range(N)), "groups": (GROUPS, np.split(np.arange(N), 3)), "futures": (FUTURES, FUTURES)}
 
 
+@pytest.mark.slow_but(kind=["groups"])
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_gaussian_data_given_others_are_those_of_the_dense_normal(kind):
     leave_out, blocks = BLOCKS[kind]
@@ -79,6 +80,7 @@ def test_gaussian_data_given_others_are_those_of_the_dense_normal(kind):
     )
 
 
+@pytest.mark.slow
 def test_data_sites_know_each_other():
     half = K[:, : N // 2]
     both = np.block([[K + rbf(*pairs(X, X), 0.5, 3.0) + 0.1 * np.eye(N), 2 * half], [2 * half.T, 4 * half[: N // 2]]])
@@ -90,6 +92,7 @@ def test_data_sites_know_each_other():
     np.testing.assert_allclose(np.concatenate([sparse["y"], sparse["z"]]), expected, atol=1e-4)
 
 
+@pytest.mark.slow_but(inducing=[None])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
 @pytest.mark.parametrize("kind", ["apart", "mixed"])
 def test_several_outputs_are_left_out_together(kind, inducing):
@@ -103,6 +106,7 @@ def test_several_outputs_are_left_out_together(kind, inducing):
     np.testing.assert_allclose(left["y"], expected, atol=1e-9 if inducing is None else 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", ["vfe", "fitc"])
 def test_collapsed_bounds_leave_out_what_they_would_without_the_row(sparse):
     expected = []
@@ -134,6 +138,7 @@ def predicted(mean, variance, count):
     return np.log(np.trapezoid(counts_of.pmf(count, np.exp(f)) * norm.pdf(f, mean, np.sqrt(variance)), f))
 
 
+@pytest.mark.slow_but(inducing=[None])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
 def test_laplace_takes_the_terms_off(inducing):
     f, V = laplace(np.arange(N))
@@ -220,6 +225,7 @@ def test_arviz_leaves_out_as_brute_force_does():
     assert terms.dims[-1] == "y_block" and terms.shape == (4, 5, 3)
 
 
+@pytest.mark.slow
 def test_points_are_left_out_at_the_inducing_variables_of_a_guide():
     guide = InducingGuide(regression, kmeans(5))
     trained = Trained(regression, guide, guide.init_params(KEY, X, Y))
@@ -246,6 +252,7 @@ def test_blocks_are_of_rows_that_are_there(leave_out):
         found(one, Y, leave_out=leave_out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
 def test_data_are_drawn_given_others(inducing):
     P = np.linalg.inv(K + 0.1 * np.eye(N))
@@ -270,6 +277,7 @@ def objective(lengthscale, y, inducing=None, **options):
     return log_density(model, (X, y), options, {"lengthscale": lengthscale})[0] - prior
 
 
+@pytest.mark.slow_but(kind=["futures"])
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_the_objective_is_the_sum_over_what_is_left_out(kind):
     leave_out, blocks = BLOCKS[kind]
@@ -278,6 +286,7 @@ def test_the_objective_is_the_sum_over_what_is_left_out(kind):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "of",
     [

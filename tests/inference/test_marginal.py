@@ -293,6 +293,7 @@ def test_blocks_of_sums_and_mixtures_lie_between(program):
     assert exact - bounds[2] < 0.8 * (exact - bounds[0])
 
 
+@pytest.mark.slow
 def test_it_is_the_bound_that_the_collapsed_objective_trains():
     Y = jnp.stack([y, -y, y * y], axis=1)
     guide = InducingGuide(shared, InducingPoints(Z))
@@ -732,7 +733,7 @@ def with_deterministic(X, y=None):
         numpyro.sample("y", Gaussian(f, noise), obs=y)
 
 
-@pytest.mark.slow_but(shape=[(2, 6)], thinned=[3])
+@pytest.mark.slow_but(shape=[(2, 6)], thinned=[3], grouped=[False])
 @pytest.mark.parametrize("thinned", [1, 3])
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("shape", [(2, 6), (1, 2), (3, 3)])

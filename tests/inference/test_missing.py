@@ -222,6 +222,7 @@ def test_nan_pass_as_missing_data_and_are_refused_as_anything_else(call):
     assert run(both, X, Y, ALL)
 
 
+@pytest.mark.slow
 def test_nan_among_test_data_and_an_observed_gp(trained):
     with pytest.raises(ValueError, match=r"^test_data\['y'\] has \d+ entries that are not finite"):
         predict(KEY, regressed, X, params={}, train_args=(X, ALL[:, 0]), test_data={"y": Y[:, 0]})
@@ -261,7 +262,7 @@ def of_numpyro(f, noise):
     return dist.Normal(draws(f), noise)
 
 
-@pytest.mark.slow_but(how=["of isnan"], holes=["entries"])
+@pytest.mark.slow
 @pytest.mark.parametrize("how", MASKS)
 @pytest.mark.parametrize("holes", HOLES)
 @pytest.mark.parametrize("objective", [GaussianProcessELBO(), CollapsedELBO()])

@@ -64,6 +64,7 @@ def at_start(name):
     return model, guide, params, y, counted
 
 
+@pytest.mark.slow_but(name=["counts", "masked"])
 @pytest.mark.parametrize("weight", [1.0, 0.2])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_is_the_density_of_predictions_less_divergences(name, weight):
@@ -79,6 +80,7 @@ def test_it_is_the_density_of_predictions_less_divergences(name, weight):
     np.testing.assert_allclose(jnp.sum(slope(at)[2]), (ends[0] - ends[1]) / (2 * h), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_intervals_follow_noise_that_changes(standard_promotion):
     """Noise grows with the input, and the program has one: the bound gives all inputs the same."""
     X = rng.uniform(0, 4, (600, 1)).astype(np.float32)

@@ -132,7 +132,7 @@ def test_batches_of_any_size_predict_the_same_and_what_a_dense_computation_gives
             np.testing.assert_allclose(functions[site], values, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.slow_but(name=["patches apart"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["two plates", "patches apart"])
 def test_exports_in_batches_are_those_of_all_rows(name):
     program, inputs, kwargs, _ = PROGRAMS[name]
@@ -495,6 +495,7 @@ def test_a_second_call_at_the_same_shapes_compiles_nothing():
         assert len(compiled) == count
 
 
+@pytest.mark.slow_but(size=[7])
 @pytest.mark.parametrize("size", [4, 7])
 @pytest.mark.parametrize("of", ["a mean", "a place", "their number"])
 def test_rows_of_a_minibatch_that_go_by_others_are_refused(of, size, standard_promotion):
@@ -533,6 +534,7 @@ def dropping_linen():
     return Net()
 
 
+@pytest.mark.slow_but(size=[7], module=[dropping_nnx])
 @pytest.mark.parametrize("size", [3, 7, 12])
 @pytest.mark.parametrize("module", [dropping_nnx, dropping_linen])
 def test_dropout_trains_in_minibatches(module, size, standard_promotion):

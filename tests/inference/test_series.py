@@ -65,6 +65,7 @@ def case(seed):
 SEEDS = [range(5), *(pytest.param(range(i, i + 9), marks=pytest.mark.slow) for i in range(5, 50, 9))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_equals_the_dense_density(seeds):
     """Fifty random cases, and their gradients."""
@@ -84,6 +85,7 @@ def test_equals_the_dense_density(seeds):
             np.testing.assert_allclose(slopes[name], wanted[name], rtol=1e-7, atol=1e-7, err_msg=str(seed))
 
 
+@pytest.mark.slow
 def test_is_made_for_nuts_and_grows_with_rows_alone(standard_promotion):
     """A thousand rows sampled; no array of the program has more than a few numbers for each row."""
     rng = np.random.default_rng(0)
@@ -111,6 +113,7 @@ def one(kernel, X, y=None, likelihood=Gaussian, **options):
     numpyro.sample("y", likelihood(f, 0.1) if likelihood is Gaussian else likelihood(f), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_laws_are_the_dense_ones(seeds):
     """Means and variances of sites and data at new times, before, between, at and behind the rows; rows left out."""
@@ -137,6 +140,7 @@ def test_laws_are_the_dense_ones(seeds):
     assert compared >= 1
 
 
+@pytest.mark.slow
 def test_draws_have_the_law():
     """Many draws of the functions at the rows, by their mean and covariance."""
     X, y, options = case(4)
@@ -165,6 +169,7 @@ def of_rows(X, y=None, *, rows, a=0.8):
     numpyro.sample("y", Gaussian(f[rows], 0.2), obs=y)
 
 
+@pytest.mark.slow_but(size=[4])
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_data_of_some_rows_have_their_times(size):
     """Chosen in any order, of times in any order; some twice."""
@@ -210,6 +215,7 @@ GOLDEN = {
 }
 
 
+@pytest.mark.slow_but(name=["matern32", "sho", "sum"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_equals_tinygp(name):
     """Densities, and means and variances at new times, of its quasiseparable kernels."""
@@ -262,6 +268,7 @@ def test_other_programs_are_refused_by_name(run, error, message):
         run(lambda fn: marginal(fn, state_space=True))
 
 
+@pytest.mark.slow
 def test_not_with_inducing_variables():
     with pytest.raises(ValueError, match="state_space"):
         marginal(one, kmeans(3), state_space=True)

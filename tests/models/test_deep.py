@@ -110,6 +110,7 @@ def test_the_bound_is_expectations_less_the_kl_of_every_layer(three, gradient, o
         np.testing.assert_allclose(-found[name], ((m**2).sum() + (S**2).sum() - m.size - logs) / 2, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_whitened_or_not_the_bound_is_the_same(three, of_sites):
     _, params = three
     plain = InducingGuide(THREE, INDUCING, whiten=False)

@@ -44,7 +44,7 @@ def middles(images):
 # -- one layer ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(whiten=[False])
+@pytest.mark.slow
 @pytest.mark.parametrize("whiten", [True, False])
 def test_moments_of_a_layer_are_those_of_the_paper(whiten):
     """Blomqvist et al. (2018): each patch is an input of ``g``; the mean is a convolution with a delta, summed over

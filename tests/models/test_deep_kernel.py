@@ -480,6 +480,7 @@ def test_example_networks(name):
     assert count == published[name]
 
 
+@pytest.mark.slow
 def test_the_network_alone_is_a_classifier(digits):
     X, y = jnp.asarray(digits[0][:6]), digits[1][:6]
     network = network_of(connected())

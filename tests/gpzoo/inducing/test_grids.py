@@ -335,6 +335,7 @@ def test_kernels_that_are_no_product_are_refused(kernel):
         Kuu(InducingGrid((5, 6)), kernel)
 
 
+@pytest.mark.slow
 def test_wrong_forms_are_refused():
     prior = GaussianProcess(SHARED, uniform(N, 1), num_outputs=D)
     plane = GaussianProcess(SHARED, uniform(N, 2), num_outputs=D)

@@ -44,7 +44,7 @@ SPECTRAL = {
 }
 
 
-@pytest.mark.slow_but(name=["RBF", "Matern32", "Periodic"])
+@pytest.mark.slow_but(name=["Matern32"])
 @pytest.mark.parametrize("name", SPECTRAL)
 def test_frequencies_are_drawn_from_the_spectral_density(name):
     kernel, num = SPECTRAL[name], 40_000

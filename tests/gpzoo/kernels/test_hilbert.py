@@ -92,6 +92,7 @@ def test_the_bound_rises_to_the_evidence(of_thirty):
     assert -of_thirty.losses[-1] == pytest.approx(evidence, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_functions_and_predictions_agree(of_thirty):
     found = of_thirty.predict(KEY, LINE[::4])["f"]
     functions = of_thirty.functions(KEY, LINE[::4], num_draws=2000)["f"]

@@ -914,7 +914,7 @@ def test_infinite_squares_are_far(kernel, dtype):
             np.testing.assert_allclose(values, 0, atol=1e-15)
 
 
-@pytest.mark.slow_but(period=[0.375])
+@pytest.mark.slow
 @pytest.mark.parametrize(("period", "far"), [(7.0, 7.0 * 2**20), (0.375, 0.375 * (2**22 - 1)), (0.1, None)])
 def test_multiples_of_the_period_are_one_input(period, far):
     period = np.float32(period)

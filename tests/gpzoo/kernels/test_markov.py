@@ -55,6 +55,10 @@ def times(rng, num):
     return x[:, None]
 
 
+@pytest.mark.slow_but(
+    seed=[0],
+    name=["Matern12", "Matern32", "Matern52", "SHO that rings", "sum", "product of three", "change point", "scaled"],
+)
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_states_are_the_matrix(name, seed):

@@ -36,6 +36,7 @@ def differences(kernel, X, i, Z, j):
     return sum(a[:, None] * np.asarray(kernel(x, z)) * b for x, a in of(X, i) for z, b in of(Z, j))
 
 
+@pytest.mark.slow_but(name=["Matern32", "Matern52", "Polynomial", "product"])
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_equals_finite_differences(name, seed):
@@ -49,6 +50,7 @@ def test_equals_finite_differences(name, seed):
     np.testing.assert_allclose(found, differences(kernel, X, i, Z, j), atol=tolerance)
 
 
+@pytest.mark.slow
 def test_variances_where_points_coincide():
     """``k''(0)`` in closed form: a kernel with a square root could lose it."""
     lengthscales = np.array([0.5, 2.0])
@@ -60,6 +62,7 @@ def test_variances_where_points_coincide():
         np.testing.assert_allclose(np.diagonal(of_both(X)), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_regression_on_slopes_finds_the_function():
     """Of ``x^2 y`` known by its value at one point and its slopes at others, in float64."""
     rng = np.random.default_rng(0)
@@ -73,6 +76,7 @@ def test_a_regression_on_slopes_finds_the_function():
     np.testing.assert_allclose(found, f(at), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_one_kernel_for_each_output_and_float32():
     X = np.array([[0.0, 0], [0.5, 1]], np.float32)
     both = WithSlopes(RBF(1.0, jnp.array([[1.0], [2.0]], jnp.float32)))(X)
@@ -96,6 +100,7 @@ def test_refusals(make, error, message):
         make()
 
 
+@pytest.mark.slow
 def test_derivatives_by_hyperparameters():
     X = np.array([[0.0, 0.1, 0], [0.5, 0.2, 1], [0.5, 0.2, 2], [1.0, -0.3, 1]])
     of = jax.jit(lambda s: jnp.sum(jnp.sin(WithSlopes(Matern52(1.0, s))(X))))

@@ -36,6 +36,7 @@ def assert_half(factor, dtype, rtol):
     np.testing.assert_allclose(slope, L / 2, atol=rtol * float(jnp.max(jnp.abs(L))))
 
 
+@pytest.mark.slow_but(size=[17], dtype=[np.float32])
 @pytest.mark.parametrize("size", [3, 17, 40, 90])
 @pytest.mark.parametrize("dtype, rtol", [(np.float64, 1e-6), (np.float32, 2e-2)])
 @pytest.mark.parametrize("kernel", [smooth, added, patches])
@@ -59,6 +60,7 @@ def test_a_grid_follows_the_scale_of_its_covariance(dtype, size):
     np.testing.assert_allclose(slope, value, rtol=1e-5)
 
 
+@pytest.mark.slow_but(rows=[7, 30])
 @pytest.mark.parametrize("rows", [7, 30, 120])
 def test_slopes_of_drawn_functions_are_differences(rows, standard_promotion):
     """NUTS leaps by them: wrong ones cost it its step size."""

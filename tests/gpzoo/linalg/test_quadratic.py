@@ -52,6 +52,7 @@ def test_groups_of_rows_change_no_product(monkeypatch, batch, size, group):
         np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow_but(size=[11])
 @pytest.mark.parametrize("size", [11, 37])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_inverse_by_halves(monkeypatch, batch, size):

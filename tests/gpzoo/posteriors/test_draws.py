@@ -302,7 +302,7 @@ def test_a_likelihood_that_overflows_is_named():
 ROWS = np.array([4.0, 1.0, 4.0, 1.5, 0.5, 4.0])
 
 
-@pytest.mark.slow_but(variances=[3], drawn=[False], asked=[{}])
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{}, {"keep_draws": True}])
 @pytest.mark.parametrize(
     "law, means, variances",
@@ -332,6 +332,7 @@ def test_moments_that_a_distribution_does_not_have_are_left_out(law, means, vari
     assert moment is None or np.isfinite(found["y"].quantiles).all()
 
 
+@pytest.mark.slow
 def test_numbers_whose_sum_overflows_are_finite():
     assert is_finite(np.full(4, 3e38, np.float32)) and is_finite(np.array([1, 2]))
     assert not is_finite(np.array([1.0, np.nan])) and not is_finite(np.array([np.inf, -np.inf]))

@@ -180,6 +180,7 @@ def test_many_inputs_have_the_marginals_of_few(name):
     close(jax.jit(lambda: everything(many))(), jax.jit(lambda: everything(few))())
 
 
+@pytest.mark.slow_but(inducing=[130], dtype=["float32"])
 @on_cpu
 @pytest.mark.parametrize("width", [0.4, 1.0, 1.3], ids=["narrow", "as wide as the prior", "wide"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 2e-3)])

@@ -101,7 +101,7 @@ def test_log_prob_and_moments_against_scipy(name):
     np.testing.assert_allclose(first, expected[0], rtol=1e-8)
 
 
-@pytest.mark.slow_but(name=["one input per output"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SITES)
 def test_the_derivative_of_a_density_is_that_of_its_formula(name):
     """By hyperparameters, mean and values, of several values at once; from one factorisation and one solve."""

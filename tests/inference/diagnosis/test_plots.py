@@ -104,6 +104,7 @@ def test_a_fit_shows_the_data_the_prediction_and_the_inducing_points():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("X", "y")
 
 
+@pytest.mark.slow
 def test_a_fit_draws_into_given_axes_and_without_data_it_has_none():
     trained, X, _ = of_one_input()
     given = plots.blank(4, 3).subplots()
@@ -296,6 +297,7 @@ def test_components_of_a_dataset_are_along_its_coordinate():
     np.testing.assert_array_equal(panel.get_lines()[0].get_xdata(), np.sort(t))
 
 
+@pytest.mark.slow
 def test_layers_have_a_panel_each_along_the_inputs():
     X, y = sine(12)
     trained = made_up(deep, random_subset(4), X, y)

@@ -126,6 +126,7 @@ def test_layers_and_mixed_outputs_of_the_zoo_are_no_sums():
     assert added(marginal(two), X, Y) == []  # has their exact posterior
 
 
+@pytest.mark.slow_but(coupled=[True])
 @pytest.mark.parametrize("law, coupled, count", [(SUMS["two"][0], False, 1), (SUMS["two"][0], True, 0)])
 def test_a_diagnosis_compares_the_mean_field_with_the_joint(law, coupled, count):
     start = at_start(partial(of, law), kmeans(4), X, Y, coupled=coupled)

@@ -74,6 +74,7 @@ def mixed(means, variances):
     return np.mean(means, axis=0), np.mean(variances, axis=0) + np.var(means, axis=0)
 
 
+@pytest.mark.slow
 def test_predictions_are_the_mixture_of_conditional_moments(tmp_path):
     posterior = Trained.of_draws(KEY, DRAWS, X, Y, program=marginal(summed))
     y_new = np.cos(NEW[:, 0])
@@ -151,6 +152,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow_but(case=["outputs"])
 @pytest.mark.parametrize("case", CASES)
 def test_moments_are_those_of_other_laws(case):
     program, inducing, y, law = CASES[case]
@@ -160,6 +162,7 @@ def test_moments_are_those_of_other_laws(case):
     np.testing.assert_allclose(found.variance, variance, atol=1e-4 if "with inducing" in case else 2e-5)
 
 
+@pytest.mark.slow
 def test_more_functions_than_draws_are_told():
     posterior = Trained.of_draws(KEY, DRAWS, X, Y, program=marginal(summed))
     assert len(posterior.functions(KEY, NEW, num_features=8)["level"]) == 6
@@ -167,6 +170,7 @@ def test_more_functions_than_draws_are_told():
         posterior.functions(KEY, NEW, num_draws=7, num_features=8)
 
 
+@pytest.mark.slow
 def test_files_without_laws_of_sites_predict_by_their_draws(tmp_path):
     posterior = Trained.of_draws(KEY, DRAWS, X, Y, program=marginal(summed))
     posterior.save(tmp_path / "whole")
@@ -183,7 +187,7 @@ def test_files_without_laws_of_sites_predict_by_their_draws(tmp_path):
     )
 
 
-@pytest.mark.slow_but(kernel=[RBF], size=[60])
+@pytest.mark.slow_but(kernel=[RBF], size=[60], noise=[0.001])
 @pytest.mark.parametrize("kernel", [RBF, Matern52])
 @pytest.mark.parametrize("size, noise", [(60, 1e-5), (300, 1e-4), (300, 1e-3), (60, 1e-3)])
 @pytest.mark.parametrize("inducing", [None, "all"])

@@ -73,6 +73,7 @@ def test_batches_are_the_whole_where_a_site_is_drawn():
         np.testing.assert_allclose(parts["means"][name], whole["means"][name], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_draws_and_batches_are_joined(trained):
     model = trained._bind((X,), {"of_others": X[:3]})
     keys = random.split(KEY, 3)

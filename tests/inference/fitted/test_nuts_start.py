@@ -51,6 +51,7 @@ def rows(size, dtype):
     return X, np.sin(X[:, 0]) + dtype(0.3) * np.random.default_rng(0).standard_normal(size).astype(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size, dtype, num_chains, progress",
     [(14, np.float32, 1, False), (25, np.float64, 2, True), (45, np.float32, 1, False)],
@@ -63,6 +64,7 @@ def test_drawn_functions_take_trajectories_of_usual_length(size, dtype, num_chai
     assert mcmc.get_samples()["noise"].shape == (30 * num_chains,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [14, 70])
 def test_integrated_functions_start_at_the_mode_whatever_is_around_them(size, standard_promotion):
     known = {"noise": np.float32(0.1)}
@@ -74,6 +76,7 @@ def test_integrated_functions_start_at_the_mode_whatever_is_around_them(size, st
         assert np.shape(matrix) == (3 - (name == "handler"),) * 2
 
 
+@pytest.mark.slow_but(of=[marginal])
 @pytest.mark.parametrize("num_chains", [1, 3])
 @pytest.mark.parametrize("of", [marginal, whitened])
 def test_a_density_that_is_nowhere_finite_is_told(of, num_chains, standard_promotion):

@@ -471,7 +471,7 @@ ASKED = {
 }
 
 
-@pytest.mark.slow_but(row=[4], case=["exposure", "overdispersed"], asked=["predict"])
+@pytest.mark.slow_but(row=[4], case=["overdispersed"], asked=["predict"])
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
