@@ -80,6 +80,7 @@ def _environment(records: Records) -> Any:
         "path_of": lambda key: records.paths[key].relative_to(records.folder).as_posix(),
         "pictures_of_runs": lambda experiment: _pictures_of_runs(records, experiment),
         "wrong": lambda each: _wrong(records, each),
+        "reached_by": lambda own, each: _as_well(records, own, each),
     }
     env.tests["good"] = good
     return env
@@ -154,7 +155,7 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "experiments": experiments,
         "of": lambda text: _of(answers, Answer(*text.split())),
         "facts": module.facts(records) if hasattr(module, "facts") else {},
-        "as_well": lambda each: module.as_well(records, each) if hasattr(module, "as_well") else (),
+        "as_well": lambda each: _as_well(records, answers, each),
         "remarks": lambda each: _remarks(answers, module, each),
         "answered": [each for each in answers.all if each.counted not in (NOT_RUN, NO_EXPERIMENT)],
         "not_run": groups,
@@ -162,6 +163,12 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
             (each, [p for p in each.presets if (each.name, p) in left and p != "quick"]) for each in experiments
         ],
     }
+
+
+def _as_well(records: Records, answers: Answers, each: Answered) -> Sequence[judge.Value]:
+    """Other models with the verdict of a row, or a better one, by the module of the paper."""
+    module = judge.module_of(answers.paper)
+    return module.as_well(records, each) if hasattr(module, "as_well") else ()
 
 
 def _remarks(answers: Answers, module: Any, each: Answered) -> list[str]:
