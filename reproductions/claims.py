@@ -110,6 +110,7 @@ class Table:
         metric: the metric of all numbers, in words, unless columns have their own metrics.
         note: a fact about the numbers that readers must know, such as a misprint.
         margin: see :attr:`Claim.margin`.
+        test_rows: see :class:`Printed`.
     """
 
     where: str
@@ -120,11 +121,12 @@ class Table:
     metric: str = ""
     note: str = ""
     margin: float | None = None
+    test_rows: int | None = None
 
     def cells(self, row: Row) -> Iterator[tuple[Column, Printed | None, Answer | None]]:
         """The cells of a row: the column, the number, and what answers it."""
         for column, text in zip(self.columns, row.numbers.split(), strict=True):
-            printed = None if text == "-" else Printed(f"{text} %" if column.percent else text)
+            printed = None if text == "-" else Printed(f"{text} %" if column.percent else text, self.test_rows)
             answer = None
             if column.key is not None:
                 answer = Answer(*self.answer.format(row=row.key, column=column.key).split())
@@ -259,6 +261,7 @@ class Printed(float):
         decimals: number of printed digits after the point.
         rounding: the largest rounding error of the number, half a unit of its last digit.
         deviation: the standard deviation that is printed with the number, or ``None``.
+        test_rows: number of test rows behind the number, if it differs from ours; otherwise ``None``.
     """
 
     text: str
@@ -266,8 +269,9 @@ class Printed(float):
     decimals: int
     rounding: float
     deviation: float | None
+    test_rows: int | None
 
-    def __new__(cls, text: str) -> Printed:
+    def __new__(cls, text: str, test_rows: int | None = None) -> Printed:
         """The number in a text. It is a percentage if the text ends in the sign for it."""
         digits, _, deviation = text.removesuffix("%").strip().partition("±")
         scale = 100 if text.endswith("%") else 1
@@ -275,7 +279,7 @@ class Printed(float):
         self = super().__new__(cls, round(float(digits) / scale, decimals + 2))
         self.text, self.scale, self.decimals = text, scale, decimals
         self.rounding = 0.5 * 10.0**-decimals / scale
-        self.deviation = float(deviation) / scale if deviation else None
+        self.deviation, self.test_rows = float(deviation) / scale if deviation else None, test_rows
         return self
 
 

@@ -75,13 +75,14 @@ def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[st
     """The standard error of a number of the paper on the paper's own data, as far as it is known.
 
     It is computed from the standard deviation over splits if the paper prints one. For a share on one split, it is
-    binomial, with our number of test rows. Otherwise the error of our number is used.
+    binomial. Otherwise the error of our number is used. The number of test rows is ours, unless ``printed`` has one.
     """
+    rows = result["data"]["sizes"]["test"]
     if printed.deviation is not None:
         return printed.deviation / math.sqrt((result["folds"] or {"of": 1})["of"])
     if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
-        return math.sqrt(printed * (1 - printed) / result["data"]["sizes"]["test"])
-    return ours.error
+        return math.sqrt(printed * (1 - printed) / (printed.test_rows or rows))
+    return ours.error and ours.error * math.sqrt(rows / (printed.test_rows or rows))
 
 
 def verdict(
@@ -291,6 +292,21 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
     largest = max(values, key=lambda each: each.ours.value)
     named = largest._replace(name=f"the largest number, of {largest.name}, is" if largest.name else "")
     return Judged(largest.ours.value <= limit, [named], len(values) if len(values) > 1 else 0)
+
+
+def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
+    """At most ``limit`` of ``test_rows`` images are wrong, where our run has a larger number of test images.
+
+    If more of our images are wrong, but at most ``limit`` of ``test_rows`` have a probability of 5 % or more, this is
+    undecided.
+    """
+    from scipy.special import pdtr
+
+    ours, rows = found[name].ours("wrong_images") or Ours(math.nan), found[name].result["data"]["sizes"]["test"]
+    expected = ours.value * test_rows / rows
+    values = [Value(f"wrong images of {rows:,}:", ours, ""), Value(f"expected of {test_rows:,}:", Ours(expected), "")]
+    holds = True if ours.value <= limit else None if pdtr(limit, expected) >= 0.05 else False
+    return Judged(holds, values)
 
 
 def _model(metric: str) -> str:

@@ -39,17 +39,18 @@ def cells(paper):
 
 
 def numbers(paper):
-    """Every printed number that has an answer: where, what, text, answer, whether it is a reading, and its margin."""
+    """Every printed number that has an answer: where, what, text, answer, if it is a reading, margin, test rows."""
     for table, row, column, text in cells(paper):
         if "key" in column:
             parts = filter(None, (table.get("title"), row["title"], "" if column.get("metric") else column["title"]))
             what = f"{', '.join(parts)}: {column.get('metric') or table.get('metric', '')}"
             answer = table["answer"].format(row=row["key"], column=column["key"]).split()
-            yield table["where"], what, text + " %" * column.get("percent", False), answer, False, table.get("margin")
+            text += " %" * column.get("percent", False)
+            yield table["where"], what, text, answer, False, table.get("margin"), table.get("test_rows")
     for claim in paper["claims"]:
         if "answer" in claim:
             answer, reading = claim["answer"].split(), claim.get("reading", False)
-            yield claim["where"], claim["what"], claim["printed"], answer, reading, claim.get("margin")
+            yield claim["where"], claim["what"], claim["printed"], answer, reading, claim.get("margin"), None
 
 
 def splits_of(result):
@@ -76,15 +77,15 @@ def ours(results, metric):
     return mean, error, degrees
 
 
-def error_of_paper(metric, error, text, result):
-    """The standard error of the paper's number: by its deviation, binomially, or as ours."""
+def error_of_paper(metric, error, text, result, rows=None):
+    """The standard error of the paper's number: by its deviation, binomially, or as ours, on its test rows."""
     scale, (digits, _, deviation) = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")
     if deviation:
         return float(deviation) / scale / math.sqrt(result["folds"]["of"] if result["folds"] else 1)
-    share = float(digits) / scale
+    share, own = float(digits) / scale, result["data"]["sizes"]["test"]
     if splits_of(result) == 1 and re.search("(^|_)(error|accuracy)$", metric) and 0 <= share <= 1:
-        return math.sqrt(share * (1 - share) / result["data"]["sizes"]["test"])
-    return error
+        return math.sqrt(share * (1 - share) / (rows or own))
+    return error and error * math.sqrt(own / (rows or own))
 
 
 def limit(result):
@@ -122,7 +123,7 @@ def verdict(metric, number, text, limited, paper_error=None, margin=None):
 def rederived(root):
     """Of every number with a result: paper, where, what, its text, our mean, the words of the verdict."""
     for name, paper, _ in papers(root):
-        for where, what, text, (experiment, variant, metric), reading, margin in numbers(paper):
+        for where, what, text, (experiment, variant, metric), reading, margin, rows in numbers(paper):
             presets, found = paper["experiments"][experiment]["presets"], []
             for preset in ("paper", "tuned", "cpu") if presets != ["quick"] else ("quick",):
                 first = root / f"reproductions/results/{name}/{experiment}-{variant}-{preset}.json"
@@ -132,7 +133,7 @@ def rederived(root):
                 results = [json.loads(path.read_text()) for path in paths]
                 if results and (number := ours(results, metric)) is not None:
                     own = limit(results[0])
-                    theirs = error_of_paper(metric, number[1], text, results[0])
+                    theirs = error_of_paper(metric, number[1], text, results[0], rows)
                     words = verdict(metric, number, text, "reading" if reading else own, theirs, margin)
                     last = words.split(", ")[-1]
                     ranks = ["matched", "exceeded", "not told apart", "undecided", "short", last]

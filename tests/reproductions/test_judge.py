@@ -84,6 +84,19 @@ def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
         found = judge.error_of_paper("error", ours, Printed(text), result)
         assert found == pytest.approx(expected) == rederive.error_of_paper("error", 0.0002, text, result)
     assert judge.error_of_paper("nlpp", ours, Printed("0.3"), one) == 0.0002
+    for rows in (2_500, 40_000):  # of the paper, where ours are 10,000
+        for metric, text, expected in (("error", "2 %", math.sqrt(0.02 * 0.98 / rows)), ("nlpp", "0.3", 2 / rows**0.5)):
+            found = judge.error_of_paper(metric, Ours(0.3, 0.02), Printed(text, rows), one)
+            assert found == pytest.approx(expected) == rederive.error_of_paper(metric, 0.02, text, one, rows)
+
+
+@pytest.mark.parametrize(
+    "wrong, limit, rows, holds",
+    [(0, 0, 100, True), (8, 0, 3_000, None), (8, 0, 9_000, False), (90, 3, 300, None), (90, 3, 2_000, False)],
+)
+def test_few_wrong_images_are_judged_on_the_papers_number_of_images(wrong, limit, rows, holds):
+    run = recorded({"metrics": {"wrong_images": wrong}})
+    assert judge.few_wrong(judge.Found({"it": run}, None), "it", limit, rows).holds is holds
 
 
 def test_the_rule_is_that_of_the_script():
