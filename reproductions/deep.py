@@ -37,7 +37,7 @@ from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
 from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, some
 from gpzoo.reproductions.judge import EXCEEDED, SHORT, Found, Judged, Value, holding, verdict
 from gpzoo.reproductions.kept import kept, read_json
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of, overlap_of
 from gpzoo.reproductions.training import Setting, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
 
@@ -151,9 +151,9 @@ def figure_1(results: Results) -> Figure:
         metrics, end = result["metrics"], "_test_log_likelihood"
         models = [key.removesuffix(end) for key in metrics if key.endswith(end)]
         for row, model in enumerate(models):
-            value, error = metrics[model + end], metrics.get(f"{model}{end}_se", 0.0)
+            value, error = error_of(result, model + end)[:2]
             colour = {"sgp": "C1", SGPR: "C2"}.get(model, "C0")
-            axes.errorbar(value, -row, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
+            axes.errorbar(value, -row, xerr=error or 0.0, fmt="o", color=colour, markersize=4, capsize=2)
             if model == "sgp":
                 axes.axvline(value, color="0.85", zorder=0)
         # The names are shown once in a row of panels, because all panels have the same names.
@@ -502,7 +502,8 @@ def _not_converged(found: Found, name: str, model: str) -> Value | None:
         what, lead = "SGP minus SGPR (its optimum)", _number(uci, "sgp", "sgpr")
     elif model == "dgp2" and uci is not None and longer is not None:
         each = (result["settings"]["by_fold"]["dgp2"][_LL] for result in (uci, longer))
-        what, lead = "DGP 2 minus DGP 2 with 10,000 steps", mean_of([a - b for a, b in zip(*each, strict=False)])
+        less = [a - b for a, b in zip(*each, strict=False)]
+        what, lead = "DGP 2 minus DGP 2 with 10,000 steps", mean_of(less, overlap=overlap_of(uci))
     else:
         return None
     return None if lead is None or _sign([lead]) >= 0 else Value(f"{what} on {name}", lead, "lead")
@@ -603,12 +604,13 @@ def _inducing(records: Records) -> dict[str, Any]:
         runs = [records.found[key] for key in keys]
         by = {model: each for run in runs for model, each in run["settings"]["by_fold"].items()}
         rows, each = runs[0]["data"]["sizes"]["train"], {"set": name, "layers": depth}
+        over_splits = partial(mean_of, overlap=overlap_of(runs[0]))
         ways = {"near": f"dgp{depth}", "wide": f"dgp{depth}-wide", "all": f"dgp{depth}-global"}
         for metric, unit in (("elbo", rows), (_LL, 1)):
             values = {way: np.asarray(by[model][metric]) / unit for way, model in ways.items()}
-            each |= {f"{metric} {way}": mean_of(of.tolist()) for way, of in values.items()}
+            each |= {f"{metric} {way}": over_splits(of.tolist()) for way, of in values.items()}
             for way in ("near", "wide"):
-                less = each[f"{metric} less {way}"] = mean_of((values["all"] - values[way]).tolist())
+                less = each[f"{metric} less {way}"] = over_splits((values["all"] - values[way]).tolist())
                 sign = _sign([less])
                 clear = told.setdefault(f"{metric} {way} {depth}", [[], []])
                 clear[sign < 0] += [name] if sign else []
@@ -659,7 +661,8 @@ def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
     models = {model: _number(result, model) for model in MODELS}
     less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
     rows, by = result["data"]["sizes"]["train"], result["settings"]["by_fold"]
-    bounds = {model: mean_of([bound / rows for bound in by[model]["elbo"]]) for model in ("sgpr", *MODELS)}
+    over_splits = partial(mean_of, overlap=overlap_of(result))
+    bounds = {model: over_splits([bound / rows for bound in by[model]["elbo"]]) for model in ("sgpr", *MODELS)}
     return {"set": result["variant"], "best": best, "models": models, "bounds": bounds, **less}
 
 
@@ -668,7 +671,8 @@ def _bound_less(result: Mapping[str, Any], model: str, other: str) -> Ours | Non
     by, rows = result["settings"]["by_fold"], result["data"]["sizes"]["train"]
     if not by.keys() >= {model, other}:
         return None
-    return mean_of([(a - b) / rows for a, b in zip(by[model]["elbo"], by[other]["elbo"], strict=True)])
+    less = [(a - b) / rows for a, b in zip(by[model]["elbo"], by[other]["elbo"], strict=True)]
+    return mean_of(less, overlap=overlap_of(result))
 
 
 def _number(result: Mapping[str, Any], *models: str) -> Ours | None:
@@ -678,10 +682,14 @@ def _number(result: Mapping[str, Any], *models: str) -> Ours | None:
     return error_of(result, f"{models[0]}_{_LL}") if len(models) == 1 else Recorded((), (result,)).lead(_LL, *models)
 
 
+#: Test rows for each training row if a tenth of the rows is for testing, see :func:`overlap_of`.
+_TENTH = 1 / 9
+
+
 def _published(name: str) -> list[Ours | None]:
     """Published numbers of SGPR and two layers. The standard error comes from a standard deviation over ten splits."""
-    each = PAPER.experiments["uci-natural"]["published"].get(name, ())
-    found = [Ours(mean, spread / 10**0.5 if spread else None, "10 splits", 9) for mean, spread in each]
+    each, wide = PAPER.experiments["uci-natural"]["published"].get(name, ()), math.sqrt(1 / 10 + _TENTH)
+    found = [Ours(mean, spread * wide if spread else None, "10 splits", 9) for mean, spread in each]
     return [*found, None, None][:2]
 
 
@@ -691,7 +699,11 @@ def _their_task(records: Records) -> list[dict[str, Any]]:
     scores = read_json(path)["scores"] if path.is_file() else {}
     return [
         {"set": name, "published": _published(name), "sgpr": None, "sgpr-one": None, "dgp2": None}
-        | {model: mean_of([each[_LL] for each in of[name]]) for model, of in scores.items() if name in of}
+        | {
+            model: mean_of([each[_LL] for each in of[name]], overlap=_TENTH)
+            for model, of in scores.items()
+            if name in of
+        }
         for name in sorted({name for of in scores.values() for name in of})
     ]
 

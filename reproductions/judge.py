@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import METRICS, Answer, Claim, Paper, Printed, amount, as_printed, kind, toward
 from gpzoo.reproductions.experiment import Experiment, module_of_file
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, splits_of
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, overlap_of, splits_of
 
 MATCHED, EXCEEDED, SHORT, NOT_APART, UNDECIDED = "matched", "exceeded", "short", "not told apart", "undecided"
 STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
@@ -79,7 +79,7 @@ def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[st
     """
     rows = result["data"]["sizes"]["test"]
     if printed.deviation is not None:
-        return printed.deviation / math.sqrt((result["folds"] or {"of": 1})["of"])
+        return printed.deviation * math.sqrt(1 / (result["folds"] or {"of": 1})["of"] + overlap_of(result))
     if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
         return math.sqrt(printed * (1 - printed) / (printed.test_rows or rows))
     return ours.error and ours.error * math.sqrt(rows / (printed.test_rows or rows))

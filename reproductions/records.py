@@ -75,11 +75,11 @@ class Ours(NamedTuple):
         return self.error * float(ndtri(share) if math.isinf(self.degrees) else stdtrit(self.degrees, share))
 
 
-def mean_of(each: Sequence[float], source: str = "splits") -> Ours:
-    """A mean and its standard error. A single number has no known error."""
+def mean_of(each: Sequence[float], source: str = "splits", overlap: float = 0.0) -> Ours:
+    """A mean and its standard error; for random splits, see :func:`overlap_of`. A single number has no known error."""
     if len(each) < 2:
         return Ours(each[0])
-    error = statistics.stdev(each) / math.sqrt(len(each))
+    error = statistics.stdev(each) * math.sqrt(1 / len(each) + overlap)
     return Ours(statistics.fmean(each), error, f"{len(each)} {source}", len(each) - 1)
 
 
@@ -121,7 +121,8 @@ class Recorded:
             ours, theirs = ([split[f"{each}_{metric}"] for split in by["by_split"]] for each in (model, other))
         else:
             ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
-        return mean_of([sign * (a - b) for a, b in zip(ours, theirs, strict=True)])
+        leads = [sign * (a - b) for a, b in zip(ours, theirs, strict=True)]
+        return mean_of(leads, overlap=overlap_of(self.result))
 
 
 def lead(ours: Ours, other: Ours, metric: str) -> Ours:
@@ -205,13 +206,26 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
     """A metric of one run with its standard error, over its splits, or over the test rows if it has only one split."""
     metrics, sizes, splits = result["metrics"], result["data"]["sizes"], splits_of(result)
     value, error = metrics[metric], metrics.get(f"{metric}_se")
+    if error is not None and splits > 1:
+        error *= math.sqrt(1 + splits * overlap_of(result))
+        return Ours(value, error, f"{splits} splits", splits - 1)
     if error is not None:
-        return Ours(value, error, f"{splits} splits", splits - 1) if splits > 1 else Ours(value, error, "test rows")
+        return Ours(value, error, "test rows")
     if kind(metric) in ("error", "accuracy") and 0 <= value <= 1 and splits == 1:
         bits = result["settings"].get("wrong_rows", {}).get(metric)
         of_rows = None if bits is None else Wrong(bits, sizes["test"], str((result["data"], result["seed"])))
         return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial", wrong=of_rows)
     return Ours(value)
+
+
+def overlap_of(result: Mapping[str, Any]) -> float:
+    """The number of test rows for each training row, or 0 if there is one split.
+
+    Random splits share training rows, so their numbers are correlated. The variance of a mean over ``n`` splits is not
+    ``1 / n`` of their variance, but about ``1 / n + overlap`` (Nadeau and Bengio 2003, section 3).
+    """
+    sizes = result["data"]["sizes"]
+    return sizes["test"] / sizes["train"] if splits_of(result) > 1 else 0.0
 
 
 def splits_of(result: Mapping[str, Any]) -> int:

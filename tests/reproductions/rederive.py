@@ -58,6 +58,11 @@ def splits_of(result):
     return result["folds"]["count"] if result["folds"] else 1
 
 
+def overlap(result):
+    """Test rows for each training row: splits share the other rows, so their numbers are not independent."""
+    return result["data"]["sizes"]["test"] / result["data"]["sizes"]["train"]
+
+
 def ours(results, metric):
     """The mean over seeds, its standard error if that is known, and its degrees; ``None`` without the metric."""
     first, values = results[0], [result["metrics"].get(metric) for result in results]
@@ -67,6 +72,7 @@ def ours(results, metric):
         return None
     splits, errors = splits_of(first), [result["metrics"].get(f"{metric}_se") for result in results]
     degrees, mean = splits - 1, math.fsum(values) / len(values)
+    errors = [error and error * math.sqrt(1 + (splits > 1) * splits * overlap(first)) for error in errors]
     if not any(errors) and splits == 1 and re.search("(^|_)(error|accuracy)$", metric):
         errors = [math.sqrt(value * (1 - value) / first["data"]["sizes"]["test"]) for value in values]
     error = max((each for each in errors if each is not None), default=None)
@@ -81,7 +87,8 @@ def error_of_paper(metric, error, text, result, rows=None):
     """The standard error of the paper's number: by its deviation, binomially, or as ours, on its test rows."""
     scale, (digits, _, deviation) = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")
     if deviation:
-        return float(deviation) / scale / math.sqrt(result["folds"]["of"] if result["folds"] else 1)
+        shared = overlap(result) if splits_of(result) > 1 else 0
+        return float(deviation) / scale * math.sqrt(1 / (result["folds"]["of"] if result["folds"] else 1) + shared)
     share, own = float(digits) / scale, result["data"]["sizes"]["test"]
     if splits_of(result) == 1 and re.search("(^|_)(error|accuracy)$", metric) and 0 <= share <= 1:
         return math.sqrt(share * (1 - share) / (rows or own))

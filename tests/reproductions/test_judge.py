@@ -78,7 +78,7 @@ def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
     one = recorded({"metrics": {}}).result
     for text, result, expected in (
         ("2 %", one, math.sqrt(0.02 * 0.98 / 10_000)),
-        ("2±0.4 %", one | {"folds": {"count": 4, "of": 16}}, 0.001),
+        ("2±0.4 %", one | {"folds": {"count": 4, "of": 16}}, 0.004 * math.sqrt(1 / 16 + 1 / 4)),
         ("0.02", one | {"folds": {"count": 4, "of": 16}}, 0.0002),
     ):
         found = judge.error_of_paper("error", ours, Printed(text), result)
@@ -121,7 +121,7 @@ def test_the_rule_is_that_of_the_script():
 
 
 def recorded(*results):
-    data = {"name": "a", "sizes": {"train": 1, "test": 10_000}}
+    data = {"name": "a", "sizes": {"train": 40_000, "test": 10_000}}
     base = {"data": data, "settings": {}, "folds": None, "steps": 10, "curve": []}
     keys = tuple(Key("p", "e", "v", "paper", seed) for seed in range(len(results)))
     return Recorded(keys, tuple(base | result for result in results))
@@ -132,7 +132,8 @@ def test_standard_errors():
     assert error_of(one, "error")[1:3] == (pytest.approx(math.sqrt(0.02 * 0.98 / 10_000)), "binomial")
     assert error_of(one, "nlpp").error is None and error_of(one, "sgp_rmse").source == "test rows"
     splits = one | {"folds": {"count": 3, "of": 5}}
-    assert error_of(splits, "error").error is None and error_of(splits, "sgp_rmse")[1:4] == (0.2, *SPLITS)
+    assert error_of(splits, "error").error is None and error_of(splits, "sgp_rmse")[2:4] == SPLITS
+    assert error_of(splits, "sgp_rmse").error == pytest.approx(0.2 * math.sqrt(1 + 3 / 4))
     assert Ours(0.0, 1.0).wide() == pytest.approx(2.0) and Ours(0.0).wide() is None
     assert Ours(0.0, 1.0, *SPLITS).wide() == pytest.approx(4.527, abs=1e-3)
     assert Ours(0.0, 1.0).wide(among=32) == pytest.approx(3.19, abs=0.02)
@@ -179,7 +180,7 @@ def test_differences_are_paired():
     by_split = [{"a_nlpp": a, "b_nlpp": b} for a, b in zip(ours, theirs, strict=True)]
     for by in ({"by_split": by_split}, {"by_fold": {"a": {"nlpp": ours}, "b": {"nlpp": theirs}}}):
         run = recorded({"metrics": {}, "settings": by, "folds": {"count": 3, "of": 3}})
-        assert run.lead("nlpp", "a", "b")[:2] == (pytest.approx(-0.5), pytest.approx(0.1 / math.sqrt(3)))
+        assert run.lead("nlpp", "a", "b")[:2] == (pytest.approx(-0.5), pytest.approx(0.1 * math.sqrt(1 / 3 + 1 / 4)))
 
 
 @pytest.mark.parametrize("count", [2, 7, 8, 37, 1000])
