@@ -103,6 +103,7 @@ def test_arguments_take_coordinates_by_name(of_grid):
     np.testing.assert_allclose(again.losses, of_grid.losses)
 
 
+@pytest.mark.slow
 def test_rows_of_several_coordinates_stay_rows(of_grid):
     some = DATA.stack(row=("latitude", "longitude", "time")).isel(row=slice(0, 10))
     found = of_grid.predict(KEY, some)["y"].mean

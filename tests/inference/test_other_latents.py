@@ -200,6 +200,7 @@ def test_numbers_of_rows_are_refused(rows, error, message):
         guide.setup(rows, jnp.zeros(len(rows)))
 
 
+@pytest.mark.slow
 def test_starts_and_networks_are_refused():
     for start, error in [
         ({}, TypeError),

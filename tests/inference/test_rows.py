@@ -534,7 +534,7 @@ def dropping_linen():
     return Net()
 
 
-@pytest.mark.slow_but(size=[7], module=[dropping_nnx])
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 7, 12])
 @pytest.mark.parametrize("module", [dropping_nnx, dropping_linen])
 def test_dropout_trains_in_minibatches(module, size, standard_promotion):

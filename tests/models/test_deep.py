@@ -191,7 +191,7 @@ def equations(jaxpr, name):
                 yield from equations(getattr(inner, "jaxpr", inner), name)
 
 
-@pytest.mark.slow_but(transform=[jax.grad])
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [lambda f: f, jax.grad], ids=["bound", "gradient"])
 def test_draws_share_factorisations(three, transform):
     guide, params = three

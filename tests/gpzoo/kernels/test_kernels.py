@@ -876,7 +876,7 @@ def of_pair(kernel):
     return lambda x, z: kernel(jnp.atleast_2d(x), jnp.atleast_2d(z))[0, 0]
 
 
-@pytest.mark.slow_but(name=["Matern32", "RBF"], dtype=[np.float32])
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", SMOOTHNESS)
 def test_second_derivatives_at_coincident_inputs(name, dtype):

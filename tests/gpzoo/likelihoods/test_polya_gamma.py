@@ -196,6 +196,7 @@ def test_nonsense_is_refused(case):
         make()
 
 
+@pytest.mark.slow
 def test_class_labels_have_no_mean():
     assert isinstance(StickBreaking(jnp.ones((3, 2))), type(Softmax(jnp.ones((3, 2)))).__mro__[1])
     with pytest.raises(NotImplementedError, match="probs"):

@@ -244,6 +244,7 @@ def test_a_prior_without_a_factor_loses_no_draws(rows, outputs):
     np.testing.assert_allclose(drawn.mean(axis=0), np.mean(at_data, axis=0), atol=0.15)
 
 
+@pytest.mark.slow
 def test_a_program_of_its_own_replaces_that_of_the_chains():
     model = marginal(regression)
     chains = nuts(KEY, model, X, Y, num_warmup=5, num_samples=5, num_chains=1, progress=False)
