@@ -328,10 +328,10 @@ def slightly(found: Found) -> Judged:
     values = {each.name: each.ours for each in found.all("error")}
     best = min(("affine", "local"), key=lambda name: values[name].value)
     gain, further = (lead(values[a], values[b], "error") for a, b in (("rotation", "rbf"), (best, "rotation")))
-    # The error of rotation is in both gains.
-    apart = lead(gain, further._replace(value=gain.value + further.value - gain.value), "error")._replace(
-        value=further.value - gain.value
-    )
+    # Rotation is in both gains, with opposite signs.
+    rbf, rotation, views = (values[name].error or 0.0 for name in ("rbf", "rotation", best))
+    error = float(np.hypot(np.hypot(rbf, views), 2 * rotation))
+    apart = Ours(further.value - gain.value, error)
     return Judged(holding([gain, apart]), found.all("error"))
 
 
