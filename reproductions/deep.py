@@ -425,11 +425,13 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     found = {f"{name}_{metric}": value for name, each in means.items() for metric, value in each.items()}
     one = replace(result.member(0), losses=result.losses.mean(axis=0))
     own = settings | {"by_fold": scores}
-    figures = {"figure_1": lambda: figure_1({run.variant: {"metrics": found, "data": {"sizes": raw[0].sizes}}})}
+    folds = {"count": K, "of": run.options["of"], "seeds": list(range(K))}
+    drawn = {"metrics": found, "data": {"sizes": raw[0].sizes}, "folds": folds}
+    figures = {"figure_1": lambda: figure_1({run.variant: drawn})}
     if "watched" in run.options:
         figures = {"curves": lambda: figure_curves({run.variant: {"settings": own}})}
     said = {"data": raw[0], "metrics": found, "settings": own, "figures": figures, "selection": selection}
-    said |= {"folds": {"count": K, "of": run.options["of"], "seeds": list(range(K))}}
+    said |= {"folds": folds}
     said |= {"seconds_training": sum(each["seconds"] for each in scores.values())}
     said |= {"steps": sum(each.steps for each in models.values()) * K}
     return training.outcome_of(run, setting, (first.X_train, first.y_train), seen(one), one, **said)

@@ -59,7 +59,7 @@ def test_states_and_functions_are_recovered():
     starts = [np.random.default_rng(seed).standard_normal((8, 2)) for seed in range(3, 6)]
     keys = jax.random.split(KEY, len(starts))
     start = {"f_mean": np.stack(starts)}
-    every = fit(keys, svi, 300, X, Y, in_axes=None, init_params=start, progress=False)
+    every = fit(keys, svi, 1000, X, Y, in_axes=None, init_params=start, progress=False)
     best = every.member(int(np.argmin(every.losses[:, -50:].mean(axis=1))))
     f = np.asarray(best.posterior(KEY, X)["f"].mean)
     z = most_probable_path(f, float(best.params["stay_loc"]), float(best.params["noise"]))
