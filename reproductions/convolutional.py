@@ -24,11 +24,11 @@ from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import InducingGuide, SitePrediction, plots
 from gpzoo.models.parameters import rbf
 from gpzoo.reproductions import datasets, metrics
-from gpzoo.reproductions.claims import load
+from gpzoo.reproductions.claims import Claim, load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Inspected, Outcome, Run, experiment, some
-from gpzoo.reproductions.judge import Found, Judged, Value
-from gpzoo.reproductions.records import Ours
+from gpzoo.reproductions.judge import Found, Judged, Value, judged
+from gpzoo.reproductions.records import Ours, Records
 from gpzoo.reproductions.training import Setting, train
 
 PAPER = load("convolutional")
@@ -226,6 +226,24 @@ def rank(found: Found, images: int, most: int) -> Judged:
         kernel = Convolutional(RBF(1.0, 1.0), (7, 7, 1), (3, 3), jnp.asarray(rng.standard_normal(25)))
         number = int(np.linalg.matrix_rank(np.asarray(kernel.gram(jnp.asarray(single))), hermitian=True))
     return Judged(number <= most, [Value("rank", Ours(number)), Value("images", Ours(images))])
+
+
+def facts(records: Records) -> dict[str, list[str]]:
+    """For ``pages/convolutional.md.jinja``: the sets on which one kernel is clearly better than another."""
+    sets = ("rectangles", "mnist-0-vs-1", "mnist", "cifar10")
+    presets = {name: PAPER.experiments[name]["presets"] for name in sets}
+
+    def better(metric: str, *variants: str) -> list[str]:
+        found = []
+        for name in sets:
+            arguments, needs = {"metric": metric, "variants": variants}, {"experiment": name, "variants": variants}
+            claim = Claim("", "", judge="order", arguments=arguments, needs=needs)
+            answer = judged(claim, PAPER, records, presets)
+            found += [name] if answer is not None and answer.holds else []
+        return found
+
+    below = {f"below_{other}": better("error", "weighted", other) for other in ("invariant", "rbf")}
+    return below | {"nlpp_above_rbf": better("nlpp", "rbf", "weighted")}
 
 
 EXPERIMENTS = (rectangles, mnist_0_vs_1, mnist, mnist_places, mnist_deep, mnist_study, cifar10, cifar10_deep)

@@ -35,9 +35,9 @@ from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
 from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, some
-from gpzoo.reproductions.judge import EXCEEDED, SHORT, Found, Judged, Value, holding, verdict
+from gpzoo.reproductions.judge import EXCEEDED, SHORT, Found, Judged, Value, holding, margin_of, verdict
 from gpzoo.reproductions.kept import kept, read_json
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, mean_of, overlap_of
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, enlarged, error_of, lead, mean_of, overlap_of
 from gpzoo.reproductions.training import Setting, train
 from gpzoo.tables import ParquetTable, Table, hold_out, standardised
 
@@ -180,7 +180,7 @@ def figure_curves(results: Results) -> Figure:
     """
     figure, panels = _panels(len(results), math.ceil(len(results) ** 0.5), 5, (3.4, 3.4))
     for axes, (title, result) in zip(panels, results.items(), strict=False):
-        _draw_curves(axes, result["settings"]["by_fold"])
+        _draw_curves(axes, result)
         axes.set_title(title)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=9, loc="outside upper center", ncols=len(labels), frameon=False)
@@ -199,13 +199,13 @@ def _panels(number: int, most: int, narrowest: float, each: tuple[float, float])
     return figure, list(panels)
 
 
-def _draw_curves(axes: Any, by_fold: Mapping[str, Mapping[str, Any]]) -> None:
-    metric, steps = "test_log_likelihood", set()
-    for name, scores in by_fold.items():
+def _draw_curves(axes: Any, result: Mapping[str, Any]) -> None:
+    metric, steps, wide = "test_log_likelihood", set(), enlarged(result)
+    for name, scores in result["settings"]["by_fold"].items():
         style: dict[str, Any] = {"color": {SGPR: "C0", "dgp2": "C1"}.get(name, "C2"), "label": title_of(name)}
         if curve := scores.get("curve"):
             at, values, errors = ([point.get(k, 0.0) for point in curve] for k in ("step", metric, f"{metric}_se"))
-            axes.errorbar(at, values, yerr=errors, marker=".", capsize=2, **style)
+            axes.errorbar(at, values, yerr=wide * np.asarray(errors), marker=".", capsize=2, **style)
             steps |= {int(step) for step in at}
         else:
             axes.axhline(np.mean(scores[metric]), linestyle="--", **style)
@@ -425,13 +425,9 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     found = {f"{name}_{metric}": value for name, each in means.items() for metric, value in each.items()}
     one = replace(result.member(0), losses=result.losses.mean(axis=0))
     own = settings | {"by_fold": scores}
-    folds = {"count": K, "of": run.options["of"], "seeds": list(range(K))}
-    drawn = {"metrics": found, "data": {"sizes": raw[0].sizes}, "folds": folds}
-    figures = {"figure_1": lambda: figure_1({run.variant: drawn})}
-    if "watched" in run.options:
-        figures = {"curves": lambda: figure_curves({run.variant: {"settings": own}})}
-    said = {"data": raw[0], "metrics": found, "settings": own, "figures": figures, "selection": selection}
-    said |= {"folds": folds}
+    drawn = {"curves": figure_curves} if "watched" in run.options else {"figure_1": figure_1}
+    said = {"data": raw[0], "metrics": found, "settings": own, "drawn": drawn, "selection": selection}
+    said |= {"folds": {"count": K, "of": run.options["of"], "seeds": list(range(K))}}
     said |= {"seconds_training": sum(each["seconds"] for each in scores.values())}
     said |= {"steps": sum(each.steps for each in models.values()) * K}
     return training.outcome_of(run, setting, (first.X_train, first.y_train), seen(one), one, **said)
@@ -626,22 +622,20 @@ def _sign(leads: Sequence[Ours]) -> int:
     return (holding(leads) is True) - (holding(below) is True)
 
 
-#: The most nats of a row by which the bound of a converged deep GP is below the bound of SGPR.
-_FAR = 0.04
-
-
 def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The sets on which two layers after 10,000 steps are above or below SGPR, with Adam and with natural steps.
 
-    On ``unfinished`` sets, their bound per row, with Adam, is more than ``far`` below the bound of SGPR.
+    On ``unfinished`` sets, their bound per row, with Adam, is below the bound of SGPR by more than ``far``, the margin
+    of log likelihoods.
     """
-    told: dict[str, Any] = {"above": [], "undecided": [], "below": [], "unfinished": [], "far": _FAR}
+    far = margin_of(_LL, 0.0)
+    told: dict[str, Any] = {"above": [], "undecided": [], "below": [], "unfinished": [], "far": far}
     for each in natural:
         leads = [each[f"{model} less sgpr"] for model in ("dgp2", "dgp2-natural")]
         if (each["preset"], each["experiment"]) == ("cpu", "uci-natural") and None not in leads:
             told[("undecided", "above", "below")[_sign(leads)]].append(each["set"])
             bound = each["bound less sgpr"]
-            told["unfinished"] += [each["set"]] if _sign([bound._replace(value=bound.value + _FAR)]) < 0 else []
+            told["unfinished"] += [each["set"]] if _sign([bound._replace(value=bound.value + far)]) < 0 else []
     run = {each["set"] for each in natural}
     return told | {"lacking": [name for name in UCI if name not in run]}
 

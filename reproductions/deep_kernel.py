@@ -561,8 +561,7 @@ def scaling(run: Run) -> Outcome:
     common = {"data": data, "dtype": "float32", "elbo": -np.asarray(losses), "subset": part}
     # The figure in the paper has only airline.
     common |= {"stands_in": data.name.endswith(("-generated", "-subset"))}
-    own = {"settings": settings, "data": {"sizes": data.sizes}}
-    common |= {"figures": {"figure_2": partial(figure_2, {run.variant: own})}}
+    common |= {"drawn": {"figure_2": figure_2}}
     return Outcome(found, settings, steps, seconds, **common)
 
 
@@ -685,9 +684,11 @@ def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep_kernel.md.jinja``.
 
     ``gain`` has the lead of SV-DKL over the network, as the paper compares them, and over the network after as many
-    steps. The lists of sets are by nlpp after as many steps. ``lengths`` has the epochs of each phase.
+    steps. The lists of sets are by nlpp after as many steps. ``lengths`` has the epochs of each phase. ``edge`` counts
+    splits whose last rate was chosen, and those of them with the largest candidate. On ``gps_alone`` sets, the nlpp of
+    DNN+GP is clearly worse than the nlpp of DNN.
     """
-    gain, lengths = [], []
+    gain, lengths, chosen, gps_alone = [], [], [], []
     told: dict[str, list[str]] = {name: [] for name in "better worse level ahead behind".split()}
     for name, run in _first(records).items():
         each = {
@@ -701,13 +702,17 @@ def facts(records: Records) -> dict[str, Any]:
         told[word].append(name)
         metrics = run.result["metrics"]
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
+        chosen += [rates[-1] for rates in settings["rates_network_gps_joint"] if isinstance(rates, list)]
+        alone = run.lead("nlpp", "dnn", "dnn+gp")
+        gps_alone += [name] if alone.error is not None and holding([alone]) else []
         leaky = settings.get("dnn+") == "leaky units"
         # DNN+ lost the accuracy of the network, as if its units are zero on all rows.
         dead = not leaky and metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
         gain.append({"set": name, "dead": dead, "plus": run.lead("accuracy", "dnn+", "dnn") if leaky else None, **each})
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
-    return {"gain": gain, "lengths": lengths, **told}
+    edge = chosen.count(max(RATES)), len(chosen)
+    return {"gain": gain, "lengths": lengths, "edge": edge, "gps_alone": gps_alone, **told}
 
 
 def as_well(records: Records, each: Answered) -> list[Value]:

@@ -72,7 +72,7 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
                 f"Cannot write {path}: {error.strerror}. The metrics were {json.dumps(result['metrics'])}; "
                 "make room and run the same command again: it resumes from its last checkpoint."
             ) from error
-        _write_pictures(outcome, run)
+        _write_pictures(outcome, run, result)
         return result
 
 
@@ -220,13 +220,14 @@ def _release(run: Run) -> None:
             (run.output / "run.json").unlink()
 
 
-def _write_pictures(outcome: Outcome, run: Run) -> None:
+def _write_pictures(outcome: Outcome, run: Run, result: Mapping[str, Any]) -> None:
     """Write the learning curve, figures, posterior and model. All are tried before failures are reported."""
     from gpzoo.inference import plots
     from gpzoo.reproductions.figures import test_curves
 
     curve = partial(plots.learning_curve, outcome.elbo)
-    figures = {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
+    figures = {name: partial(draw, {run.variant: result}) for name, draw in outcome.drawn.items()}
+    figures |= {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
     if len(outcome.curve) > 1:
         words: dict[str, Any] = {"titles": run.source.titles if run.source is not None else {}}
         words |= {"test_rows": None if outcome.folds else outcome.data.sizes["test"]}

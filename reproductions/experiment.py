@@ -182,6 +182,7 @@ class Outcome:
         curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training. A single
             point at the end is not recorded in addition to the metrics.
         figures: figures by file name without suffix; each is a figure, or a function that makes one.
+        drawn: functions that draw the recorded result, as on the pages of results, by file name without suffix.
         posterior: a function that makes the posterior for ArviZ, if the experiment exports one.
         inspected: the trained model, kept as ``model.gpzoo``, and the rows of a report; ``None`` without a report.
         stands_in: whether ``data`` stand in for the paper's data. The numbers of the paper are then left out.
@@ -201,6 +202,7 @@ class Outcome:
     elbo: ArrayLike
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
+    drawn: Mapping[str, Draw] = field(default_factory=dict)
     posterior: Callable[[], Any] | None = None
     inspected: Inspected | None = None
     stands_in: bool = False

@@ -9,6 +9,7 @@ takes hours on two CPU cores.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -163,8 +164,7 @@ def toy(run: Run) -> Outcome:
     test = predicted(keys_of(run).test, outcome.trained, data.X_test, data.y_test, 500)
     solution = [" ".join(f"{x:.3f}" for x in row) for row in test.mean.reshape(_GRID, _GRID)]
     settings = {**outcome.settings, "posterior_mean": solution}
-    drawn = {run.variant: {"seed": run.seed, "metrics": outcome.metrics, "settings": settings}}
-    return replace(outcome, stands_in=True, settings=settings, figures={"solution": partial(figure_2, drawn)})
+    return replace(outcome, stands_in=True, settings=settings, drawn={"solution": figure_2})
 
 
 def _noisy(data: Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -318,9 +318,9 @@ def angle(found: Found, least: float | None = None, below: float | None = None) 
 
 
 def _moved(run: Recorded) -> float:
-    """The difference, in degrees, between the angle at the end and the angle after three quarters of the steps."""
+    """The range of the angle, in degrees, in the last quarter of the steps."""
     late = [each["learned_angle_degrees"] for each in run.result["curve"] if each["step"] >= 0.75 * run.result["steps"]]
-    return abs(late[-1] - late[0])
+    return max(late) - min(late)
 
 
 def slightly(found: Found) -> Judged:
@@ -328,10 +328,10 @@ def slightly(found: Found) -> Judged:
     values = {each.name: each.ours for each in found.all("error")}
     best = min(("affine", "local"), key=lambda name: values[name].value)
     gain, further = (lead(values[a], values[b], "error") for a, b in (("rotation", "rbf"), (best, "rotation")))
-    # Rotation is in both gains, with opposite signs.
-    rbf, rotation, views = (values[name].error or 0.0 for name in ("rbf", "rotation", best))
-    error = float(np.hypot(np.hypot(rbf, views), 2 * rotation))
-    apart = Ours(further.value - gain.value, error)
+    # Rotation is in both gains, with opposite signs, so the variance of their difference has its variance four times.
+    errors = [values[name].error for name in ("rbf", best, *4 * ["rotation"])]
+    known = [each for each in errors if each is not None]
+    apart = Ours(further.value - gain.value, math.hypot(*known) if len(known) == len(errors) else None)
     return Judged(holding([gain, apart]), found.all("error"))
 
 

@@ -207,8 +207,7 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
     metrics, sizes, splits = result["metrics"], result["data"]["sizes"], splits_of(result)
     value, error = metrics[metric], metrics.get(f"{metric}_se")
     if error is not None and splits > 1:
-        error *= math.sqrt(1 + splits * overlap_of(result))
-        return Ours(value, error, f"{splits} splits", splits - 1)
+        return Ours(value, error * enlarged(result), f"{splits} splits", splits - 1)
     if error is not None:
         return Ours(value, error, "test rows")
     if kind(metric) in ("error", "accuracy") and 0 <= value <= 1 and splits == 1:
@@ -226,6 +225,11 @@ def overlap_of(result: Mapping[str, Any]) -> float:
     """
     sizes = result["data"]["sizes"]
     return sizes["test"] / sizes["train"] if splits_of(result) > 1 else 0.0
+
+
+def enlarged(result: Mapping[str, Any]) -> float:
+    """The factor by which :func:`overlap_of` enlarges standard errors over splits, which files record without it."""
+    return math.sqrt(1 + splits_of(result) * overlap_of(result))
 
 
 def splits_of(result: Mapping[str, Any]) -> int:

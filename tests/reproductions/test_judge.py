@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpzoo.inference import SitePrediction
-from gpzoo.reproductions import deep, deep_kernel, judge, metrics
+from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant, judge, metrics
 from gpzoo.reproductions.claims import Printed, as_printed, load
 from gpzoo.reproductions.experiment import all_experiments
 from gpzoo.reproductions.judge import (
@@ -92,10 +92,17 @@ def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
 
 @pytest.mark.parametrize(
     "wrong, limit, rows, holds",
-    [(0, 0, 100, True), (8, 0, 3_000, None), (8, 0, 9_000, False), (90, 3, 300, None), (90, 3, 2_000, False)],
+    [
+        (0, 0, 100, True),
+        (8, 0, 3_000, None),
+        (8, 0, 9_000, False),
+        (90, 3, 300, None),
+        (90, 3, 2_000, False),
+        (None, 0, 2_000, None),
+    ],
 )
 def test_few_wrong_images_are_judged_on_the_papers_number_of_images(wrong, limit, rows, holds):
-    run = recorded({"metrics": {"wrong_images": wrong}})
+    run = recorded({"metrics": {} if wrong is None else {"wrong_images": wrong}})
     assert judge.few_wrong(judge.Found({"it": run}, None), "it", limit, rows).holds is holds
 
 
@@ -173,6 +180,33 @@ def test_limits_are_those_of_the_script():
         assert (limit or "") == rederive.limit(result), result
         seen.add(limit)
     assert seen == {None, SUBSET, FEWER_FOLDS, STAND_IN}
+
+
+@pytest.mark.parametrize("count, of, train, test", [(2, 5, 90, 10), (5, 20, 1_000, 250), (20, 20, 37, 41)])
+def test_splits_that_share_rows_enlarge_every_error(count, of, train, test):
+    """The variance of a mean is 1 / n + test / train of that of a split: our numbers, leads, and the papers'."""
+    each, other = np.random.default_rng(count).standard_normal((2, count))
+    wide = math.sqrt(1 / count + test / train)
+    result = {"data": {"name": "a", "sizes": {"train": train, "test": test}}, "folds": {"count": count, "of": of}}
+    result |= {"settings": {"by_fold": {"a": {"nlpp": list(each)}, "b": {"nlpp": list(other)}}}}
+    result |= {"metrics": {"a_nlpp": each.mean(), "a_nlpp_se": each.std(ddof=1) / math.sqrt(count)}}
+    run = recorded(result)
+    for found, values in ((run.ours("a_nlpp"), each), (run.lead("nlpp", "a", "b"), other - each)):
+        assert found.error == pytest.approx(values.std(ddof=1) * wide) and found.degrees == count - 1
+    assert rederive.ours(run.results, "a_nlpp")[1] == pytest.approx(each.std(ddof=1) * wide)
+    theirs = judge.error_of_paper("nlpp", Ours(0.3, 0.1), Printed("0.3±0.2"), run.result)
+    assert theirs == pytest.approx(0.2 * math.sqrt(1 / of + test / train))
+
+
+@pytest.mark.parametrize("of_rotation", [0.001, 0.0028, 0.004, None])
+@pytest.mark.parametrize("best", ["affine", "local"])
+def test_a_gain_less_another_has_the_error_of_their_common_model_twice(best, of_rotation):
+    errors = {"rbf": 0.002, "rotation": of_rotation, "affine": 0.0015, "local": 0.0015}
+    values = {"rbf": 0.060, "rotation": 0.050, "affine": 0.034, "local": 0.034} | {best: 0.030}
+    found = judge.Found({}, None)
+    found.all = lambda metric: [judge.Value(name, Ours(values[name], errors[name]), metric) for name in values]
+    wide = None if of_rotation is None else 2 * math.sqrt(0.002**2 + 0.0015**2 + 4 * of_rotation**2)
+    assert invariant.slightly(found).holds is (None if wide is None or wide > 0.010 else True)
 
 
 def test_differences_are_paired():
@@ -386,4 +420,4 @@ def test_nothing_is_told_without_results(files):
     none = copy.copy(files)
     none.found, none.folder = {}, ROOT / "nowhere" / "at" / "all"
     assert deep.facts(none)["figure_1"] == [] and deep_kernel.facts(none)["gain"] == []
-    assert deep_kernel.pictures(none) == {}
+    assert deep_kernel.pictures(none) == {} and not any(convolutional.facts(none).values())
