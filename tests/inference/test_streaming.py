@@ -263,7 +263,6 @@ def kl(m, S, n, P):
 
 
 @pytest.mark.slow
-@pytest.mark.slow_but(whiten=[False])
 @pytest.mark.parametrize("whiten", [True, False])
 def test_online_bound_is_the_papers(whiten):
     Z, rows = X[:5], X[FIRST]
