@@ -347,8 +347,8 @@ def best_bound(found: Found) -> Judged:
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/invariant.md.jinja``, where the true angle is 90 degrees.
 
-    ``few`` are the angles with few rows. With all rows, the angles pass the true angle until the step ``passed``,
-    and end up to ``over`` above it, in per cent of the true angle.
+    ``few`` are the angles with few rows; ``side`` says where they are beside the true angle. With all rows, the angles
+    pass the true angle until the step ``passed``, and end up to ``over`` above it, in per cent of the true angle.
     """
     few, passed, over = [], [], []
     for variant in ("90-from-5", "90-from-45"):
@@ -358,7 +358,9 @@ def facts(records: Records) -> dict[str, Any]:
         curve = [(each["step"], each["learned_angle_degrees"]) for each in large["curve"]] if large is not None else []
         passed += [step for step, angle in curve if angle > 90][:1]
         over += [100 * (angle / 90 - 1) for _, angle in curve[-1:]]
-    return {"few": few, "passed": max(passed, default=None), "over": max(over, default=None)}
+    above = {each.value > 90 for each in few}
+    side = "on both sides of" if len(above) > 1 else "above" if True in above else "below"
+    return {"few": few, "side": side, "passed": max(passed, default=None), "over": max(over, default=None)}
 
 
 EXPERIMENTS = (toy, rotated_binary, mnist, mnist_rot)
