@@ -81,9 +81,11 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def compiled_once():
-    """What a test, or an earlier run, has compiled is not compiled again: that takes most of the time of most tests."""
+def pytest_sessionstart():
+    """What an earlier run has compiled is not compiled again: that takes most of the time of most tests.
+
+    Files compile already where they are imported.
+    """
     from gpzoo._compiled import processor  # not before the import hook
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -61,7 +61,7 @@ def collapsed(Z):
 # -- exact where it can be ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(whiten=[False])
+@pytest.mark.slow_but(whiten=[False], evidence=[exact_evidence])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize(("Z", "evidence"), [(X, exact_evidence), (X[::2], partial(collapsed, X[::2]))])
 def test_one_step_from_anywhere_is_the_optimum(Z, evidence, whiten):

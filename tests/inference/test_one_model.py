@@ -218,7 +218,7 @@ def of_base():
     return params, float(bound(base, guide, params, X, Y))
 
 
-@pytest.mark.slow_but(name=["mean and variance inside", "a scaled kernel", "with its noise by keyword"])
+@pytest.mark.slow_but(name=["mean and variance inside", "a scaled kernel"])
 @pytest.mark.parametrize("name", WAYS)
 def test_ways_to_write_one_model_have_one_bound(name, of_base):
     program, (params, expected) = WAYS[name], of_base

@@ -213,7 +213,7 @@ GOLDEN = {
 }
 
 
-@pytest.mark.slow_but(name=["matern32", "sho", "sum"])
+@pytest.mark.slow_but(name=["matern32", "sum"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_equals_tinygp(name):
     """Densities, and means and variances at new times, of its quasiseparable kernels."""

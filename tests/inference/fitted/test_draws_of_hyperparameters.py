@@ -187,7 +187,7 @@ def test_files_without_laws_of_sites_predict_by_their_draws(tmp_path):
     )
 
 
-@pytest.mark.slow_but(kernel=[RBF], size=[60], noise=[0.001])
+@pytest.mark.slow_but(kernel=[RBF], size=[60], noise=[0.001], inducing=["all"])
 @pytest.mark.parametrize("kernel", [RBF, Matern52])
 @pytest.mark.parametrize("size, noise", [(60, 1e-5), (300, 1e-4), (300, 1e-3), (60, 1e-3)])
 @pytest.mark.parametrize("inducing", [None, "all"])
@@ -216,6 +216,7 @@ def test_float32_keeps_the_law_or_says_that_it_cannot(kernel, size, noise, induc
     assert not told or noise < 1e-3
 
 
+@pytest.mark.slow_but(rows=[30])
 @pytest.mark.parametrize("rows, outputs", [(30, None), (120, 2)])
 def test_a_prior_without_a_factor_loses_no_draws(rows, outputs):
     """Noise makes the data's covariance well-conditioned: NUTS accepts draws where the prior alone has no factor."""

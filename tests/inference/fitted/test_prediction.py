@@ -498,6 +498,7 @@ def test_a_negative_number_for_a_kernel_at_new_rows_is_refused():
         Trained(program, guide, params).predict(KEY, NEW, -np.ones(len(NEW)))
 
 
+@pytest.mark.slow_but(where=["trained"])
 @pytest.mark.parametrize("columns", [1, 2, 5])
 @pytest.mark.parametrize("where", ["trained", "loaded"])
 def test_other_columns_than_in_training_are_refused_by_name(columns, where, tmp_path):
