@@ -283,8 +283,10 @@ class Printed(float):
         return self
 
 
-def as_printed(value: float) -> Printed:
+def as_printed(value: float | str) -> Printed:
     """A number with its number of decimals. A number that is no :class:`Printed` gets the digits that Python shows."""
+    if isinstance(value, str):
+        return Printed(value)
     return value if isinstance(value, Printed) else Printed(f"{float(value):.15g}")
 
 

@@ -43,9 +43,21 @@ from gpzoo.reproductions import datasets, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, ReproductionError, Results, Run, experiment, some
-from gpzoo.reproductions.judge import EXCEEDED, MATCHED, Answered, Found, Judged, Value, holding, pairs, verdict
+from gpzoo.reproductions.judge import (
+    EXCEEDED,
+    MATCHED,
+    Answered,
+    Found,
+    Judged,
+    Value,
+    above,
+    error_of_paper,
+    holding,
+    pairs,
+    verdict,
+)
 from gpzoo.reproductions.kept import kept
-from gpzoo.reproductions.records import Ours, Recorded, Records, lead, splits_of
+from gpzoo.reproductions.records import Ours, Recorded, Records, lead
 from gpzoo.reproductions.training import exported, inspected, predicted
 
 PAPER = load("deep_kernel")
@@ -642,7 +654,7 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
     if "mixing" not in run.result["settings"]:
         return Judged(None)
     of_class = np.abs(np.asarray(run.result["settings"]["mixing"]))[:, label]
-    said = "weight on feature {} / weight on feature {} ="
+    said = "weights {} / {}, by size:"
     shares = [Value(said.format(other, label), Ours(float(of_class[other] / of_class[label]))) for other in others]
     return Judged(all(each.ours.value >= least for each in shares), shares)
 
@@ -674,58 +686,76 @@ def _first(records: Records) -> dict[str, Recorded]:
     return {name: run for name, run in found.items() if run is not None}
 
 
-def _lead(run: Recorded, metric: str, other: str) -> Ours:
-    """The lead of SV-DKL. On one split, nlpp has no error, because its error ignores that models share rows."""
-    found = run.lead(metric, "svdkl", other)
-    return found._replace(error=None) if metric == "nlpp" and splits_of(run.result) == 1 else found
+def _gains(run: Recorded) -> dict[str, Ours]:
+    """The leads of SV-DKL over the network, and over the network after as many steps."""
+    each = [(other, metric) for other in ("dnn", "dnn-long") for metric in ("accuracy", "nlpp")]
+    return {f"{other} {metric}": run.lead(metric, "svdkl", other) for other, metric in each}
 
 
 def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep_kernel.md.jinja``.
 
     ``gain`` has the lead of SV-DKL over the network, as the paper compares them, and over the network after as many
-    steps. The lists of sets are by nlpp after as many steps. ``lengths`` has the epochs of each phase. ``edge`` counts
-    splits whose last rate was chosen, and those of them with the largest candidate. On ``gps_alone`` sets, the nlpp of
-    DNN+GP is clearly worse than the nlpp of DNN.
+    steps, and ``own_draws`` has the same for the paper's own draws of ``u``. The lists of sets are by nlpp after as
+    many steps. ``lengths`` has the epochs of each phase. ``edge`` counts splits whose last rate was chosen, and those
+    of them with the largest candidate. On ``gps_alone`` sets, the nlpp of DNN+GP is clearly worse than the nlpp of DNN.
     """
     gain, lengths, chosen, gps_alone = [], [], [], []
-    told: dict[str, list[str]] = {name: [] for name in "better worse level ahead behind".split()}
-    for name, run in _first(records).items():
-        each = {
-            f"{other} {metric}": _lead(run, metric, other)
-            for other in ("dnn", "dnn-long")
-            for metric in ("accuracy", "nlpp")
-        }
-        nlpp = each["dnn-long nlpp"]
-        one = ("ahead" if nlpp.value > 0 else "behind") if nlpp.error is None else ""
-        word = one or {True: "better", False: "worse", None: "level"}[holding([nlpp])]
-        told[word].append(name)
+    told: dict[str, list[str]] = {name: [] for name in "better worse level".split()}
+    first = _first(records)
+    for name, run in first.items():
+        each = _gains(run)
+        told[{True: "better", False: "worse", None: "level"}[holding([each["dnn-long nlpp"]])]].append(name)
         metrics = run.result["metrics"]
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         chosen += [rates[-1] for rates in settings["rates_network_gps_joint"] if isinstance(rates, list)]
-        alone = run.lead("nlpp", "dnn", "dnn+gp")
-        gps_alone += [name] if alone.error is not None and holding([alone]) else []
+        gps_alone += [name] if holding([run.lead("nlpp", "dnn", "dnn+gp")]) else []
         leaky = settings.get("dnn+") == "leaky units"
-        # DNN+ lost the accuracy of the network, as if its units are zero on all rows.
-        dead = not leaky and metrics.get("dnn+_accuracy", 1.0) < metrics["dnn_accuracy"] - 0.02
+        # DNN+ lost what the network had learned, as if its units are zero on many rows.
+        dead = not leaky and metrics.get("dnn+_nlpp", 0.0) > metrics["dnn_nlpp"] + DEAD
         gain.append({"set": name, "dead": dead, "plus": run.lead("accuracy", "dnn+", "dnn") if leaky else None, **each})
         epochs = [steps * settings["batch_size"] / train for steps in settings["steps_network_features_joint"]]
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
+    own = ((name, next(records.compared("deep_kernel", name, "one-draw", PRESETS), None)) for name in first)
+    own_draws = [{"set": name, **_gains(run)} for name, run in own if run is not None]
     edge = chosen.count(max(RATES)), len(chosen)
-    return {"gain": gain, "lengths": lengths, "edge": edge, "gps_alone": gps_alone, **told}
+    found = {"gain": gain, "own_draws": own_draws, "lengths": lengths, "edge": edge, "gps_alone": gps_alone}
+    return found | {"dead": DEAD} | told
+
+
+#: How many nats the nlpp of DNN+ is above the nlpp of DNN if its units are suspected to be dead.
+DEAD = 0.1
+
+#: The networks alone, in words.
+_ALONE = {"dnn": "DNN", "dnn-long": "longer DNN"}
 
 
 def as_well(records: Records, each: Answered) -> list[Value]:
     """The networks alone that are as good as our SV-DKL, compared with the number that the paper has for SV-DKL."""
     claim = each.claim
-    if claim.answer is None or claim.printed is None or not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
+    if not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
+        return []
+    runs = {key.experiment: Recorded((key,), (records.found[key],)) for key in each.runs}
+    if claim.judge == "above" and claim.arguments["metric"].startswith("svdkl_"):
+        of = claim.arguments["metric"].removeprefix("svdkl_")
+        for model, name in _ALONE.items():
+            judged = above(Found(runs, records), f"{model}_{of}", claim.arguments["numbers"])
+            if judged.holds:
+                return [value._replace(name=f"{name} on {value.name}") for value in judged.values]
+    if claim.answer is None or claim.printed is None:
         return []
     model, _, metric = claim.answer.metric.partition("_")
     run = Recorded(tuple(each.runs), tuple(records.found[key] for key in each.runs))
-    names = {"dnn": "DNN", "dnn-long": "longer DNN"} if model == "svdkl" else {}
-    found = [Value(name, ours, metric) for other, name in names.items() if (ours := run.ours(f"{other}_{metric}"))]
-    words = (EXCEEDED,) if each.verdict.word == EXCEEDED else (MATCHED, EXCEEDED)
-    return [value for value in found if verdict(metric, value.ours, claim.printed).word in words]
+    names = _ALONE if model == "svdkl" else {}
+    words, found = (EXCEEDED,) if each.verdict.word == EXCEEDED else (MATCHED, EXCEEDED), []
+    for other, name in names.items():
+        ours = run.ours(f"{other}_{metric}")
+        if ours is None:
+            continue
+        by = {"paper_error": error_of_paper(metric, ours, claim.printed, run.result), "margin": claim.margin}
+        if verdict(metric, ours, claim.printed, **by).word in words:
+            found.append(Value(name, ours, metric))
+    return found
 
 
 def remarks(records: Records, each: Answered) -> list[str]:
@@ -750,7 +780,7 @@ def remarks(records: Records, each: Answered) -> list[str]:
 def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
     """The gain in nlpp of SV-DKL over the network at its start, and over the network after as many steps."""
     first, others = _first(records), ("dnn", "dnn-long")
-    found = {name: [_lead(run, "nlpp", other) for other in others] for name, run in first.items()}
+    found = {name: [run.lead("nlpp", "svdkl", other) for other in others] for name, run in first.items()}
     return {"gain": partial(_gain, found)} if found else {}
 
 
@@ -763,10 +793,6 @@ def _gain(found: Mapping[str, list[Ours]]) -> Figure:
         each = [of[i] for of in found.values()]
         bars = {"xerr": [one.error or 0.0 for one in each], "fmt": "o", "markersize": 5, "capsize": 2}
         axes.errorbar([one.value for one in each], rows, color=colour, label=label, **bars)
-        alone = [(one.value, row) for one, row in zip(each, rows, strict=True) if one.error is None]
-        open_ = {"color": colour, "markerfacecolor": "white", "markersize": 5, "linestyle": "none", "zorder": 3}
-        if alone:
-            axes.plot(*zip(*alone, strict=True), marker="o", **open_)
     axes.axvline(0, color="0.4", linewidth=0.8)
     axes.set_yticks([-row for row in range(len(found))], list(found))
     axes.set_xlabel("gain in nlpp of SV-DKL (nats); right of the line it is better")

@@ -15,7 +15,7 @@ import importlib.util
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import METRICS, Answer, Claim, Paper, Printed, amount, as_printed, kind, toward
@@ -273,12 +273,20 @@ def pairs(
 
 
 def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: float = 0.0) -> Judged:
-    """Two metrics order the variants in the same way. Numbers that differ by less than ``tie`` have no order."""
+    """Two metrics order the variants in the same way.
+
+    Values of the first metric that differ by less than ``tie`` have no order. If the second metric orders such a pair,
+    this is undecided.
+    """
     by_first = sorted(found, key=lambda name: -toward(by) * found.all(by, [name])[0].ours.value)
     first, second = found.all(by, by_first), found.all(metric, by_first)
-    close = any(abs(a.ours.value - b.ours.value) < tie for a, b in pairwise(first))
-    holds = holding([lead(a.ours, b.ours, metric) for a, b in pairwise(second)], allow="level", margin=margin)
-    return Judged(None if close and holds else holds, [*first, *second])
+    leads: dict[bool, list[Ours]] = {True: [], False: []}
+    for i, j in combinations(range(len(by_first)), 2):
+        close = abs(first[i].ours.value - first[j].ours.value) < tie
+        leads[close].append(lead(second[i].ours, second[j].ours, metric))
+    holds = holding(leads[False], allow="level", margin=margin)
+    ordered = any(holding([each]) is not None for each in leads[True])
+    return Judged(None if holds and ordered else holds, [*first, *second])
 
 
 def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
@@ -316,10 +324,14 @@ def _model(metric: str) -> str:
     return metric.removesuffix(f"_{kind(metric)}").upper().replace("DGP", "DGP ").replace("-", " ")
 
 
-def above(found: Found, metric: str, numbers: Mapping[str, float], tie: float | None = None) -> Judged:
-    """A metric of each run is better than a given number for it."""
-    values = found.all(metric, numbers)
-    leads = [each.ours._replace(value=toward(metric) * (each.ours.value - numbers[each.name])) for each in values]
+def above(found: Found, metric: str, numbers: Mapping[str, float | str], tie: float | None = None) -> Judged:
+    """A metric of each run is better than a given number for it, which may have a deviation, as in ``0.849±0.001``."""
+    values, leads = found.all(metric, numbers), []
+    for name, ours, _ in values:
+        printed = as_printed(numbers[name])
+        theirs = error_of_paper(metric, ours, printed, found[name].result)
+        error = None if ours.error is None or theirs is None else math.hypot(ours.error, theirs)
+        leads.append(ours._replace(value=toward(metric) * (ours.value - printed), error=error))
     return Judged(holding(leads, tie=tie), values)
 
 
