@@ -349,6 +349,8 @@ def facts(records: Records) -> dict[str, Any]:
 
     ``few`` are the angles with few rows; ``side`` says where they are beside the true angle. With all rows, the angles
     pass the true angle until the step ``passed``, and end up to ``over`` above it, in per cent of the true angle.
+    ``rising`` are the models of MNIST whose bound was higher at the last evaluation than before, and ``learned`` has
+    the limits of the learned transformations.
     """
     few, passed, over = [], [], []
     for variant in ("90-from-5", "90-from-45"):
@@ -360,7 +362,29 @@ def facts(records: Records) -> dict[str, Any]:
         over += [100 * (angle / 90 - 1) for _, angle in curve[-1:]]
     above = {each.value > 90 for each in few}
     side = "on both sides of" if len(above) > 1 else "above" if True in above else "below"
-    return {"few": few, "side": side, "passed": max(passed, default=None), "over": max(over, default=None)}
+    found = {"few": few, "side": side, "passed": max(passed, default=None), "over": max(over, default=None)}
+    rising, learned = [], []
+    for key, run in records.of("invariant"):
+        curve = run["curve"]
+        if key[1:4:2] == ("mnist", "tuned") and curve[-1]["bound_per_point"] > curve[-2]["bound_per_point"]:
+            rising.append(PAPER.titles.get(key.variant, key.variant))
+        if key.experiment.startswith("mnist") and key.preset != "quick" and run["settings"].get("learned"):
+            learned.append(
+                {"experiment": key.experiment, "variant": key.variant, **_limits(run["settings"]["learned"])}
+            )
+    return found | {"rising": rising, "learned": learned}
+
+
+def _limits(learned: dict[str, Any]) -> dict[str, list[str]]:
+    """The lower and the upper limit of each learned number of a transformation, as text."""
+    if "angle" in learned:
+        return {"rotation": [f"{-learned['angle']:.0f}", f"{learned['angle']:.0f}"]}
+    scales = ("scale along the width", "scale along the height")
+    names, found = ("rotation", *scales, "shear", "horizontal shift", "vertical shift"), {}
+    for name, low, high in zip(names, learned["affine_below"], learned["affine_above"], strict=True):
+        middle, digits = (1 if name in scales else 0), (0 if name == "rotation" else 2)
+        found[name] = [f"{middle - low:.{digits}f}", f"{middle + high:.{digits}f}"]
+    return found
 
 
 EXPERIMENTS = (toy, rotated_binary, mnist, mnist_rot)

@@ -49,15 +49,18 @@ class Verdict(NamedTuple):
         word: one of matched, exceeded, short, not told apart and undecided; empty if the two cannot be compared.
         interval: interval of our lead over the paper, in words; empty for statements.
         limit: the reason why the claim is not scored.
+        blunt: whether the errors are too large for the margin: equal numbers would not be told apart, too.
     """
 
     word: str = ""
     interval: str = ""
     limit: str | None = None
+    blunt: bool = False
 
     def __str__(self) -> str:
-        """``"short (-0.76…-0.26 points)"``, or ``"subset, short (-0.76…-0.26 points)"``."""
-        said = f"{self.word} ({self.interval})" if self.interval else self.word
+        """``"short (-0.76…-0.26 points)"``, or ``"subset, not told apart* (-0.76…+0.36 points)"`` if it is blunt."""
+        word = f"{self.word}*" if self.blunt else self.word
+        said = f"{word} ({self.interval})" if self.interval else word
         return ", ".join(filter(None, (self.limit, said)))
 
 
@@ -114,13 +117,15 @@ def verdict(
     rounding, wide = printed.rounding, better.wide() or 0.0
     unit = " points" if printed.scale == 100 else ""
     ends = (amount(better.value + sign * (wide + rounding), printed) for sign in (-1, 1))
-    if within(better, margin_of(metric, paper, margin) - rounding):
+    limits = margin_of(metric, paper, margin) - rounding
+    if within(better, limits):
         word = MATCHED
     elif abs(better.value) > rounding + wide:
         word = EXCEEDED if better.value > 0 else SHORT
     else:
         word = NOT_APART
-    return Verdict(word, f"{'…'.join(ends)}{unit}", limit)
+    blunt = word == NOT_APART and not within(better._replace(value=0.0), limits)
+    return Verdict(word, f"{'…'.join(ends)}{unit}", limit, blunt)
 
 
 def within(difference: Ours, margin: float) -> bool:
