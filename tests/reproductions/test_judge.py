@@ -418,6 +418,28 @@ def test_recorded_and_changed_results_decide_the_statements(answer, paper, words
     assert str(answer(paper, words, change).verdict) == said
 
 
+def test_networks_alone_are_judged_as_sv_dkl_is(answer, files):
+    """Also for a statement, in which a network alone must be as good on every set."""
+    records = copy.copy(files)
+    each = answer("deep_kernel", "improves on all other scalable GPs")
+    for worse, said in (((), "DNN"), (("dnn",), "longer DNN"), (("dnn", "dnn-long"), None)):
+        records.found = copy.deepcopy(files.found)
+        for name in worse:
+            records.found[each.runs[-1]]["metrics"][f"{name}_accuracy"] = 0.5
+        found = [value.name for value in deep_kernel.as_well(records, each)]
+        assert found == ([f"{said} on {key.experiment}" for key in each.runs] if said else [])
+    # The paper's error is the one of its number, as in the row of SV-DKL.
+    each = answer("deep_kernel", "MNIST, SV-DKL: accuracy")
+    assert [value.name for value in deep_kernel.as_well(files, each)] == ["DNN", "longer DNN"]
+
+
+@pytest.mark.parametrize("variances, holds", [((1.0, 0.2), False), ((1.0, 0.05), True), ((1.0,), None)])
+def test_the_share_of_the_variance(variances, holds):
+    metrics = dict(zip(("convolution_variance", "rbf_variance"), variances, strict=False))
+    found = Found({"weighted-rbf": recorded({"metrics": metrics})}, None)
+    assert convolutional.most_of_the_variance(found).holds is holds
+
+
 def test_few_rows_are_judged_by_the_accuracy_of_another_method(answer, files):
     """The run on covtype in place of that on airline, whose data are not recorded."""
     run = answer("deep_kernel", "a step with 70 grid points costs").runs[0]
