@@ -83,7 +83,8 @@ def test_curves(
     lines = {line.get_label(): line for axes in figure.axes for line in axes.lines}
     shown = [name for title in named.values() for name in (title, f"{title}, the paper's") if name in lines]
     beside = {"loc": "outside upper center", "ncols": 2 * columns, "fontsize": 8, "frameon": False}
-    beside |= {"title": "bands: one standard error, where it is known", "title_fontsize": 8} if banded else {}
+    note = "bands: one standard error, where it is known\nearly points may be outside the panels"
+    beside |= {"title": note, "title_fontsize": 8} if banded else {}
     figure.legend([lines[name] for name in shown], shown, **beside)
     return figure
 
