@@ -35,7 +35,7 @@ from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.datasets.taxi import FEATURES, TARGET, taxi_parquet
 from gpzoo.reproductions.experiment import Figure, Inspected, Outcome, Results, Run, experiment, some
-from gpzoo.reproductions.judge import EXCEEDED, SHORT, Found, Judged, Value, holding, margin_of, verdict
+from gpzoo.reproductions.judge import EXCEEDED, SHORT, Found, Judged, Value, holding, margin_of, verdict, within
 from gpzoo.reproductions.kept import kept, read_json
 from gpzoo.reproductions.records import Key, Ours, Recorded, Records, enlarged, error_of, lead, mean_of, overlap_of
 from gpzoo.reproductions.training import Setting, train
@@ -490,45 +490,49 @@ def _on_folds(
 _LL = "test_log_likelihood"
 
 
-def _not_converged(found: Found, name: str, model: str) -> Value | None:
-    """The difference of SGP from SGPR, which is at its optimum, or of two layers from two layers after 10,000 steps.
+def _not_converged(run: Recorded, name: str, model: str) -> Value | None:
+    """The bound of a model minus the bound of SGPR, in nats per row, if it is clearly negative; otherwise ``None``.
 
-    ``None`` if SGP or the two layers are not below, or if the files do not have the numbers.
+    SGPR is SGP at its optimum, and deep GPs and SGP 500 contain SGP. For SGP 500, the bound of SGP is taken, because a
+    training of as many steps was too short for it.
     """
-    uci, longer = (found.records.found.get(Key("deep", each, name, "cpu")) for each in ("uci", "uci-natural"))
-    if model in ("sgp", "sgp-500") and uci is not None:
-        what, lead = "SGP minus SGPR (its optimum)", _number(uci, "sgp", "sgpr")
-    elif model == "dgp2" and uci is not None and longer is not None:
-        each = (result["settings"]["by_fold"]["dgp2"][_LL] for result in (uci, longer))
-        less = [a - b for a, b in zip(*each, strict=False)]
-        what, lead = "DGP 2 minus DGP 2 with 10,000 steps", mean_of(less, overlap=overlap_of(uci))
-    else:
-        return None
-    return None if lead is None or _sign([lead]) >= 0 else Value(f"{what} on {name}", lead, "lead")
+    own = "sgp" if model == "sgp-500" else model
+    less = _bound_less(run.result, own, "sgpr")
+    said = f"bound of {title_of(own)} minus bound of SGPR on {name}"
+    return None if less is None or _sign([less]) >= 0 else Value(said, less, "lead")
+
+
+#: Number of doubts that a statement shows.
+_DOUBTS = 8
 
 
 def _with_doubts(shown: Sequence[Value], doubts: Sequence[Value]) -> list[Value]:
     """Values of a statement, then doubts, which begin with words of their own."""
-    words = "These differences show that training had not converged: "
-    return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(doubts))]
+    largest = sorted(doubts, key=lambda each: each.ours.value)[:_DOUBTS]
+    some = f" (the largest {_DOUBTS} of {len(doubts)})" if len(doubts) > _DOUBTS else ""
+    words = f"These differences show that training had not converged{some}: "
+    return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(largest))]
 
 
-def converged(found: Found, models: Sequence[str], than: str, allow: str = "", margin: float = 0.0) -> Judged:
-    """In every run, each model is better than ``than``. Differences that more training would change are undecided."""
+def converged(found: Found, models: Sequence[str], than: str = "", allow: str = "", margin: float = 0.0) -> Judged:
+    """In every run, each model is better than ``than``. Differences that more training would change are undecided.
+
+    Without ``than``, each model is compared with the model before, and must itself be trained long enough.
+    """
     leads, unsure, doubts = [], [], {}
-    for name, run in found.items():
-        for model in models:
-            lead = run.lead(_LL, model, than)
-            doubt = _not_converged(found, name, than if lead.value > 0 else model)
-            what = f"{title_of(model)} minus {title_of(than)} on {name}"
-            (unsure if doubt else leads).append(Value(what, lead, "lead"))
-            doubts |= {doubt.name: doubt} if doubt else {}
+    each = [(model, than) for model in models] if than else [(b, a) for a, b in itertools.pairwise(models)]
+    for (name, run), (model, other) in itertools.product(found.items(), each):
+        lead = run.lead(_LL, model, other)
+        doubt = _not_converged(run, name, other if than and lead.value > 0 else model)
+        what = f"{title_of(model)} minus {title_of(other)} on {name}"
+        (unsure if doubt else leads).append(Value(what, lead, "lead"))
+        doubts |= {doubt.name: doubt} if doubt else {}
     by: dict[str, Any] = {"allow": allow, "margin": margin}
     holds = holding([each.ours for each in leads], **by)
     against = [each for each in [*leads, *unsure] if holding([each.ours], **by) is not True]
     shown = [*leads, *unsure] if len(leads) + len(unsure) <= 4 else against
     values = _with_doubts(shown, list(doubts.values()))
-    return Judged(None if holds and doubts else holds, values, len(leads) + len(unsure))
+    return Judged(None if holds is not False and doubts else holds, values, len(leads) + len(unsure))
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
@@ -539,9 +543,9 @@ def deepest_is_best(found: Found, least: int) -> Judged:
         leads = [run.lead(_LL, "dgp5", other) for other in others]
         lead, other = min(zip(leads, others, strict=True), key=lambda each: each[0].value)
         values.append(Value(f"DGP 5 minus {title_of(other)} on {name}", lead, "lead"))
-        best |= {name} if all(each.value > 0 for each in leads) else set()
-        close |= {name} if all(each.value + (each.error or 0.0) >= 0 for each in leads) else set()
-    doubts = [_not_converged(found, name, "sgp") for name in sorted(best)]
+        holds = holding(leads)
+        (best if holds else close if holds is None else set()).add(name)
+    doubts = [_not_converged(found[name], name, "sgp") for name in sorted(best)]
     holds = True if doubts.count(None) >= least else None if len(close | best) >= least else False
     return Judged(holds, _with_doubts(values, list(filter(None, doubts))), len(values))
 
@@ -561,16 +565,19 @@ def facts(records: Records) -> dict[str, Any]:
         if key.preset != "quick"
     ]
     beside = [
-        {"set": each["set"], "model": model.upper(), "difference": lead(each[model], theirs, _LL)}
+        {"set": each["set"] + ", falling rate" * (each["preset"] == "tuned")}
+        | {"model": title_of(model), "difference": lead(each[model], theirs, _LL)}
         for each in natural
-        if each["preset"] == "cpu" and each["experiment"] == "uci-natural"
+        if each["experiment"] == "uci-natural"
         for model, theirs in zip(("sgpr", "dgp2-natural"), each["published"], strict=True)
-        if theirs is not None and theirs.error is not None
+        if None not in (each[model], theirs) and theirs.error is not None
     ]
     return {
         "figure_1": figure_1,
         "splits": _splits(figure_1),
-        "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp"]]) < 0],
+        "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp bound"]]) < 0],
+        "deeper": [each["set"] for each in figure_1 if any(_sign([lead]) > 0 for lead in each["leads"])],
+        "sgpr_apart": _sgpr_apart(records),
         "layers": _layers(natural),
         "natural": natural,
         "beside": [each for each in beside if _sign([each["difference"]])],
@@ -625,19 +632,37 @@ def _sign(leads: Sequence[Ours]) -> int:
 def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The sets on which two layers after 10,000 steps are above or below SGPR, with Adam and with natural steps.
 
-    On ``unfinished`` sets, their bound per row, with Adam, is below the bound of SGPR by more than ``far``, the margin
-    of log likelihoods.
+    On ``slight`` sets, they are above by less than ``margin``, the margin of log likelihoods. On ``unfinished`` sets,
+    their bound, with Adam, is below the bound of SGPR.
     """
-    far = margin_of(_LL, 0.0)
-    told: dict[str, Any] = {"above": [], "undecided": [], "below": [], "unfinished": [], "far": far}
+    margin = margin_of(_LL, 0.0)
+    told: dict[str, Any] = {"above": [], "undecided": [], "below": [], "slight": [], "unfinished": [], "margin": margin}
     for each in natural:
         leads = [each[f"{model} less sgpr"] for model in ("dgp2", "dgp2-natural")]
         if (each["preset"], each["experiment"]) == ("cpu", "uci-natural") and None not in leads:
             told[("undecided", "above", "below")[_sign(leads)]].append(each["set"])
-            bound = each["bound less sgpr"]
-            told["unfinished"] += [each["set"]] if _sign([bound._replace(value=bound.value + far)]) < 0 else []
+            told["slight"] += [each["set"]] if _sign(leads) > 0 and all(within(lead, margin) for lead in leads) else []
+            told["unfinished"] += [each["set"]] if _sign([each["bound less sgpr"]]) < 0 else []
     run = {each["set"] for each in natural}
     return told | {"lacking": [name for name in UCI if name not in run]}
+
+
+def _sgpr_apart(records: Records) -> list[tuple[str, Ours]]:
+    """The sets on which two trainings of SGPR end apart, by the difference of their bounds per row on common splits."""
+    found = []
+    for name in UCI:
+        runs = [records.found.get(Key("deep", of, name, "cpu")) for of in ("uci", "uci-natural")]
+        if None in runs:
+            continue
+        bounds = [run["settings"]["by_fold"]["sgpr"]["elbo"] for run in runs if run is not None]
+        rows = runs[0]["data"]["sizes"]["train"] if runs[0] is not None else 1
+        less = mean_of([(b - a) / rows for a, b in zip(*bounds, strict=False)])
+        found += [(name, less)] if abs(less.value) > APART else []
+    return found
+
+
+#: The difference between the bounds of two trainings, in nats per row, from which on they did not end alike.
+APART = 0.002
 
 
 def _matches(records: Records) -> dict[str, Any]:
@@ -655,7 +680,9 @@ def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
     """A set of figure 1: models, bounds per row, and the differences of SGP and of the best deep GP from SGPR."""
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
     models = {model: _number(result, model) for model in MODELS}
-    less = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
+    less: dict[str, Any] = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
+    less |= {"sgp bound": _bound_less(result, "sgp", "sgpr")}
+    less |= {"leads": [_number(result, model, "sgpr") for model in list(MODELS)[2:]]}
     rows, by = result["data"]["sizes"]["train"], result["settings"]["by_fold"]
     over_splits = partial(mean_of, overlap=overlap_of(result))
     bounds = {model: over_splits([bound / rows for bound in by[model]["elbo"]]) for model in ("sgpr", *MODELS)}

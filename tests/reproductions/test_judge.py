@@ -365,18 +365,23 @@ def angle(degrees):
     return change
 
 
-def trained_longer(model):
-    """Every model beats the same one trained for longer: all had converged."""
+def converged(run, result):
+    """The bound of SGPR lies below all others, so that no bound says that a training was too short."""
+    if run.experiment == "uci":
+        result["settings"]["by_fold"]["sgpr"]["elbo"] = [-1e9] * result["folds"]["count"]
 
-    def change(run, result):
-        if run.experiment == {"sgpr": "uci", "dgp2": "uci-natural"}[model] and run.preset == "cpu":
-            result["settings"]["by_fold"][model]["test_log_likelihood"] = [-10.0] * result["folds"]["count"]
 
-    return change
+def deepest(run, result):
+    """Five layers far above the others on five sets, of trainings that had converged."""
+    converged(run, result)
+    if run.experiment == "uci" and run.variant in ("boston", "concrete", "energy", "naval", "wine_red"):
+        of = result["settings"]["by_fold"]
+        of["dgp5"]["test_log_likelihood"] = [value + 1.0 for value in of["dgp4"]["test_log_likelihood"]]
 
 
 def worse(run, result):
-    """Three layers far below one on Boston."""
+    """Three layers far below one on Boston, of trainings that had converged."""
+    converged(run, result)
     if run.experiment == "uci" and run.variant == "boston":
         of = result["settings"]["by_fold"]
         of["dgp3"]["test_log_likelihood"] = [value - 1.0 for value in of["sgp"]["test_log_likelihood"]]
@@ -388,9 +393,11 @@ FROM_90, FROM_180 = "is at least the truth", "is below the truth"
 STATEMENTS = [
     # A lead over a model that had not converged decides nothing, nor one within its errors.
     ("deep", "the deepest DGP is best", None, "fewer folds, undecided"),
-    ("deep", "the deepest DGP is best", trained_longer("sgpr"), "fewer folds, matched"),
-    ("deep", NEVER, trained_longer("sgpr"), "fewer folds, undecided"),  # of five splits one may be worse by more
-    ("deep", "power, protein and kin8nm every DGP", trained_longer("dgp2"), "fewer folds, short"),
+    ("deep", "the deepest DGP is best", converged, "fewer folds, undecided"),
+    ("deep", "the deepest DGP is best", deepest, "fewer folds, matched"),
+    ("deep", NEVER, converged, "fewer folds, undecided"),  # of five splits one may be worse by more
+    ("deep", "power, protein and kin8nm every DGP", None, "fewer folds, undecided"),
+    ("deep", "power, protein and kin8nm every DGP", converged, "fewer folds, short"),
     # Of many pairs, one fails by more than chance.
     ("deep", NEVER, worse, "fewer folds, short"),
     ("deep", "no overfitting", worse, "fewer folds, short"),
