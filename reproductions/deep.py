@@ -651,13 +651,12 @@ def _sgpr_apart(records: Records) -> list[tuple[str, Ours]]:
     """The sets on which two trainings of SGPR end apart, by the difference of their bounds per row on common splits."""
     found = []
     for name in UCI:
-        runs = [records.found.get(Key("deep", of, name, "cpu")) for of in ("uci", "uci-natural")]
-        if None in runs:
-            continue
-        bounds = [run["settings"]["by_fold"]["sgpr"]["elbo"] for run in runs if run is not None]
-        rows = runs[0]["data"]["sizes"]["train"] if runs[0] is not None else 1
-        less = mean_of([(b - a) / rows for a, b in zip(*bounds, strict=False)])
-        found += [(name, less)] if abs(less.value) > APART else []
+        one, other = (records.found.get(Key("deep", of, name, "cpu")) for of in ("uci", "uci-natural"))
+        if one is not None and other is not None:
+            bounds = (run["settings"]["by_fold"]["sgpr"]["elbo"] for run in (one, other))
+            rows = one["data"]["sizes"]["train"]
+            less = mean_of([(b - a) / rows for a, b in zip(*bounds, strict=False)])
+            found += [(name, less)] if abs(less.value) > APART else []
     return found
 
 

@@ -39,23 +39,11 @@ from gpzoo.models.modules import Network, network_of, shifted_and_mirrored
 from gpzoo.models.train_deep_kernel import BOUNDS, DeepKernelFit, features_of, fit_deep_kernel, fit_network
 from gpzoo.models.views import affine
 from gpzoo.posteriors.forms import LARGE_GRID
-from gpzoo.reproductions import datasets, metrics, training
+from gpzoo.reproductions import datasets, judge, metrics, training
 from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, ReproductionError, Results, Run, experiment, some
-from gpzoo.reproductions.judge import (
-    EXCEEDED,
-    MATCHED,
-    Answered,
-    Found,
-    Judged,
-    Value,
-    above,
-    error_of_paper,
-    holding,
-    pairs,
-    verdict,
-)
+from gpzoo.reproductions.judge import EXCEEDED, MATCHED, Answered, Found, Judged, Value, holding, pairs, verdict
 from gpzoo.reproductions.kept import kept
 from gpzoo.reproductions.records import Ours, Recorded, Records, lead
 from gpzoo.reproductions.training import exported, inspected, predicted
@@ -732,29 +720,28 @@ _ALONE = {"dnn": "DNN", "dnn-long": "longer DNN"}
 
 def as_well(records: Records, each: Answered) -> list[Value]:
     """The networks alone that are as good as our SV-DKL, compared with the number that the paper has for SV-DKL."""
-    claim = each.claim
-    if not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
+    claim, metric = (
+        each.claim,
+        each.claim.answer.metric if each.claim.answer else each.claim.arguments.get("metric", ""),
+    )
+    model, _, of = metric.partition("_")
+    if model != "svdkl" or not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
         return []
-    runs = {key.experiment: Recorded((key,), (records.found[key],)) for key in each.runs}
-    if claim.judge == "above" and claim.arguments["metric"].startswith("svdkl_"):
-        of = claim.arguments["metric"].removeprefix("svdkl_")
-        for model, name in _ALONE.items():
-            judged = above(Found(runs, records), f"{model}_{of}", claim.arguments["numbers"])
+    if claim.judge == "above":
+        runs = {key.experiment: Recorded((key,), (records.found[key],)) for key in each.runs}
+        for network, name in _ALONE.items():
+            judged = judge.above(Found(runs, records), f"{network}_{of}", claim.arguments["numbers"])
             if judged.holds:
                 return [value._replace(name=f"{name} on {value.name}") for value in judged.values]
-    if claim.answer is None or claim.printed is None:
+    if claim.printed is None:
         return []
-    model, _, metric = claim.answer.metric.partition("_")
     run = Recorded(tuple(each.runs), tuple(records.found[key] for key in each.runs))
-    names = _ALONE if model == "svdkl" else {}
     words, found = (EXCEEDED,) if each.verdict.word == EXCEEDED else (MATCHED, EXCEEDED), []
-    for other, name in names.items():
-        ours = run.ours(f"{other}_{metric}")
-        if ours is None:
-            continue
-        by = {"paper_error": error_of_paper(metric, ours, claim.printed, run.result), "margin": claim.margin}
-        if verdict(metric, ours, claim.printed, **by).word in words:
-            found.append(Value(name, ours, metric))
+    for network, name in _ALONE.items():
+        if (ours := run.ours(f"{network}_{of}")) is not None:
+            error = judge.error_of_paper(of, ours, claim.printed, run.result)
+            said = verdict(of, ours, claim.printed, paper_error=error, margin=claim.margin)
+            found += [Value(name, ours, of)] if said.word in words else []
     return found
 
 
