@@ -317,7 +317,10 @@ def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
 
     ours, rows = found.all("wrong_images", [name])[0].ours, found[name].result["data"]["sizes"]["test"]
     expected = ours.value * test_rows / rows
-    values = [Value(f"wrong images of {rows:,}:", ours, ""), Value(f"expected of {test_rows:,}:", Ours(expected), "")]
+    values = [
+        Value(f"wrong images among {rows:,}:", ours, ""),
+        Value(f"expected among {test_rows:,}:", Ours(expected), ""),
+    ]
     holds = True if ours.value <= limit else False if pdtr(limit, expected) < 0.05 else None
     return Judged(holds, values)
 
