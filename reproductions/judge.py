@@ -228,10 +228,8 @@ def better(
 ) -> Judged:
     """Every other variant is better than ``than``, by at least a share of its number if ``share`` is given."""
     base = found.all(metric, [than])[0].ours
-    leads = [lead(value.ours, base, metric) for value in found.all(metric) if value.name != than]
-    holds = holding(leads, tie=tie, allow=allow, margin=margin)
-    far = min(each.value for each in leads) >= share * abs(base.value) if share else True
-    return Judged(holds and far, found.all(metric))
+    leads = [lead(value.ours, base, metric, share) for value in found.all(metric) if value.name != than]
+    return Judged(holding(leads, tie=tie, allow=allow, margin=margin), found.all(metric))
 
 
 def best(found: Found, metric: str, name: str, tie: float | None = None) -> Judged:

@@ -125,19 +125,21 @@ class Recorded:
         return mean_of(leads, overlap=overlap_of(self.result))
 
 
-def lead(ours: Ours, other: Ours, metric: str) -> Ours:
-    """The lead of one number over another.
+def lead(ours: Ours, other: Ours, metric: str, share: float = 0.0) -> Ours:
+    """The lead of one number over another, minus a share of the other number.
 
     If both numbers have the same test rows, and the wrong rows of both are known, the error is an error of paired rows.
     Otherwise it is the error of numbers without common test rows, which is too large if they do have common ones.
     """
     known = ours.error is not None and other.error is not None
-    error = math.hypot(ours.error or 0.0, other.error or 0.0) if known else None
+    weight = 1 + toward(metric) * share * math.copysign(1, other.value)
+    error = math.hypot(ours.error or 0.0, weight * (other.error or 0.0)) if known else None
     if ours.wrong is not None and other.wrong is not None and ours.wrong[1:] == other.wrong[1:]:
-        one, two = int(ours.wrong.bits, 16), int(other.wrong.bits, 16)
-        alone, n = [(one & ~two).bit_count(), (two & ~one).bit_count()], ours.wrong.count
-        error = math.sqrt((sum(alone) - (alone[0] - alone[1]) ** 2 / n) / (n - 1) / n)
-    value = toward(metric) * (ours.value - other.value)
+        one, two, n = int(ours.wrong.bits, 16), int(other.wrong.bits, 16), ours.wrong.count
+        rows = (1, one & ~two), (-weight, two & ~one), (1 - weight, one & two)
+        total, squares = (sum(w**k * of.bit_count() for w, of in rows) for k in (1, 2))
+        error = math.sqrt((squares - total**2 / n) / (n - 1) / n)
+    value = toward(metric) * (ours.value - weight * other.value)
     return Ours(value, error, ours.source, min(ours.degrees, other.degrees))
 
 

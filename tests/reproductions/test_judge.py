@@ -236,6 +236,11 @@ def test_shares_of_the_same_rows_are_paired(count):
 
         ours, theirs = run(0, found[0]).ours(name), run(1, found[1]).ours(name)
         assert lead(ours, theirs, name)[:2] == pytest.approx((sign * (found[0] - found[1]), paired))
+        for share in (0.1, 0.25, 1.0):  # beyond a share of the other number
+            weight = 1 + sign * share
+            by_row = np.subtract(wrong[0].astype(float), weight * wrong[1]).std(ddof=1) / math.sqrt(count)
+            value = sign * (found[0] - weight * found[1])
+            assert lead(ours, theirs, name, share)[:2] == pytest.approx((value, by_row), abs=1e-12)
         apart_by = math.hypot(ours.error, theirs.error)
         for other in ({"seed": 1}, {"data": {"name": "b", "sizes": sizes}}, {"settings": {}}):
             assert lead(ours, run(1, found[1], **other).ours(name), name).error == pytest.approx(apart_by)
@@ -287,8 +292,12 @@ def test_leads_count_by_two_standard_errors(leads, options, holds):
 KINDS = [
     (judge.better, {"metric": "error", "than": "rbf"}, True),
     (judge.better, {"metric": "error", "than": "plain"}, False),
-    (judge.better, {"metric": "error", "than": "rbf", "share": 0.25}, True),
+    (judge.better, {"metric": "error", "than": "rbf", "share": 0.2}, True),
+    (judge.better, {"metric": "error", "than": "rbf", "share": 0.25}, None),  # by 1.5 standard errors
     (judge.better, {"metric": "error", "than": "rbf", "share": 0.5}, False),
+    # The share is one of its size, also for a number below zero.
+    (judge.better, {"metric": "elbo", "than": "rbf", "share": 0.25, "tie": 0.0}, True),
+    (judge.better, {"metric": "elbo", "than": "rbf", "share": 0.5, "tie": 0.0}, False),
     (judge.best, {"metric": "error", "name": "best"}, True),
     (judge.best, {"metric": "error", "name": "rbf"}, False),
     (judge.order, {"metric": "error", "variants": ["best", "plain", "rbf"]}, True),
