@@ -720,10 +720,8 @@ _ALONE = {"dnn": "DNN", "dnn-long": "longer DNN"}
 
 def as_well(records: Records, each: Answered) -> list[Value]:
     """The networks alone that are as good as our SV-DKL, compared with the number that the paper has for SV-DKL."""
-    claim, metric = (
-        each.claim,
-        each.claim.answer.metric if each.claim.answer else each.claim.arguments.get("metric", ""),
-    )
+    claim = each.claim
+    metric = claim.answer.metric if claim.answer else claim.arguments.get("metric", "")
     model, _, of = metric.partition("_")
     if model != "svdkl" or not each.runs or each.verdict.word not in (MATCHED, EXCEEDED):
         return []

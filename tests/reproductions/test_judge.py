@@ -470,3 +470,21 @@ def test_nothing_is_told_without_results(files):
     none.found, none.folder = {}, ROOT / "nowhere" / "at" / "all"
     assert deep.facts(none)["figure_1"] == [] and deep_kernel.facts(none)["gain"] == []
     assert deep_kernel.pictures(none) == {} and not any(convolutional.facts(none).values())
+    assert not any(told for name, told in invariant.facts(none).items() if name != "side")
+
+
+@pytest.mark.parametrize("bounds, rises", [([], False), ([1.0], False), ([2.0, 1.0], False), ([3.0, 1.0, 2.0], True)])
+def test_a_bound_rises_if_its_last_evaluation_is_the_higher_one(files, bounds, rises):
+    key, records = Key("invariant", "mnist", "affine", "tuned"), copy.copy(files)
+    records.found = {key: files.found[key] | {"curve": [{"bound_per_point": bound} for bound in bounds]}}
+    assert invariant.facts(records)["rising"] == ["affine"] * rises
+
+
+def test_limits_of_transformations():
+    low, high = np.arange(6) / 10 + 1, np.arange(6) / 20
+    found = invariant._limits({"affine_below": low.tolist(), "affine_above": high.tolist()})
+    middle = np.array([0, 1, 1, 0, 0, 0])
+    each = [[float(number) for number in numbers] for numbers in found.values()]
+    np.testing.assert_allclose(each, np.stack([middle - low, middle + high], axis=1), atol=0.005)
+    assert [*found][:3] == ["rotation", "scale along the width", "scale along the height"]
+    assert invariant._limits({"angle": 22.1}) == {"rotation": ["-22", "22"]}
