@@ -685,15 +685,19 @@ def facts(records: Records) -> dict[str, Any]:
 
     ``gain`` has the lead of SV-DKL over the network, as the paper compares them, and over the network after as many
     steps, and ``own_draws`` has the same for the paper's own draws of ``u``. The lists of sets are by nlpp after as
-    many steps. ``lengths`` has the epochs of each phase. ``edge`` counts splits whose last rate was chosen, and those
+    many steps; those of ``start_...`` by nlpp over the network at the start, and ``accurate`` by accuracy after as many
+    steps. ``lengths`` has the epochs of each phase. ``edge`` counts splits whose last rate was chosen, and those
     of them with the largest candidate. On ``gps_alone`` sets, the nlpp of DNN+GP is clearly worse than the nlpp of DNN.
     """
     gain, lengths, chosen, gps_alone = [], [], [], []
-    told: dict[str, list[str]] = {name: [] for name in "better worse level".split()}
+    told: dict[str, list[str]] = {name: [] for name in "better worse level start_better start_worse accurate".split()}
     first = _first(records)
     for name, run in first.items():
         each = _gains(run)
         told[{True: "better", False: "worse", None: "level"}[holding([each["dnn-long nlpp"]])]].append(name)
+        if (ahead := holding([each["dnn nlpp"]])) is not None:
+            told["start_better" if ahead else "start_worse"].append(name)
+        told["accurate"] += [name] if holding([each["dnn-long accuracy"]]) else []
         metrics = run.result["metrics"]
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         chosen += [rates[-1] for rates in settings["rates_network_gps_joint"] if isinstance(rates, list)]
@@ -776,7 +780,7 @@ def _gain(found: Mapping[str, list[Ours]]) -> Figure:
     for i, (label, colour) in enumerate(zip(labels, ("0.6", "C0"), strict=True)):
         rows = [-row + 0.12 - 0.24 * i for row in range(len(found))]
         each = [of[i] for of in found.values()]
-        bars = {"xerr": [one.error or 0.0 for one in each], "fmt": "o", "markersize": 5, "capsize": 2}
+        bars = {"xerr": [one.wide() or 0.0 for one in each], "fmt": "o", "markersize": 5, "capsize": 2}
         axes.errorbar([one.value for one in each], rows, color=colour, label=label, **bars)
     axes.axvline(0, color="0.4", linewidth=0.8)
     axes.set_yticks([-row for row in range(len(found))], list(found))

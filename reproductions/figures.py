@@ -76,7 +76,7 @@ def test_curves(
                 style = {"color": colour, "linestyle": "--", "linewidth": 1}
                 axes.axhline(levels[variant], label=f"{named[variant]}, the paper's", **style)
         low, high = min([*later, *levels.values()]), max([*later, *levels.values()])
-        margin = max(0.08 * (high - low), 0.05 * abs(high) * ("from_zero" in METRICS[metric])) or 0.01
+        margin = max(0.08 * (high - low), 0.05 * abs(high) * ("roomy" in METRICS[metric])) or 0.01
         axes.set_ylim(low - margin, high + margin)
         axes.set_xlim(left=0)
         axes.set(xlabel=words, ylabel=label)

@@ -307,11 +307,11 @@ def _ten_classes(run: Run, whole: Dataset) -> Outcome:
     return _train(run, _one_hot(data), program, view, setting, _score_of_one_hot, subset=part)
 
 
-def angle(found: Found, least: float | None = None, below: float | None = None) -> Judged:
-    """The learned angles are above ``least``, or below ``below``, by more than they moved at the end of training."""
+def below(found: Found, truth: float) -> Judged:
+    """The learned angles are below the true angle by more than they moved at the end of training."""
     values = found.all("learned_angle_degrees")
     moved = max(map(_moved, found.values()))
-    margins = [each.ours.value - least if least is not None else (below or 0.0) - each.ours.value for each in values]
+    margins = [truth - each.ours.value for each in values]
     holds = None if min(map(abs, margins)) <= moved else min(margins) > 0
     drift = Value("largest change of an angle in the last quarter of the steps:", Ours(moved), "learned_angle_degrees")
     return Judged(holds, [*values, drift])

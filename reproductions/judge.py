@@ -1,7 +1,7 @@
 """Verdicts on our numbers compared with the paper, and on statements: one rule for numbers, a few kinds of statements.
 
 The rule compares two numbers that both have an error. There is no difference if two one-sided tests say that the
-difference is less than a margin, which is stated beforehand. There is a difference if its 95 % interval does not
+difference is less than a margin, which the TOML states. There is a difference if its 95 % interval does not
 include zero. Otherwise the two numbers are not told apart.
 
 A statement in the TOML of a paper gives its kind as ``judge``, and its ``arguments``. The kind is a function of this
@@ -193,7 +193,7 @@ def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "",
         allow: ``"level"`` asks that no lead is negative by more than the margin. ``"equal"`` asks that no lead differs
             from zero by more than the margin. A test at 5 % must show this for every lead, because a difference that
             is not significant may still be larger than the margin.
-        margin: margin of these tests, stated before the run.
+        margin: margin of these tests, which the claim states.
     """
     if not (leads := list(leads)):
         return None
@@ -473,8 +473,7 @@ class Answers:
                 of = {"paper_error": error_of_paper(answer.metric, ours, claim.printed, run.result)}
                 limited = READING if claim.reading else limit
                 said = verdict(answer.metric, ours, claim.printed, limited, margin=claim.margin, **of)
-                by_training = said.word in (SHORT, NOT_APART, UNDECIDED)
-                trained = training(run, answer.metric, claim.printed) if by_training else None
+                trained = training(run, answer.metric, claim.printed) if said.word in SCORED else None
             found.append(Answered(claim, said, ours, None, run.keys, self.size(run.keys), trained))
         best = min(found, key=self._rank, default=None)
         first = min(found, key=lambda each: self._rank(each)[0], default=None)

@@ -141,7 +141,7 @@ def _of(answers: Answers, answer: Answer) -> str:
 def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, Any]:
     """The facts on the page of a paper."""
     paper, records, module = answers.paper, answers.records, judge.module_of(answers.paper)
-    claimed = {key for each in answers.all for key in each.runs}
+    claimed = {key for each in answers.all if each.ours for key in each.runs}
     left = {key[1:4:2] for key, _ in records.of(paper.key) if key not in claimed}
     groups: dict[str, dict[str, list[Answered]]] = {}
     for each in answers.all:

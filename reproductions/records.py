@@ -216,6 +216,8 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
         bits = result["settings"].get("wrong_rows", {}).get(metric)
         of_rows = None if bits is None else Wrong(bits, sizes["test"], str((result["data"], result["seed"])))
         return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial", wrong=of_rows)
+    if metric == "wrong_images" and splits == 1:
+        return Ours(value, math.sqrt(value * (1 - value / sizes["test"])), "binomial")
     return Ours(value)
 
 
