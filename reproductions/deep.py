@@ -576,7 +576,8 @@ def facts(records: Records) -> dict[str, Any]:
         "figure_1": figure_1,
         "splits": _splits(figure_1),
         "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp bound"]]) < 0],
-        "deeper": [each["set"] for each in figure_1 if any(_sign([lead]) > 0 for lead in each["leads"])],
+        "deeper": [each["set"] for each in figure_1 if _one_is_ahead(each["leads"])],
+        "dearer": _dearer(records),
         "sgpr_apart": _sgpr_apart(records),
         "layers": _layers(natural),
         "natural": natural,
@@ -585,6 +586,21 @@ def facts(records: Records) -> dict[str, Any]:
         "inducing": _inducing(records),
         "matches": _matches(records),
     }
+
+
+def _one_is_ahead(leads: Sequence[Ours]) -> bool:
+    """Whether one of the leads is clearly positive, for as many leads as there are."""
+    wide = [each.wide(among=len(leads)) for each in leads]
+    return any(w is not None and each.value > w for each, w in zip(leads, wide, strict=True))
+
+
+def _dearer(records: Records) -> dict[str, str]:
+    """The time of a step of three models beside the time of a step of SGP; empty without these runs."""
+    keys = {name: Key("deep", "timing", name, "paper") for name in ("sgp", "sgp-500", "dgp2", "dgp5")}
+    if not records.found.keys() >= set(keys.values()):
+        return {}
+    sgp, *others = (records.found[key]["metrics"]["seconds_per_step"] for key in keys.values())
+    return {name: f"{seconds / sgp:.2g}" for name, seconds in zip([*keys][1:], others, strict=True)}
 
 
 def _splits(figure_1: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:

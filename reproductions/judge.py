@@ -493,8 +493,9 @@ class Answers:
         result = self.records.found[runs[0]]
         rows = {rows_of(self.records.found[each]) for each in runs}
         parts = [*rows] if len(rows) == 1 else [f"{len({each[1:3] for each in runs})} data sets"]
-        if result["folds"] and len({splits_of(self.records.found[each]) for each in runs}) == 1:
-            parts.append("{count} of {of} splits".format(**result["folds"]))
+        folds = [self.records.found[each]["folds"] for each in runs]
+        splits = {of and "{count} of {of} splits".format(**of) for of in folds}
+        parts += filter(None, splits) if len(splits) == 1 else []
         if M := result["settings"].get("num_inducing"):
             every = {self.records.found[each]["settings"].get("num_inducing") for each in runs}
             parts += [f"M {M:,}"] if len(every) == 1 else []

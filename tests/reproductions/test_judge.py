@@ -464,6 +464,32 @@ def test_few_rows_are_judged_by_the_accuracy_of_another_method(answer, files):
         assert deep_kernel.with_few_rows(found, *arguments).holds is holds
 
 
+@pytest.mark.parametrize("count", [1, 4, 12])
+def test_one_of_more_leads_is_ahead_by_more(count):
+    """The error at which one of so many leads is just clear, each with five splits."""
+    level = [Ours(0.0, 1.0, "5 splits", 4)] * (count - 1)
+    for factor in (0.99, 1.01):
+        lead = Ours(factor * Ours(0.0, 1.0, "5 splits", 4).wide(among=count), 1.0, "5 splits", 4)
+        assert deep._one_is_ahead([*level, lead]) is (factor > 1)
+    assert not deep._one_is_ahead([Ours(1.0)] * count)
+
+
+@pytest.mark.parametrize("folds, said", [((5, 20), "5 of 20 splits"), ((5, 5), ""), ((3, 20), "")])
+def test_a_row_names_its_splits_where_all_runs_have_the_same(answer, folds, said):
+    def change(run, result):
+        if run.experiment == "uci":
+            count, of = folds if run.variant == "protein" else (5, 20)
+            result["folds"] = {"count": count, "of": of}
+            by = result["settings"]["by_fold"]
+            result["settings"]["by_fold"] = {
+                model: {name: own[:count] if isinstance(own, list) else own for name, own in each.items()}
+                for model, each in by.items()
+            }
+
+    size = answer("deep", "power, protein and kin8nm every DGP", change).size
+    assert size == (f"3 data sets, {said}" if said else "3 data sets")
+
+
 def test_nothing_is_told_without_results(files):
     none = copy.copy(files)
     none.found, none.folder = {}, ROOT / "nowhere" / "at" / "all"
