@@ -29,7 +29,7 @@ PART := tests/test_golden.py $(addprefix tests/, gpzoo/test_platform.py models/t
 .PHONY: test test-all slow part lowest stress planted lint types size demo browser docs bench clean
 
 test: lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --junitxml build/tests.xml
+	GPZOO_SHAPES=off $(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" --junitxml build/tests.xml
 
 test-all: test types slow
 

@@ -39,16 +39,18 @@ from tests.shapes import checked
 #: Of the source tree.
 ROOT = Path(__file__).resolve().parents[1]
 
-# Before the first import of gpzoo. Other folders of it have no shapes in their annotations.
+# Before the first import of gpzoo. Other folders of it have no shapes in their annotations. `make test` leaves the
+# checks to the slow tests, because they cost a tenth of all time.
 CHECKED = ("linalg", "views", "kernels", "inducing", "processes", "posteriors", "likelihoods")
 # What is checked has more calls above it, which a warning of load counts, and refuses unknown options in other words.
 NOT_CHECKED = ("__init__", "saved", "trained", "guide", "options")
 IN_INFERENCE = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / "inference").rglob("*.py")]
-install_import_hook(
-    [f"gpzoo.{folder}" for folder in CHECKED]
-    + [f"gpzoo.{'.'.join(path.parts)}" for path in IN_INFERENCE if path.stem not in NOT_CHECKED],
-    f"{checked.__module__}.{checked.__name__}",
-)
+if os.environ.get("GPZOO_SHAPES") != "off":
+    install_import_hook(
+        [f"gpzoo.{folder}" for folder in CHECKED]
+        + [f"gpzoo.{'.'.join(path.parts)}" for path in IN_INFERENCE if path.stem not in NOT_CHECKED],
+        f"{checked.__module__}.{checked.__name__}",
+    )
 
 numpyro.enable_x64()
 jax.config.update("jax_numpy_dtype_promotion", "strict")

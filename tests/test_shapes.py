@@ -30,6 +30,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow  # quick tests run without the checks
 @pytest.mark.parametrize("folder", CHECKED)
 def test_a_wrong_shape_is_refused(folder):
     call, what = WRONG[folder]
