@@ -188,7 +188,7 @@ def answers(models):
 # -- every call of every program ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(name=["plain"])
+@pytest.mark.slow_but(name=["plain"], call=["diagnose", "to_arviz", "predict", "condition"])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_call_of_every_program(name, call, models, answers):
@@ -333,7 +333,7 @@ def test_batches_are_the_whole(name, models, answers):
         same(trained.functions(KEY, X, num_draws=2, num_features=8, batch_size=5), answers(name, "functions"), 1e-9)
 
 
-@pytest.mark.slow_but(call=["predict"])
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["predict", "functions", "posterior"])
 def test_threads_give_the_same(call, models, answers):
     found = []

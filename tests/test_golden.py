@@ -271,6 +271,7 @@ class SumCase:
             numpyro.sample("y", RobustMax(f, squash=self.meta["robustmax_cdf_squash"]), obs=y)
 
 
+@pytest.mark.slow_but(dtype=[np.float64])
 @pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-8), (np.float32, 1e-4)])
 def test_sum_of_two_processes(sum_case, dtype, tolerance):
     case = SumCase(*sum_case, dtype)

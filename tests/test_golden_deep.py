@@ -131,9 +131,16 @@ def with_its_noise(case):
 SINGLE = ["dsdgp_01_2layer_unwhitened", "dsdgp_08_paper_init_zero_noise"]
 
 
+#: The cases of the slow tests alone.
+SLOW = [("dsdgp_05_2layer_bernoulli", np.float64), ("dsdgp_01_2layer_unwhitened", np.float32)]
+
+
 @pytest.fixture(
-    params=[*((name, np.float64) for name in CASES), *((name, np.float32) for name in SINGLE)],
-    ids=[*(f"{name}-float64" for name in CASES), *(f"{name}-float32" for name in SINGLE)],
+    params=[
+        pytest.param((name, dtype), id=f"{name}-{np.dtype(dtype)}", marks=[pytest.mark.slow] * ((name, dtype) in SLOW))
+        for dtype, names in ((np.float64, CASES), (np.float32, SINGLE))
+        for name in names
+    ],
     scope="module",
 )
 def case(golden, request):
@@ -235,6 +242,7 @@ def test_predictions(case):
     close(found["y"].log_density, case.wanted["log_density_test"], case)
 
 
+@pytest.mark.slow
 def test_maps_that_step_down_are_the_authors_up_to_signs(golden):
     arrays, _ = golden("dsdgp_03_pca_stepdown")
     first, second = linear_layers(jnp.asarray(arrays["in_X"]), [3, 3])

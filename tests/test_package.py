@@ -30,6 +30,12 @@ LAYERS = {
 }
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Everything in the syntax tree of a file."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def modules() -> list[str]:
     """Every module of the source tree by its import name, less those of libraries that development does without."""
     names = []
@@ -44,7 +50,7 @@ def modules() -> list[str]:
 def private_names(path: Path) -> set[tuple[str, str]]:
     """Names with an underscore in front that a module imports from NumPyro, reads of objects, or has as texts."""
     found = set[tuple[str, str]]()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numpyro"):
             found |= {("import", alias.name) for alias in node.names}
         elif isinstance(node, ast.Attribute):
@@ -68,7 +74,7 @@ def test_no_string_stands_alone():
     """A string on a line of its own continues the one above it only within brackets, and is else lost."""
     lost = []
     for path in (path for folder, _ in LAYERS.values() for path in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             for block in (getattr(node, name, ()) for name in ("body", "orelse", "finalbody")):
                 # The first of a block may be a docstring.
                 for each in block[1:] if isinstance(block, list) else ():
@@ -154,6 +160,7 @@ def test_the_command_line_answers_before_jax_is_imported():
     assert run(sys.executable, "-c", code) == "[]\n"
 
 
+@pytest.mark.slow
 def test_version_is_the_wheels(installed):
     assert [path.name for path in installed.glob("*.dist-info")] == [f"gpzoo-{gpzoo.__version__}.dist-info"]
 
@@ -204,7 +211,7 @@ def test_publishing_is_one_change(tmp_path):
 @cache
 def imports(path: Path, types: bool = True) -> list[ast.Import | ast.ImportFrom]:
     """The imports of a file, inside functions too, and for types alone unless told otherwise."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = nodes_of(path)
     for node in nodes if not types else ():
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             for_types = set(ast.walk(node))
@@ -215,7 +222,7 @@ def imports(path: Path, types: bool = True) -> list[ast.Import | ast.ImportFrom]
 @cache
 def imports_in_functions(path: Path) -> list[ast.AST]:
     """The imports inside the functions of a file."""
-    functions = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.FunctionDef)]
+    functions = [node for node in nodes_of(path) if isinstance(node, ast.FunctionDef)]
     nodes = [node for function in functions for node in ast.walk(function)]
     return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
 

@@ -133,6 +133,7 @@ def test_pickles_predict_the_same(waves, name, asked, request):
         pickle.loads(pickle.dumps(GPZooRegressor(num_steps=3))).predict(waves[0])
 
 
+@pytest.mark.slow
 def test_labels_are_strings_and_probabilities_in_their_order(waves, labels, classifier):
     assert classifier.score(waves[0], labels) > 0.9
     probs = classifier.predict_proba(waves[0])

@@ -203,7 +203,7 @@ def test_no_dependence_is_accepted_that_a_dense_computation_shows_and_no_program
 # -- programs of users -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(name=["latent inputs", "deep invariant", "deep convolution"])
+@pytest.mark.slow_but(name=["latent inputs", "deep invariant"])
 @pytest.mark.parametrize("name", [*ZOO, *OTHERS])
 def test_no_program_of_the_zoo_is_refused(name):
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
@@ -214,7 +214,7 @@ def test_no_program_of_the_zoo_is_refused(name):
 # -- at the rows that are used -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(trained_on=[2])
+@pytest.mark.slow_but(trained_on=[2], lag=[7])
 @pytest.mark.parametrize("lag", [2, 7, 23])
 @pytest.mark.parametrize("trained_on", [1, 2, 24])
 def test_a_lag_is_refused_where_rows_that_far_apart_are_first_used(lag, trained_on):

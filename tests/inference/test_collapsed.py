@@ -119,7 +119,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow_but(case=["plain", "masked", "outputs", "f @ Q"])
+@pytest.mark.slow_but(case=["plain", "masked"])
 @pytest.mark.parametrize("case, whiten", [*((case, True) for case in CASES), ("plain", False), ("outputs", False)])
 def test_bound_and_optimum(case, whiten):
     """The bound is Titsias's, and that of GaussianProcessELBO at the q(u) that is said to be optimal."""
@@ -152,6 +152,7 @@ def own_kernels(X, y=None):
     plain(f, y, NOISE)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but(model=[summed])
 @pytest.mark.parametrize(
     "model, inducing, whiten, y",
@@ -585,6 +586,7 @@ def test_the_evidence_lies_between_its_bounds(case):
     assert np.all(np.diff(most - least) < 0) and most[-1] - least[-1] < 1e-3
 
 
+@pytest.mark.slow
 def test_no_upper_bound_of_mixed_outputs_or_other_noise():
     def mixed(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(VARIANCE, LENGTHSCALE), X, num_outputs=2))

@@ -155,7 +155,7 @@ def started(program, guide, objective, optimiser=None):
     return svi, svi.init(KEY, program.X, program.y)
 
 
-@pytest.mark.slow_but(seed=[0], kind=["added"])
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("kind", KINDS_OF_SUMS)
 def test_the_collapsed_bound_of_a_sum_is_its_evidence(kind, seed):
@@ -494,6 +494,7 @@ def test_sites_that_cannot_be_coupled_are_refused_by_name(case):
             InducingGuide(program, kmeans(3), coupled=wrong)
 
 
+@pytest.mark.slow
 def test_what_takes_no_coupled_sites_says_so(two):
     program, trained, new, *_ = two
     y = program.y[:7]

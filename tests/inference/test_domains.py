@@ -116,6 +116,7 @@ GOOD = {
 }
 
 
+@pytest.mark.slow_but(name=["no count", "all", "outside as yet", "density at the end"])
 @pytest.mark.parametrize("name", GOOD)
 def test_rows_that_training_can_reach_pass(name):
     law, y, extra = GOOD[name]
@@ -125,6 +126,7 @@ def test_rows_that_training_can_reach_pass(name):
         assert "refused" not in found, found
 
 
+@pytest.mark.slow_but(dtype=[np.uint8, np.float32])
 @pytest.mark.parametrize("dtype", [int, np.uint8, float, np.float32])
 @pytest.mark.parametrize("missing", [False, True])
 def test_labels_of_any_dtype_are_looked_at(dtype, missing):
@@ -154,6 +156,7 @@ def test_masked_and_missing_rows_have_no_domain():
     assert "refused" not in [finding.name for finding in check(masked, X, y, extra)]
 
 
+@pytest.mark.slow_but(counted=[[3, 5], []])
 @pytest.mark.parametrize("of_numpyro", [False, True])
 @pytest.mark.parametrize("counted", [[0, 1], [3, 5], [0, 1, 2, 3, 4, 5], []])
 def test_rows_of_another_likelihood_are_not_looked_at(counted, of_numpyro):

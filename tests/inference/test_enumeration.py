@@ -200,7 +200,11 @@ def latent_by_site(X, y=None):
         (without_plate, r"Site 'z' has shape \(6,\) with an axis that belongs to no plate"),
         (kernel_by_site, r"mean or kernel of GP site 'f' depend on the discrete site\(s\) \['z'\]"),
         (latent_by_site, r"Latent site 'a' depends on a discrete latent variable"),
-        (chain, r"the log density of y depends on several rows of GP site 'f'.*joint="),
+        pytest.param(
+            chain,
+            r"the log density of y depends on several rows of GP site 'f'.*joint=",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_cannot_be_summed_out_is_refused(program, message):

@@ -162,6 +162,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but(name=["full"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_form_is_what_numpy_makes_of_it(name):
@@ -214,7 +215,7 @@ STRUCTURED = {
 }
 
 
-@pytest.mark.slow_but(whiten=[True])
+@pytest.mark.slow_but(whiten=[True], name=["plane", "blocks", "line, low rank"])
 @pytest.mark.parametrize("whiten", [True, False])
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_densities_of_structured_covariances_are_those_of_dense_ones(name, whiten):

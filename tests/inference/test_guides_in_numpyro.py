@@ -123,6 +123,7 @@ def test_scope_changes_nothing_else():
     np.testing.assert_allclose(bound(scoped, InducingGuide(scoped, kmeans(3)), renamed, X, y), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_handlers_inside_a_program_leave_the_guides_sites_alone():
     X, y = sine(8)
 
@@ -329,7 +330,7 @@ def test_unwhitened_diagonal_starts_at_the_priors_scale():
     np.testing.assert_allclose(scale, 2.5 * np.ones((3, 2)))
 
 
-@pytest.mark.slow_but(hyperparameters=["point"])
+@pytest.mark.slow_but(hyperparameters=["point"], changed=["both"])
 @pytest.mark.parametrize("hyperparameters", ["point", "normal"])
 @pytest.mark.parametrize("changed", ["m", "f", "both"])
 def test_interventions_are_what_the_data_see(changed, hyperparameters):

@@ -113,7 +113,8 @@ def test_laws_are_the_dense_ones(seeds):
         np.testing.assert_allclose(left, others, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 3, 4])
 def test_draws_have_the_law(seed):
     """Many draws of the function at the rows, by their mean and covariance."""
     X, y, options = case(seed)
@@ -166,6 +167,7 @@ def test_trains_by_gradients_and_by_nuts(standard_promotion):
 OPTIONS = {"kernel": lambda a, b: RBF(a, b)}
 
 
+@pytest.mark.slow
 def test_other_rows_and_noise_have_no_density_under_jit():
     """Where the door does not see them: other inputs than were looked at, and noise that differs along two axes."""
     X = np.stack(np.meshgrid(np.arange(3.0), np.arange(4.0), indexing="ij"), -1).reshape(-1, 2)
@@ -186,6 +188,7 @@ def test_other_rows_and_noise_have_no_density_under_jit():
     np.testing.assert_allclose(later(2 * X, same), log_density(marginal(program), (2 * X, y), OPTIONS, values)[0])
 
 
+@pytest.mark.slow
 def test_second_derivatives_are_refused():
     X, y, options = case(0)
     model = marginal(program, kronecker=True)

@@ -386,6 +386,7 @@ def test_labels_are_put_in_order_everywhere(of_table, place):
             call(of_table, X, y.rename({"patient 3": "patient 33"}))
 
 
+@pytest.mark.slow_but(rewritten=[marginal])
 @pytest.mark.parametrize("rewritten", [whitened, marginal])
 def test_programs_for_mcmc_put_rows_in_order(rewritten):
     X, y = table()

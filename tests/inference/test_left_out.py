@@ -138,7 +138,7 @@ def predicted(mean, variance, count):
     return np.log(np.trapezoid(counts_of.pmf(count, np.exp(f)) * norm.pdf(f, mean, np.sqrt(variance)), f))
 
 
-@pytest.mark.slow_but(inducing=[None])
+@pytest.mark.slow
 @pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
 def test_laplace_takes_the_terms_off(inducing):
     f, V = laplace(np.arange(N))

@@ -157,7 +157,7 @@ def dense_density(X, K, sites, data, logs, log_noise):
     return value, np.array([[along(pair[i]) for pair in slopes] for i in range(2)]), along(np.diag(noises))
 
 
-@pytest.mark.slow_but(seed=list(range(8)))
+@pytest.mark.slow_but(seed=list(range(4)))
 @pytest.mark.parametrize("seed", range(200))
 def test_the_density_of_random_programs_is_that_of_dense_matrices(seed):
     case = random_case(seed)
@@ -733,6 +733,7 @@ def with_deterministic(X, y=None):
         numpyro.sample("y", Gaussian(f, noise), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but(shape=[(2, 6)], thinned=[3], grouped=[False])
 @pytest.mark.parametrize("thinned", [1, 3])
 @pytest.mark.parametrize("grouped", [True, False])
@@ -752,6 +753,7 @@ def test_samples_of_mcmc_are_draws_with_their_deterministic_sites_and_without(sh
         Trained.of_draws(KEY, samples | {"thrice": twice}, X, y, program=model)
 
 
+@pytest.mark.slow
 def test_points_of_parameters_predict():
     params = {"f_variance": 1.0, "f_lengthscale": np.array([0.8]), "noise_variance": 0.1}
     posterior = Trained.of_draws(KEY, {}, X, y, program=marginal(gp_regression), params=params)

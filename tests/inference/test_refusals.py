@@ -315,7 +315,7 @@ def test_a_mapped_distribution_is_refused_at_its_site(make, how, count):
         log_density(whitened(program), (X, Y), {}, draws)
 
 
-@pytest.mark.slow_but(make=[gaussian, expected])
+@pytest.mark.slow_but(make=[expected])
 @pytest.mark.parametrize("make", [gp, gaussian, expected])
 def test_densities_inside_a_map_are_those_of_each(make):
     values = jnp.linspace(1.0, 2.0, 3)

@@ -289,7 +289,7 @@ def test_a_program_of_one_number_of_rows_is_refused_by_name_in_batches():
         predicted(fixed, 2)
 
 
-@pytest.mark.slow_but(columns=[3000])
+@pytest.mark.slow_but(columns=[3000], batch_size=[2])
 @pytest.mark.parametrize("batch_size", [2, 99])
 @pytest.mark.parametrize("columns", [1, 30, 784, 3000])
 def test_rounding_over_many_columns_is_no_place(columns, batch_size):
@@ -304,6 +304,7 @@ def test_rounding_over_many_columns_is_no_place(columns, batch_size):
     assert not rows_of_sites(program, (inputs,), {}, batch_size=batch_size).untold
 
 
+@pytest.mark.slow_but(rows=[9])
 @pytest.mark.parametrize("rows", [2, 9])
 def test_draws_of_what_goes_by_the_number_of_rows_are_those_of_all_rows(rows):
     """Draws of data run a program on single rows, but where these are others."""
@@ -462,6 +463,7 @@ def test_options_under_which_rows_are_needed_together_are_refused_by_a_guide_tha
         ).all()
 
 
+@pytest.mark.slow_but(batch_size=[4])
 @pytest.mark.parametrize("batch_size", [None, 1, 4])
 def test_rows_are_told_by_the_program_and_not_by_their_number(batch_size):
     found = rows_of_sites(three_tasks, (X,), {"inputs": INPUTS, "targets": (None, None)}, batch_size=batch_size)
@@ -495,7 +497,7 @@ def test_a_second_call_at_the_same_shapes_compiles_nothing():
         assert len(compiled) == count
 
 
-@pytest.mark.slow_but(size=[7])
+@pytest.mark.slow_but(size=[7], of=["a mean"])
 @pytest.mark.parametrize("size", [4, 7])
 @pytest.mark.parametrize("of", ["a mean", "a place", "their number"])
 def test_rows_of_a_minibatch_that_go_by_others_are_refused(of, size, standard_promotion):

@@ -167,7 +167,7 @@ def of_rows(X, y=None, *, rows, a=0.8):
     numpyro.sample("y", Gaussian(f[rows], 0.2), obs=y)
 
 
-@pytest.mark.slow_but(size=[4])
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_data_of_some_rows_have_their_times(size):
     """Chosen in any order, of times in any order; some twice."""
@@ -213,7 +213,7 @@ GOLDEN = {
 }
 
 
-@pytest.mark.slow_but(name=["matern32", "sum"])
+@pytest.mark.slow_but(name=["sum"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_equals_tinygp(name):
     """Densities, and means and variances at new times, of its quasiseparable kernels."""
@@ -272,6 +272,7 @@ def test_not_with_inducing_variables():
         marginal(one, kmeans(3), state_space=True)
 
 
+@pytest.mark.slow_but(how=["state_space"])
 @pytest.mark.parametrize("how", ["state_space", "kronecker"])
 def test_exports_have_the_draws_at_the_rows_and_their_prior_density(how):
     """Of rows with data and without, in no order."""
@@ -313,6 +314,7 @@ def long(X, y=None):
     numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
 
+@pytest.mark.slow
 def test_laws_that_take_too_much_memory_are_refused(monkeypatch):
     monkeypatch.setattr("gpzoo.inference.bounds.marginal.MOST_KEPT", 5000)
     with pytest.raises(ValueError, match=r"Take fewer draws of the hyperparameters, at most \d"):

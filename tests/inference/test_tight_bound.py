@@ -387,6 +387,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow_but(case=["grid", "draws"])
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case):
     program, said, kind = REFUSED[case]

@@ -116,7 +116,7 @@ LABELS = {
 }
 
 
-@pytest.mark.slow_but(name=["dates", "an index"])
+@pytest.mark.slow_but(name=["dates"])
 @pytest.mark.parametrize("name", LABELS)
 def test_labels_that_no_file_holds_are_refused(name, tmp_path):
     labels, kind = LABELS[name]

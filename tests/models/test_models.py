@@ -118,7 +118,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.slow_but(name=["weighted convolution", "invariant convolution"])
+@pytest.mark.slow_but(name=["weighted convolution"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_is_drawn_from_and_inspected(name):
     program, X, y, classes, _, params = PROGRAMS[name]

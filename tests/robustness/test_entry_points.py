@@ -312,7 +312,7 @@ COMPUTED = {
 }
 
 
-@pytest.mark.slow_but(entry=["predict", "fit", "to_arviz"])
+@pytest.mark.slow_but(entry=["predict", "fit"])
 @pytest.mark.parametrize("entry", COMPUTED)
 def test_odd_data_give_the_bits_of_plain_arrays(entry, trained, record_property, standard_promotion):
     """The result of an entry point, of all its data in an odd form at once, is that of NumPy arrays, bit for bit.

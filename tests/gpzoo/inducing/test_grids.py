@@ -238,7 +238,7 @@ def dense_covariances(q, prior):
     return jnp.broadcast_to(K, (outputs, *K.shape[-2:]))
 
 
-@pytest.mark.slow_but(case=["one axis", "one axis, a kernel each", "low rank", "two axes"])
+@pytest.mark.slow_but(case=["one axis, a kernel each", "two axes"])
 @pytest.mark.parametrize("case", CASES)
 def test_posterior_is_that_of_dense_matrices(case):
     @jax.jit

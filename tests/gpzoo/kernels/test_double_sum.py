@@ -39,6 +39,7 @@ def images_and_kernel(arrays, dtype):
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(dtype=["float64"])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden(golden, name, dtype):

@@ -739,6 +739,7 @@ def test_traced_hyperparameters_that_are_negative_are_no_numbers(make):
     np.testing.assert_allclose(gram(2.0), make(2.0)(X3), rtol=1e-12)
 
 
+@pytest.mark.slow_but(kind=[list, np.array])
 @pytest.mark.parametrize("kind", [list, tuple, np.array, jnp.array])
 @pytest.mark.parametrize("seen", [[True, False, False], [True, False, True]])
 @pytest.mark.parametrize("make", [RBF, Linear, Periodic, partial(Gibbs, stretched, lengthscale=1.0)])

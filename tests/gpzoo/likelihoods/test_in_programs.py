@@ -147,7 +147,7 @@ def test_jit_and_vmap_round_trips(case, kind):
         np.testing.assert_allclose(found["under vmap"][0, :, sample], found["values"], rtol=1e-10)
 
 
-@pytest.mark.slow_but(kind=["array", "independent"])
+@pytest.mark.slow_but(kind=["independent"])
 @every_kind_of_case
 def test_gradients_against_finite_differences(case, kind):
     likelihood, _, weights, found = seen(case, kind)

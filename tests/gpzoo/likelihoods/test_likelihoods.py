@@ -203,6 +203,7 @@ ONE_LATENT = {
 }
 
 
+@pytest.mark.slow_but(case=["student", "probit", "poisson"])
 @pytest.mark.parametrize("case", ONE_LATENT)
 def test_one_latent_expectations_against_adaptive_quadrature(case):
     make, y, log_density = ONE_LATENT[case]

@@ -23,7 +23,7 @@ def missing(likelihood):
     return found
 
 
-@pytest.mark.slow_but(case=["gaussian", "gaussian outputs", "logit", "softmax", "polya-gamma"], kind=["array"])
+@pytest.mark.slow_but(case=["gaussian outputs", "logit", "polya-gamma"], kind=["array"])
 @every_kind_of_case
 def test_rows_without_data_have_no_term(case, kind):
     likelihood, y = build(case, kind)
@@ -36,6 +36,7 @@ def test_rows_without_data_have_no_term(case, kind):
     assert leaves and all(np.isfinite(x).all() for x in leaves)
 
 
+@pytest.mark.slow_but(case=["polya-gamma outputs"])
 @pytest.mark.parametrize("case", ["gaussian outputs", "logit outputs", "polya-gamma outputs"])
 def test_entries_count_one_by_one(case):
     likelihood, y = build(case, "independent")

@@ -170,7 +170,7 @@ def symmetric(cotangents):
     return jax.tree.map(lambda x: x + x.mT, cotangents)
 
 
-@pytest.mark.slow_but(size=[4, 5])
+@pytest.mark.slow_but(size=[4], batch=[(2, 3)])
 @pytest.mark.parametrize(
     ("batch", "size", "group"),
     [((), 4, None), ((3,), 4, None), ((2, 3), 4, None), ((), 7, 1), ((2,), 7, 3), ((3,), 5, 2), ((), 307, None)],
@@ -254,6 +254,7 @@ def test_failure_of_factor_and_inverse():
     assert np.isnan(L).any() and np.isnan(inverse).any()
 
 
+@pytest.mark.slow
 @pytest.mark.slow_but(rows=[7], batch=[()])
 @pytest.mark.parametrize("batch", [(), (2,)])
 @pytest.mark.parametrize("rows, columns", [(1, 1), (7, 1), (12, 3)])

@@ -442,6 +442,7 @@ def test_variance_stays_positive_where_u_fixes_f():
     assert np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_rounding_takes_no_variance_below_zero():
     """In float32 with little jitter, between inducing points that lie close."""
     at = jnp.linspace(0, 1, 60, dtype=jnp.float32)[:, None]

@@ -22,6 +22,7 @@ def warped(x, matrix):
     return np.asarray(bilinear(jnp.asarray(x), *affine_positions(jnp.asarray(matrix), *x.shape[:2])))
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 1000), height=st.integers(2, 8), width=st.integers(2, 8))
 def test_bilinear_is_that_of_scipy(seed, height, width):
     rng = np.random.default_rng(seed)

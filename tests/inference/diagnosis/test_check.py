@@ -149,6 +149,7 @@ def test_images_that_are_not_scaled_are_found(images):
     assert f"values from 0 to {images.max():.3g}" in found["unscaled inputs"].text
 
 
+@pytest.mark.slow_but(lag=[12])
 @pytest.mark.parametrize("lag, size", [(1, 5), (12, 40), (3, 31)])
 def test_rows_that_depend_on_each_other_are_told_before_fit_refuses_them(lag, size):
     def program(lag, X, y=None):

@@ -352,7 +352,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.slow_but(size=[30])
+@pytest.mark.slow_but(size=[30], kernel=["another column", "hardly used numbers", "categories and numbers"])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("size, far, dtype", [(30, 0.0, np.float32), (150, 1e3, np.float64)])
 def test_a_column_is_of_categories_if_the_kernel_rounds_it(kernel, size, far, dtype):

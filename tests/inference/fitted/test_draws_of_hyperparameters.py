@@ -216,7 +216,7 @@ def test_float32_keeps_the_law_or_says_that_it_cannot(kernel, size, noise, induc
     assert not told or noise < 1e-3
 
 
-@pytest.mark.slow_but(rows=[30])
+@pytest.mark.slow
 @pytest.mark.parametrize("rows, outputs", [(30, None), (120, 2)])
 def test_a_prior_without_a_factor_loses_no_draws(rows, outputs):
     """Noise makes the data's covariance well-conditioned: NUTS accepts draws where the prior alone has no factor."""

@@ -471,7 +471,7 @@ ASKED = {
 }
 
 
-@pytest.mark.slow_but(row=[4], case=["overdispersed"], asked=["predict"])
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
 @pytest.mark.parametrize("row", [0, 4])
@@ -498,7 +498,7 @@ def test_a_negative_number_for_a_kernel_at_new_rows_is_refused():
         Trained(program, guide, params).predict(KEY, NEW, -np.ones(len(NEW)))
 
 
-@pytest.mark.slow_but(where=["trained"])
+@pytest.mark.slow_but(where=["trained"], columns=[5])
 @pytest.mark.parametrize("columns", [1, 2, 5])
 @pytest.mark.parametrize("where", ["trained", "loaded"])
 def test_other_columns_than_in_training_are_refused_by_name(columns, where, tmp_path):

@@ -233,6 +233,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.slow_but(name=["key", "swapped rows", "one more, one less", "array"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_checkpoint_of_another_training_is_refused(name, stopped):
     changes, message = OTHERS[name]

@@ -192,6 +192,7 @@ def whole():
     return train(30)
 
 
+@pytest.mark.slow
 def test_members_are_trainings_of_one_key(whole):
     assert whole.losses.shape == (K, 30) and whole.params["w_loc"].shape == (K, 2)
     for k in (0, K - 1):

@@ -112,6 +112,7 @@ def test_an_epoch_visits_every_row_once():
     assert set(uneven.ravel()) == set(range(10))
 
 
+@pytest.mark.slow
 def test_minibatches_lower_the_bound_of_the_whole():
     X, y = sine(40)
     svi = make(inducing=kmeans(8))
