@@ -107,7 +107,13 @@ class Case:
         )
 
 
-@pytest.fixture(params=CASES, scope="module")
+#: The case of the slow tests alone.
+SLOW = "convgp_05_weighted_unwhitened_gaussian"
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=[pytest.mark.slow] * (name == SLOW)) for name in CASES], scope="module"
+)
 def arrays(request, golden):
     return golden(request.param)
 

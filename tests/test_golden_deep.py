@@ -132,7 +132,7 @@ SINGLE = ["dsdgp_01_2layer_unwhitened", "dsdgp_08_paper_init_zero_noise"]
 
 
 #: The cases of the slow tests alone.
-SLOW = [("dsdgp_05_2layer_bernoulli", np.float64), ("dsdgp_01_2layer_unwhitened", np.float32)]
+SLOW = [(name, np.float64) for name in (CASES[1], CASES[2])] + [("dsdgp_01_2layer_unwhitened", np.float32)]
 
 
 @pytest.fixture(

@@ -66,7 +66,7 @@ def doors(program, *args):
     yield lambda: svi.init(KEY, *args)
 
 
-@pytest.mark.slow_but(name=["exposure 0", "degrees of freedom"])
+@pytest.mark.slow_but(name=["exposure 0", "degrees of freedom"], size=[9, 30])
 @pytest.mark.filterwarnings("ignore:Out-of-support")  # by NumPyro
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize(

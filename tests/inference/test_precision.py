@@ -169,6 +169,7 @@ def test_float32_says_what_it_cannot(kernel, N, noise):
         assert found.variance.min() >= dtype(noise)
 
 
+@pytest.mark.slow_but(level=[7e4])
 @pytest.mark.parametrize("level", [3e4, 7e4, 1e5])
 def test_a_density_whose_noise_is_lost_says_so(level):
     """Whether such a covariance has a factor is a matter of the processor; the warning is not."""

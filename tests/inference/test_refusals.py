@@ -293,7 +293,7 @@ def of_maps(X, y=None, *, make, how, count):
     numpyro.sample("g" if make is gp_of_outputs else "y", fn, obs=None if make is gp_of_outputs else y)
 
 
-@pytest.mark.slow_but(count=[3])
+@pytest.mark.slow_but(count=[3], make=[gp, masked])
 @pytest.mark.parametrize(
     ("make", "how", "count"),
     [(make, "vmap", count) for make in (gp, gp_of_outputs, gaussian, masked, expected) for count in (1, 3, len(X))]

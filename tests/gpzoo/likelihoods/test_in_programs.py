@@ -99,7 +99,9 @@ def seen(case, kind):
 # -- shapes, precision, gradients, pytrees ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow_but(kind=["array"])
+@pytest.mark.slow_but(
+    kind=["array"], case=["gaussian outputs", "logit", "robustmax", "categorical", "student", "poisson"]
+)
 @every_kind_of_case
 def test_shapes_and_precision(case, kind):
     dtype = jnp.float32  # float64, the default here, is seen everywhere else
@@ -147,7 +149,7 @@ def test_jit_and_vmap_round_trips(case, kind):
         np.testing.assert_allclose(found["under vmap"][0, :, sample], found["values"], rtol=1e-10)
 
 
-@pytest.mark.slow_but(kind=["independent"])
+@pytest.mark.slow_but(kind=["independent"], case=["normal", "probit", "sticks", "polya-gamma", "poisson", "softmax"])
 @every_kind_of_case
 def test_gradients_against_finite_differences(case, kind):
     likelihood, _, weights, found = seen(case, kind)
