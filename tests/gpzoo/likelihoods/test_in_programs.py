@@ -100,7 +100,7 @@ def seen(case, kind):
 
 
 @pytest.mark.slow_but(
-    kind=["array"], case=["gaussian outputs", "logit", "robustmax", "categorical", "student", "poisson"]
+    kind=["array"], case=["gaussian outputs", "logit", "robustmax", "categorical", "sticks", "poisson"]
 )
 @every_kind_of_case
 def test_shapes_and_precision(case, kind):
