@@ -132,7 +132,7 @@ SINGLE = ["dsdgp_01_2layer_unwhitened", "dsdgp_08_paper_init_zero_noise"]
 
 
 #: The cases of the slow tests alone.
-SLOW = [(name, np.float64) for name in (CASES[1], CASES[2])] + [("dsdgp_01_2layer_unwhitened", np.float32)]
+SLOW = [*((name, np.float64) for name in CASES[1:3]), *((name, np.float32) for name in SINGLE)]
 
 
 @pytest.fixture(

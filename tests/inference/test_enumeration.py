@@ -93,7 +93,7 @@ def bound(program, params, elbo, **kwargs):
     return jax.jit(jax.value_and_grad(lambda p: elbo.loss(KEY, p, program, guide, X, Y, **kwargs)))(params)
 
 
-@pytest.mark.slow_but(particles=[1])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "outputs", "kwargs", "particles"),
     [(mixture, 2, {"seen": SEEN, "num_data": 18}, 2), (config_enumerate(outliers), None, {"num_data": 18}, 1)],

@@ -74,6 +74,7 @@ def case(seed):
 SEEDS = [range(1), *(pytest.param(range(i, i + 9), marks=pytest.mark.slow) for i in range(1, 55, 9))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_equals_the_dense_density(seeds):
     """Densities and gradients."""

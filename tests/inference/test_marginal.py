@@ -965,6 +965,7 @@ def test_moments_of_sites_that_are_integrated_out_are_refused(of, inducing, mome
         log_density(marginal(program, inducing), (X, X[:, 0]), {}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", [marginal, whitened, lambda program: program], ids=["marginal", "whitened", "plain"])
 def test_nuts_refuses_data_without_a_density_as_fit_does(around):
     X, exposure = np.linspace(-1, 1, 9)[:, None], np.ones(9)

@@ -172,7 +172,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.slow_but(question=["predict"], way=["joblib", "deep"])
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("way", COPIES)
 def test_a_model_that_was_asked_can_be_copied(way, question, trained, standard_promotion):

@@ -112,6 +112,7 @@ def one(kernel, X, y=None, likelihood=Gaussian, **options):
     numpyro.sample("y", likelihood(f, 0.1) if likelihood is Gaussian else likelihood(f), obs=y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS, ids=str)
 def test_laws_are_the_dense_ones(seeds):
     """Means and variances of sites and data at new times, before, between, at and behind the rows; rows left out."""
@@ -272,7 +273,7 @@ def test_not_with_inducing_variables():
         marginal(one, kmeans(3), state_space=True)
 
 
-@pytest.mark.slow_but(how=["state_space"])
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["state_space", "kronecker"])
 def test_exports_have_the_draws_at_the_rows_and_their_prior_density(how):
     """Of rows with data and without, in no order."""

@@ -36,7 +36,7 @@ def differences(kernel, X, i, Z, j):
     return sum(a[:, None] * np.asarray(kernel(x, z)) * b for x, a in of(X, i) for z, b in of(Z, j))
 
 
-@pytest.mark.slow_but(name=["Polynomial", "product"])
+@pytest.mark.slow_but(name=["Polynomial"])
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_equals_finite_differences(name, seed):

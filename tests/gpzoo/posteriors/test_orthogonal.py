@@ -21,6 +21,7 @@ ELBO = GaussianProcessELBO()
 U, V = RNG.uniform(-2, 2, (3, 1)), RNG.uniform(-2, 2, (2, 1))
 
 
+@pytest.mark.slow
 def test_moments_are_those_of_the_paper():
     """Shi et al. (2020): the projection onto ``u``, and the rest of ``f`` given variables ``v`` of the rest."""
     m, L = RNG.standard_normal((5, 2)), [np.tril(RNG.standard_normal((2, M, M))) for M in (3, 2)]

@@ -187,7 +187,7 @@ def test_files_without_laws_of_sites_predict_by_their_draws(tmp_path):
     )
 
 
-@pytest.mark.slow_but(kernel=[RBF], size=[60], noise=[0.001], inducing=["all"])
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [RBF, Matern52])
 @pytest.mark.parametrize("size, noise", [(60, 1e-5), (300, 1e-4), (300, 1e-3), (60, 1e-3)])
 @pytest.mark.parametrize("inducing", [None, "all"])

@@ -76,7 +76,7 @@ def test_integrated_functions_start_at_the_mode_whatever_is_around_them(size, st
         assert np.shape(matrix) == (3 - (name == "handler"),) * 2
 
 
-@pytest.mark.slow_but(of=[marginal])
+@pytest.mark.slow
 @pytest.mark.parametrize("num_chains", [1, 3])
 @pytest.mark.parametrize("of", [marginal, whitened])
 def test_a_density_that_is_nowhere_finite_is_told(of, num_chains, standard_promotion):
