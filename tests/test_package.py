@@ -551,3 +551,10 @@ for name in {modules()!r}:
 print("all")
 """
     assert run(sys.executable, "-c", code, MPLBACKEND="Agg") == "all\n"
+
+
+def test_every_planted_defect_has_its_place():
+    """``make planted``, which takes minutes, would pass over a defect whose text has moved."""
+    defects = tomllib.loads((ROOT / "tests/robustness/planted.toml").read_text(encoding="utf-8"))["defect"]
+    places = {each["kind"]: (ROOT / each["file"]).read_text(encoding="utf-8").count(each["old"]) for each in defects}
+    assert set(places.values()) == {1}, places
