@@ -21,7 +21,7 @@ PUBLIC = {
     if not inspect.ismodule(value := getattr(importlib.import_module(f"gpzoo{module}"), name))
 }
 
-#: Names and modules whose examples train nothing.
+#: Names and modules whose examples are quick tests.
 QUICK = ("gpzoo.kernels.RBF", "gpzoo.kernels.SHO", "gpzoo.kernels.Convolutional", "gpzoo.tables.")
 
 #: Public names without an example, and why. This list only grows shorter.
