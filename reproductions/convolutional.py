@@ -228,16 +228,6 @@ def rank(found: Found, images: int, most: int) -> Judged:
     return Judged(number <= most, [Value("rank", Ours(number)), Value("images", Ours(images))])
 
 
-def most_of_the_variance(found: Found) -> Judged:
-    """The learned variance of the convolution is at least ten times the learned variance of the RBF."""
-    (_, run), *_ = found.items()
-    values = [Value(name, ours) for name in ("convolution_variance", "rbf_variance") if (ours := run.ours(name))]
-    if len(values) < 2:
-        return Judged(None)
-    convolution, rbf = (each.ours.value for each in values)
-    return Judged(convolution >= 10 * rbf, [Value("ratio", Ours(convolution / rbf))])
-
-
 def facts(records: Records) -> dict[str, Any]:
     """For ``pages/convolutional.md.jinja``: the sets on which one kernel is clearly better than another.
 

@@ -536,18 +536,19 @@ def converged(found: Found, models: Sequence[str], than: str = "", allow: str = 
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
-    """The deepest model is best on at least ``least`` sets. Sets on which SGP had not converged are doubtful."""
-    best, close, values = set(), set(), []
+    """The deepest model is best on at least ``least`` sets. Where the model behind had not converged, a set is open."""
+    best, close, values, doubts = set(), set(), [], []
     for name, run in found.items():
         others = list(MODELS)[:-1]
         leads = [run.lead(_LL, "dgp5", other) for other in others]
         lead, other = min(zip(leads, others, strict=True), key=lambda each: each[0].value)
         values.append(Value(f"DGP 5 minus {title_of(other)} on {name}", lead, "lead"))
         holds = holding(leads)
-        (best if holds else close if holds is None else set()).add(name)
-    doubts = [_not_converged(found[name], name, "sgp") for name in sorted(best)]
-    holds = True if doubts.count(None) >= least else None if len(close | best) >= least else False
-    return Judged(holds, _with_doubts(values, list(filter(None, doubts))), len(values))
+        doubt = None if holds is None else _not_converged(run, name, "sgp" if holds else "dgp5")
+        doubts += [doubt] if doubt else []
+        (close if doubt or holds is None else best if holds else set()).add(name)
+    holds = True if len(best) >= least else None if len(close | best) >= least else False
+    return Judged(holds, _with_doubts(values, doubts), len(values))
 
 
 def facts(records: Records) -> dict[str, Any]:
@@ -559,7 +560,7 @@ def facts(records: Records) -> dict[str, Any]:
         | {model: _number(result, model) for model in ("sgpr", "dgp2", "dgp2-natural")}
         | {"gain": _number(result, "dgp2-natural", "dgp2")}
         | {f"{model} less sgpr": _number(result, model, "sgpr") for model in ("dgp2", "dgp2-natural")}
-        | {"bound less sgpr": _bound_less(result, "dgp2", "sgpr")}
+        | {"bounds less sgpr": [_bound_less(result, model, "sgpr") for model in ("dgp2", "dgp2-natural")]}
         for experiment in ("uci-natural", "uci-few-steps")
         for key, result in records.of("deep", experiment)
         if key.preset != "quick"
@@ -577,6 +578,7 @@ def facts(records: Records) -> dict[str, Any]:
         "splits": _splits(figure_1),
         "not_converged": [each["set"] for each in figure_1 if _sign([each["sgp bound"]]) < 0],
         "deeper": [each["set"] for each in figure_1 if _one_is_ahead(each["leads"])],
+        "wider": [each["set"] for each in figure_1 if _sign([each["wider"]]) > 0],
         "dearer": _dearer(records),
         "sgpr_apart": _sgpr_apart(records),
         "layers": _layers(natural),
@@ -595,12 +597,13 @@ def _one_is_ahead(leads: Sequence[Ours]) -> bool:
 
 
 def _dearer(records: Records) -> dict[str, str]:
-    """The time of a step of three models beside the time of a step of SGP; empty without these runs."""
+    """Times of a step of three models beside SGP, and of DGP 5 beside SGP 500 (``wider``); empty without these runs."""
     keys = {name: Key("deep", "timing", name, "paper") for name in ("sgp", "sgp-500", "dgp2", "dgp5")}
     if not records.found.keys() >= set(keys.values()):
         return {}
     sgp, *others = (records.found[key]["metrics"]["seconds_per_step"] for key in keys.values())
-    return {name: f"{seconds / sgp:.2g}" for name, seconds in zip([*keys][1:], others, strict=True)}
+    found = {name: f"{seconds / sgp:.2g}" for name, seconds in zip([*keys][1:], others, strict=True)}
+    return found | {"wider": f"{others[-1] / others[0]:.3g}"}
 
 
 def _splits(figure_1: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
@@ -649,7 +652,7 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The sets on which two layers after 10,000 steps are above or below SGPR, with Adam and with natural steps.
 
     On ``slight`` sets, they are above by less than ``margin``, the margin of log likelihoods. On ``unfinished`` sets,
-    their bound, with Adam, is below the bound of SGPR.
+    both bounds are below the bound of SGPR.
     """
     margin = margin_of(_LL, 0.0)
     told: dict[str, Any] = {"above": [], "undecided": [], "below": [], "slight": [], "unfinished": [], "margin": margin}
@@ -658,21 +661,21 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if (each["preset"], each["experiment"]) == ("cpu", "uci-natural") and None not in leads:
             told[("undecided", "above", "below")[_sign(leads)]].append(each["set"])
             told["slight"] += [each["set"]] if _sign(leads) > 0 and all(within(lead, margin) for lead in leads) else []
-            told["unfinished"] += [each["set"]] if _sign([each["bound less sgpr"]]) < 0 else []
+            told["unfinished"] += [each["set"]] if _sign(each["bounds less sgpr"]) < 0 else []
     run = {each["set"] for each in natural}
     return told | {"lacking": [name for name in UCI if name not in run]}
 
 
-def _sgpr_apart(records: Records) -> list[tuple[str, Ours]]:
-    """The sets on which two trainings of SGPR end apart, by the difference of their bounds per row on common splits."""
+def _sgpr_apart(records: Records) -> list[tuple[str, float]]:
+    """The sets on which two trainings of SGPR end apart, by the mean size of the difference of their bounds per row."""
     found = []
     for name in UCI:
         one, other = (records.found.get(Key("deep", of, name, "cpu")) for of in ("uci", "uci-natural"))
         if one is not None and other is not None:
             bounds = (run["settings"]["by_fold"]["sgpr"]["elbo"] for run in (one, other))
             rows = one["data"]["sizes"]["train"]
-            less = mean_of([(b - a) / rows for a, b in zip(*bounds, strict=False)])
-            found += [(name, less)] if abs(less.value) > APART else []
+            less = float(np.mean([abs(b - a) / rows for a, b in zip(*bounds, strict=False)]))
+            found += [(name, less)] if less > APART else []
     return found
 
 
@@ -681,14 +684,19 @@ APART = 0.002
 
 
 def _matches(records: Records) -> dict[str, Any]:
-    """The models whose printed accuracies on MNIST differ from our two layers, and two standard errors of ours."""
+    """The models whose printed accuracies on MNIST differ from our two layers, and two standard errors of ours.
+
+    ``less`` has the lead of our two layers over our models of one layer.
+    """
     key = Key("deep", "mnist", "dgp2", "cpu")
     if key not in records.found:
         return {}
     ours, models = error_of(records.found[key], "accuracy"), ("sgp", "sgp-500", "dgp2", "dgp3")
     printed = {model: each["accuracy"] for model, each in PAPER.numbers("mnist", models).items()}
     unlike = [m for m, each in printed.items() if each and verdict("accuracy", ours, each).word in (EXCEEDED, SHORT)]
-    return {"wide": ours.wide(), "unlike": list(map(title_of, unlike))}
+    runs = {model: records.found.get(Key("deep", "mnist", model, "cpu")) for model in ("sgp", "sgp-500")}
+    less = [(title_of(m), lead(ours, error_of(run, "accuracy"), "accuracy")) for m, run in runs.items() if run]
+    return {"wide": ours.wide(), "unlike": list(map(title_of, unlike)), "less": less}
 
 
 def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -696,7 +704,7 @@ def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
     best = max(list(MODELS)[2:], key=lambda model: result["metrics"][f"{model}_{_LL}"])
     models = {model: _number(result, model) for model in MODELS}
     less: dict[str, Any] = {"sgp": _number(result, "sgp", "sgpr"), "deep": _number(result, best, "sgpr")}
-    less |= {"sgp bound": _bound_less(result, "sgp", "sgpr")}
+    less |= {"wider": _number(result, "sgp-500", "sgpr"), "sgp bound": _bound_less(result, "sgp", "sgpr")}
     less |= {"leads": [_number(result, model, "sgpr") for model in list(MODELS)[2:]]}
     rows, by = result["data"]["sizes"]["train"], result["settings"]["by_fold"]
     over_splits = partial(mean_of, overlap=overlap_of(result))

@@ -684,20 +684,19 @@ def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep_kernel.md.jinja``.
 
     ``gain`` has the lead of SV-DKL over the network, as the paper compares them, and over the network after as many
-    steps, and ``own_draws`` has the same for the paper's own draws of ``u``. The lists of sets are by nlpp after as
-    many steps; those of ``start_...`` by nlpp over the network at the start, and ``accurate`` by accuracy after as many
-    steps. ``lengths`` has the epochs of each phase. ``edge`` counts splits whose last rate was chosen, and those
-    of them with the largest candidate. On ``gps_alone`` sets, the nlpp of DNN+GP is clearly worse than the nlpp of DNN.
+    steps, and ``own_draws`` has the same for the paper's own draws of ``u``. ``told`` has the sets on which each lead
+    is clearly positive, clearly negative, and neither. ``lengths`` has the epochs of each phase. ``edge`` counts splits
+    whose last rate was chosen, and those of them with the largest candidate. On ``gps_alone`` sets, the nlpp of DNN+GP
+    is clearly worse than the nlpp of DNN.
     """
     gain, lengths, chosen, gps_alone = [], [], [], []
-    told: dict[str, list[str]] = {name: [] for name in "better worse level start_better start_worse accurate".split()}
+    told: dict[str, dict[str, list[str]]] = {}
     first = _first(records)
     for name, run in first.items():
         each = _gains(run)
-        told[{True: "better", False: "worse", None: "level"}[holding([each["dnn-long nlpp"]])]].append(name)
-        if (ahead := holding([each["dnn nlpp"]])) is not None:
-            told["start_better" if ahead else "start_worse"].append(name)
-        told["accurate"] += [name] if holding([each["dnn-long accuracy"]]) else []
+        for what, ours in each.items():
+            sets = told.setdefault(what, {"better": [], "worse": [], "level": []})
+            sets[{True: "better", False: "worse", None: "level"}[holding([ours])]].append(name)
         metrics = run.result["metrics"]
         settings, train = run.result["settings"], run.result["data"]["sizes"]["train"]
         chosen += [rates[-1] for rates in settings["rates_network_gps_joint"] if isinstance(rates, list)]
@@ -712,7 +711,7 @@ def facts(records: Records) -> dict[str, Any]:
     own_draws = [{"set": name, **_gains(run)} for name, run in own if run is not None]
     edge = chosen.count(max(RATES)), len(chosen)
     found = {"gain": gain, "own_draws": own_draws, "lengths": lengths, "edge": edge, "gps_alone": gps_alone}
-    return found | {"dead": DEAD} | told
+    return found | {"dead": DEAD, "told": told}
 
 
 #: How many nats the nlpp of DNN+ is above the nlpp of DNN if its units are suspected to be dead.
@@ -776,7 +775,7 @@ def pictures(records: Records) -> dict[str, Callable[[], Figure]]:
 def _gain(found: Mapping[str, list[Ours]]) -> Figure:
     figure = plots.blank(7.2, 1.4 + 0.42 * len(found))
     axes = figure.subplots()
-    labels = ("over the network it began with (the paper's comparison)", "over the network after as many steps")
+    labels = ("over the network it began with, as in the paper", "over the network after as many steps")
     for i, (label, colour) in enumerate(zip(labels, ("0.6", "C0"), strict=True)):
         rows = [-row + 0.12 - 0.24 * i for row in range(len(found))]
         each = [of[i] for of in found.values()]

@@ -354,7 +354,8 @@ def facts(records: Records) -> dict[str, Any]:
     ``few`` are the angles with few rows; ``side`` says where they are beside the true angle. With all rows, the angles
     pass the true angle until the step ``passed``, and end up to ``over`` above it, in per cent of the true angle.
     ``near`` says whether the errors are not clearly far below the error of the RBF. ``rising`` are the models of MNIST
-    whose bound was higher at the last evaluation than before. ``learned`` has the limits of learned transformations.
+    whose bound was higher at the last evaluation than before. ``learned`` has the limits of learned transformations,
+    and the size and the smoothness of the ``field`` of local ones.
     """
     few, passed, over = [], [], []
     for variant in ("90-from-5", "90-from-45"):
@@ -378,7 +379,8 @@ def facts(records: Records) -> dict[str, Any]:
         if key[1:4:2] == ("mnist", "tuned") and bounds[-1:] > bounds[:1]:
             rising.append(PAPER.titles.get(key.variant, key.variant))
         if limits := run["settings"].get("learned"):
-            learned.append({"experiment": key.experiment, "variant": key.variant, **_limits(limits)})
+            field = [f"{limits[name]:.2g}" for name in ("amplitude", "smoothness") if name in limits]
+            learned.append({"experiment": key.experiment, "variant": key.variant, "field": field, **_limits(limits)})
     return found | {"rising": rising, "learned": learned}
 
 

@@ -172,6 +172,7 @@ def miscounted(root):
     totals = Counter()
     for name, paper, page in papers(root):
         total, counted = re.search(r"\*\*Verdicts of (\d+) claims: (.*?)\.\*\*", page).groups()
+        counted, numbers = re.sub(r" \(numbers: \d+\)", "", counted), re.findall(r"numbers: (\d+)", counted)
         counts = {word: int(number) for number, word in (part.split(" ", 1) for part in counted.split(", "))}
         totals.update(counts)
         own = page.partition("## The paper's own methods")[2].partition("Standard errors are ours")[0]
@@ -181,6 +182,9 @@ def miscounted(root):
             rows = sum(bool(re.match(said, cell)) for cell in verdicts)
             if rows != counts.get(word, 0):
                 yield f"{name}: {rows} rows are {word}, and the page counts {counts.get(word, 0)}"
+        matched = sum(cell.startswith("matched") for cell in verdicts)
+        if numbers and int(numbers[0]) != matched:
+            yield f"{name}: {matched} matched rows are numbers, and the page says {numbers[0]}"
         claims = len(paper["claims"]) + sum(bool({"key", "why"} & {*column}) for _, _, column, _ in cells(paper))
         if not int(total) == claims == sum(counts.values()):
             yield f"{name}: {claims} claims, the page has {total}, and its counts add up to {sum(counts.values())}"

@@ -65,7 +65,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
         "| plain | **3.00** (3.0) | 7.5 |",
         "| fancy | – (1.0) | – |",
         "* squares, fancy: error 1.0 %. `gpzoo compare toy squares --preset paper`",
-        "**Verdicts of 5 claims: 2 matched, 1 reading, 1 not run, 1 no experiment.**",
+        "**Verdicts of 5 claims: 2 matched (numbers: 1), 1 reading, 1 not run, 1 no experiment.**",
     ):
         assert said in lines
     # Baselines are counted apart and folded.
