@@ -70,7 +70,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
         assert said in lines
     # Baselines are counted apart and folded.
     lines = toy("fancy", metrics={"error": 0.0101})["docs/results/toy.md"].splitlines()
-    assert "**Verdicts of 5 claims: 2 matched, 1 baseline, 1 reading, 1 no experiment.**" in lines
+    assert "**Verdicts of 5 claims: 2 matched (numbers: 1), 1 baseline, 1 reading, 1 no experiment.**" in lines
     (row,) = [i for i, line in enumerate(lines) if line.startswith("| squares, fancy: error")]
     assert "<summary>Baselines of the paper: 1 row</summary>" in lines[:row] and "| **matched** (" in lines[row]
 
