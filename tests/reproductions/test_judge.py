@@ -363,6 +363,12 @@ def errors(variant, **metrics):
     return lambda run, result: result["metrics"].update(metrics if run[1:4] == ("mnist", variant, "tuned") else {})
 
 
+def slight(run, result):
+    """Rotation gains half a point, the best model far more."""
+    for change in (errors("rotation", error=0.0210), errors("affine", error=0.0050)):
+        change(run, result)
+
+
 def bound_of_rbf(bound):
     """Another bound of the RBF on digits rotated by up to 180 degrees."""
     of = ("rotated-binary", "180-rbf", "tuned")
@@ -437,10 +443,10 @@ STATEMENTS = [
     ("invariant", ORDERS, errors("local", error=0.0215), "undecided"),  # affine has the same bound
     ("invariant", ORDERS, errors("local", error=0.0310, bound_per_point=7.8), "short"),
     ("invariant", ORDERS, errors("local", error=0.0225, bound_per_point=7.8), "matched"),
-    ("invariant", SLIGHTLY, None, "undecided"),  # rotation gains 0.66 points, the best 0.60 more
+    ("invariant", SLIGHTLY, None, "undecided"),  # rotation gains 0.29 points, the best 0.60 more
     ("invariant", SLIGHTLY, errors("rbf", error=0.0450), "short"),  # rotation gains far more than the best on it
     ("invariant", SLIGHTLY, errors("rbf", error=0.0150), "short"),  # rotation is worse
-    ("invariant", SLIGHTLY, errors("affine", error=0.0050), "matched"),
+    ("invariant", SLIGHTLY, slight, "matched"),
     # Far above: nearer to zero by more than a quarter, and by more than the noise of a bound.
     ("invariant", "90 degrees: bounds far above", None, "short"),
     ("invariant", FAR_ABOVE, None, "matched"),
