@@ -643,7 +643,9 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
         return Judged(None)
     of_class = np.abs(np.asarray(run.result["settings"]["mixing"]))[:, label]
     said = "weights {} / {}, by size:"
-    shares = [Value(said.format(other, label), Ours(float(of_class[other] / of_class[label]))) for other in others]
+    shares = [
+        Value(said.format(other, label), Ours(round(float(of_class[other] / of_class[label]), 4))) for other in others
+    ]
     return Judged(all(each.ours.value >= least for each in shares), shares)
 
 

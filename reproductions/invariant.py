@@ -355,8 +355,8 @@ def facts(records: Records) -> dict[str, Any]:
     pass the true angle until the step ``passed``, and end up to ``over`` above it, in per cent of the true angle.
     ``near`` says whether the errors are not clearly far below the error of the RBF. ``rising`` are the models of MNIST
     whose bound was higher at the last evaluation than before. The models of MNIST on ``below`` have a clearly lower
-    error than the RBF, those on ``level`` have not. ``learned`` has the limits of learned transformations, and the size
-    and the smoothness of the ``field`` of local ones.
+    error than the RBF, those on ``level`` have not; those on ``in_time`` also after the time of the RBF. ``learned``
+    has the limits of learned transformations, and the size and the smoothness of the ``field`` of local ones.
     """
     few, passed, over = [], [], []
     for variant in ("90-from-5", "90-from-45"):
@@ -386,13 +386,18 @@ def _of_mnist(records: Records) -> dict[str, list[str]]:
     """Models of MNIST, see :func:`facts`."""
     keys = {name: Key("invariant", "mnist", name, "tuned") for name in ("rbf", "rotation", "affine", "local")}
     runs = {PAPER.titles.get(name, name): records.found[key] for name, key in keys.items() if key in records.found}
-    told: dict[str, list[str]] = {"rising": [], "below": [], "level": []}
+    told: dict[str, list[str]] = {"rising": [], "below": [], "level": [], "in_time": []}
     for name, run in runs.items():
         bounds = [each["bound_per_point"] for each in run["curve"][-2:]]
         told["rising"] += [name] if bounds[-1:] > bounds[:1] else []
         if name != "RBF" and "RBF" in runs:
-            less = lead(error_of(run, "error"), error_of(runs["RBF"], "error"), "error")
-            told["below" if holding([less]) else "level"].append(name)
+            rbf, rows = runs["RBF"], run["data"]["sizes"]["test"]
+            below = holding([lead(error_of(run, "error"), error_of(rbf, "error"), "error")])
+            told["below" if below else "level"].append(name)
+            then = [each["error"] for each in run["curve"] if each["seconds"] <= rbf["seconds_training"]][-1:]
+            of_then = [Ours(error, math.sqrt(error * (1 - error) / rows)) for error in then]
+            in_time = holding([lead(each, error_of(rbf, "error"), "error") for each in of_then])
+            told["in_time"] += [name] if in_time else []
     return told
 
 
