@@ -106,6 +106,14 @@ def test_few_wrong_images_are_judged_on_the_papers_number_of_images(wrong, limit
     assert judge.few_wrong(judge.Found({"it": run}, None), "it", limit, rows).holds is holds
 
 
+@pytest.mark.parametrize("wrong, holds", [([3_000, 9_999], True), ([2_999], None), ([0, 4_000], None)])
+def test_listed_wrong_images_are_counted_among_the_first(wrong, holds):
+    bits = np.packbits(np.isin(np.arange(10_000), wrong)).tobytes().hex()
+    one = {"metrics": {"wrong_images": len(wrong)}, "settings": {"wrong_rows": {"error": bits}}}
+    found = judge.Found({"it": recorded(one, {"metrics": {"wrong_images": 5}})}, None)
+    assert judge.few_wrong(found, "it", 0, 3_000).holds is holds
+
+
 def test_the_rule_is_that_of_the_script():
     """On a grid of numbers, errors, papers' numbers and errors, margins and limits."""
     seen = set()
