@@ -315,13 +315,10 @@ def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
 
     ours, rows = found.all("wrong_images", [name])[0].ours, found[name].result["data"]["sizes"]["test"]
     expected = ours.value * test_rows / rows
-    values = [
-        Value(f"wrong images among {rows:,}:", ours, ""),
-        Value(f"expected among {test_rows:,}:", Ours(expected), ""),
-    ]
     listed = [each["settings"].get("wrong_rows", {}).get("error") for each in found[name].results]
     first = [f"{int(bits, 16):0{4 * len(bits)}b}"[:test_rows].count("1") for bits in listed if bits]
-    values += [Value(f"largest number among the first {test_rows:,}:", Ours(max(first)), "")] if first else []
+    beside = (f"of the first {test_rows:,}:", max(first)) if first else (f"expected among {test_rows:,}:", expected)
+    values = [Value(f"wrong images among {rows:,}:", ours, ""), Value(beside[0], Ours(beside[1]), "")]
     few = max(first) <= limit if first else ours.value <= limit
     holds = True if few else False if pdtr(limit, expected) < 0.05 else None
     return Judged(holds, values)
