@@ -642,10 +642,8 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
     if "mixing" not in run.result["settings"]:
         return Judged(None)
     of_class = np.abs(np.asarray(run.result["settings"]["mixing"]))[:, label]
-    said = "weights {} / {}, by size:"
-    shares = [
-        Value(said.format(other, label), Ours(round(float(of_class[other] / of_class[label]), 4))) for other in others
-    ]
+    ratios = {other: round(float(of_class[other] / of_class[label]), 4) for other in others}
+    shares = [Value(f"weights {other} / {label}, by size:", Ours(ratio)) for other, ratio in ratios.items()]
     return Judged(all(each.ours.value >= least for each in shares), shares)
 
 
