@@ -684,10 +684,10 @@ def facts(records: Records) -> dict[str, Any]:
     """Numbers for ``pages/deep_kernel.md.jinja``.
 
     ``gain`` has the lead of SV-DKL over the network, as the paper compares them, and over the network after as many
-    steps, and ``own_draws`` has the same for the paper's own draws of ``u``. ``told`` has the sets on which each lead
-    is clearly positive, clearly negative, and neither. ``lengths`` has the epochs of each phase. ``edge`` counts splits
-    whose last rate was chosen, and those of them with the largest candidate. On ``gps_alone`` sets, the nlpp of DNN+GP
-    is clearly worse than the nlpp of DNN.
+    steps, and ``own_draws`` has the same for the paper's own draws of ``u``; on ``own_level`` sets, none of these is
+    clear. ``told`` has the sets on which each lead is clearly positive, clearly negative, and neither. ``lengths`` has
+    the epochs of each phase. ``edge`` counts splits whose last rate was chosen, and those of them with the largest
+    candidate. On ``gps_alone`` sets, the nlpp of DNN+GP is clearly worse than the nlpp of DNN.
     """
     gain, lengths, chosen, gps_alone = [], [], [], []
     told: dict[str, dict[str, list[str]]] = {}
@@ -709,9 +709,10 @@ def facts(records: Records) -> dict[str, Any]:
         lengths.append({"set": name, "epochs": epochs, "longer": run.lead("accuracy", "dnn-long", "dnn")})
     own = ((name, next(records.compared("deep_kernel", name, "one-draw", PRESETS), None)) for name in first)
     own_draws = [{"set": name, **_gains(run)} for name, run in own if run is not None]
+    own_level = [each["set"] for each in own_draws if not any(holding([each[what]]) is not None for what in told)]
     edge = chosen.count(max(RATES)), len(chosen)
     found = {"gain": gain, "own_draws": own_draws, "lengths": lengths, "edge": edge, "gps_alone": gps_alone}
-    return found | {"dead": DEAD, "told": told}
+    return found | {"dead": DEAD, "told": told, "own_level": own_level}
 
 
 #: How many nats the nlpp of DNN+ is above the nlpp of DNN if its units are suspected to be dead.

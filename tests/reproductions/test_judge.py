@@ -487,6 +487,22 @@ def test_networks_alone_are_judged_as_sv_dkl_is(answer, files):
     assert [value.name for value in deep_kernel.as_well(files, each)] == ["DNN", "longer DNN"]
 
 
+@pytest.mark.parametrize(
+    "end, early, found",
+    [(0.010, 0.010, ("below", "in_time")), (0.010, 0.025, ("below",)), (0.025, 0.010, ("level", "in_time"))],
+)
+def test_models_are_compared_with_the_rbf_at_the_end_and_after_its_time(files, end, early, found):
+    records = copy.copy(files)
+    records.found = copy.deepcopy(files.found)
+    run = records.found[Key("invariant", "mnist", "rotation", "tuned")]
+    run["metrics"]["error"] = end
+    run["curve"] = [
+        run["curve"][-1] | {"seconds": 60.0 * minutes, "error": e} for minutes, e in ((1, early), (99, end))
+    ]
+    facts = invariant.facts(records)
+    assert tuple(name for name in ("below", "level", "in_time") if "rotation" in facts[name]) == found
+
+
 def test_few_rows_are_judged_by_the_accuracy_of_another_method(answer, files):
     """The run on covtype in place of that on airline, whose data are not recorded."""
     run = answer("deep_kernel", "a step with 70 grid points costs").runs[0]
