@@ -213,19 +213,29 @@ def mnist_study(run: Run) -> Outcome:
     )
 
 
-def rank(found: Found, images: int, most: int) -> Judged:
-    """The rank of the kernel matrix of 7 x 7 images with one bright pixel, from patches of 3 x 3 (appendix B)."""
+def rank(found: Found, images: int, most: int | None = None, corner: bool = False) -> Judged:
+    """The rank of the kernel matrix of 7 x 7 images, from patches of 3 x 3 (appendix B).
+
+    Args:
+        found: not used.
+        images: number of images.
+        most: the claim is a rank of at most this number; ``None`` for a claim of full rank.
+        corner: whether images are zero but for a random patch in one corner; otherwise each has one bright pixel.
+    """
     import jax
     import jax.numpy as jnp
 
     from gpzoo.kernels import RBF, Convolutional
 
     rng = np.random.RandomState(0)
+    X = np.eye(49)[rng.permutation(49)[:images]].reshape(-1, 7, 7, 1)
+    if corner:
+        X = np.pad(rng.standard_normal((images, 3, 3, 1)), ((0, 0), (0, 4), (0, 4), (0, 0)))
     with jax.enable_x64(True):
-        single = np.eye(49)[rng.permutation(49)[:images]].reshape(-1, 7, 7, 1)
         kernel = Convolutional(RBF(1.0, 1.0), (7, 7, 1), (3, 3), jnp.asarray(rng.standard_normal(25)))
-        number = int(np.linalg.matrix_rank(np.asarray(kernel.gram(jnp.asarray(single))), hermitian=True))
-    return Judged(number <= most, [Value("rank", Ours(number)), Value("images", Ours(images))])
+        number = int(np.linalg.matrix_rank(np.asarray(kernel.gram(jnp.asarray(X))), hermitian=True))
+    holds = number == images if most is None else number <= most
+    return Judged(holds, [Value("rank", Ours(number)), Value("images", Ours(images))])
 
 
 def facts(records: Records) -> dict[str, Any]:

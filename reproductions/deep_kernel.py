@@ -647,15 +647,6 @@ def mixes(found: Found, label: int, others: Sequence[int], least: float) -> Judg
     return Judged(all(each.ours.value >= least for each in shares), shares)
 
 
-def flat(found: Found, points: int, most: float) -> Judged:
-    """A step with up to ``points`` grid points takes at most ``most`` times as long as a step with the fewest."""
-    (_, run), *_ = found.items()
-    grid = [each for each in run.result["settings"]["by_grid"] if each["points"] <= points]
-    ratio = grid[-1]["svdkl_seconds"] / grid[0]["svdkl_seconds"]
-    said = f"time with {grid[-1]['points']} points, divided by the time with {grid[0]['points']} points:"
-    return Judged(ratio <= most, [Value(said, Ours(ratio))])
-
-
 def with_few_rows(found: Found, share: float, accuracy: float) -> Judged:
     """SV-DKL reaches this accuracy with this share of the rows."""
     (_, run), *_ = found.items()

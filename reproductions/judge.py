@@ -79,13 +79,18 @@ def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[st
 
     It is computed from the standard deviation over splits if the paper prints one. For a share on one split, it is
     binomial. Otherwise the error of our number is used. The number of test rows is ours, unless ``printed`` has one.
+    If our error is over seeds, the paper's number is of one training, so it varies as one of our seeds does.
     """
     rows = result["data"]["sizes"]["test"]
+    fewer = math.sqrt(rows / (printed.test_rows or rows))
     if printed.deviation is not None:
         return printed.deviation * math.sqrt(1 / (result["folds"] or {"of": 1})["of"] + overlap_of(result))
     if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
         return math.sqrt(printed * (1 - printed) / (printed.test_rows or rows))
-    return ours.error and ours.error * math.sqrt(rows / (printed.test_rows or rows))
+    if ours.error is not None and ours.source.endswith("seeds"):
+        one_training = ours.error * math.sqrt(ours.degrees + 1)
+        return math.hypot(one_training, fewer * (error_of(result, metric).error or 0.0))
+    return ours.error and ours.error * fewer
 
 
 def verdict(
@@ -278,8 +283,8 @@ def pairs(
 def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: float = 0.0) -> Judged:
     """Two metrics order the variants in the same way.
 
-    Values of the first metric that differ by less than ``tie`` have no order. If the second metric orders such a pair,
-    this is undecided.
+    Values of the first metric that differ by less than ``tie`` have no order. If the second metric may order such a
+    pair, this is undecided.
     """
     by_first = sorted(found, key=lambda name: -toward(by) * found.all(by, [name])[0].ours.value)
     first, second = found.all(by, by_first), found.all(metric, by_first)
@@ -288,8 +293,8 @@ def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: flo
         close = abs(first[i].ours.value - first[j].ours.value) < tie
         leads[close].append(lead(second[i].ours, second[j].ours, metric))
     holds = holding(leads[False], allow="level", margin=margin)
-    ordered = any(holding([each]) is not None for each in leads[True])
-    return Judged(None if holds and ordered else holds, [*first, *second])
+    level = all(within(each, margin) for each in leads[True])
+    return Judged(None if holds and not level else holds, [*first, *second])
 
 
 def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
@@ -308,8 +313,8 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
 def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
     """At most ``limit`` of ``test_rows`` images are wrong, where our run has a larger number of test images.
 
-    A run that lists its wrong images is judged on the first ``test_rows``. If more of our images are wrong, but at most
-    ``limit`` of ``test_rows`` have a probability of 5 % or more, this is undecided.
+    This holds if every run lists its wrong images, and at most ``limit`` of its first ``test_rows`` are wrong. It does
+    not hold if at most ``limit`` of ``test_rows`` wrong images have a probability below 5 %.
     """
     from scipy.special import pdtr
 
@@ -317,11 +322,12 @@ def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
     expected = ours.value * test_rows / rows
     listed = [each["settings"].get("wrong_rows", {}).get("error") for each in found[name].results]
     first = [f"{int(bits, 16):0{4 * len(bits)}b}"[:test_rows].count("1") for bits in listed if bits]
-    beside = (f"of the first {test_rows:,}:", max(first)) if first else (f"expected among {test_rows:,}:", expected)
-    values = [Value(f"wrong images among {rows:,}:", ours, ""), Value(beside[0], Ours(beside[1]), "")]
-    few = max(first) <= limit if first else ours.value <= limit
+    beside = Value(f"expected among {test_rows:,}:", Ours(expected))
+    if first:
+        beside = Value(f"of the first {test_rows:,} ({len(first)} of {len(listed)} runs):", Ours(max(first)))
+    few = max(first) <= limit if len(first) == len(listed) else ours.value <= limit
     holds = True if few else False if pdtr(limit, expected) < 0.05 else None
-    return Judged(holds, values)
+    return Judged(holds, [Value(f"wrong images among {rows:,}:", ours), beside])
 
 
 def _model(metric: str) -> str:
@@ -542,4 +548,4 @@ def rows_of(result: Mapping[str, Any]) -> str:
     """The numbers of training and test rows that were used, each with the number of all rows if some are left out."""
     part = result["data"]["sizes"] | (result["subset"] or {})
     numbers = ((part["train"], part.get("of")), (part["test"], part.get("of_test")))
-    return " + ".join(f"{n:,}" if of in (n, None) else f"{n:,} of {of:,}" for n, of in numbers) + " rows"
+    return " + ".join(f"{n:,}" if of in (n, None) else f"{n:,} of {of:,}" for n, of in numbers)

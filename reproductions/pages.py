@@ -172,12 +172,15 @@ def _as_well(records: Records, answers: Answers, each: Answered) -> Sequence[jud
 
 
 def _remarks(answers: Answers, module: Any, each: Answered) -> list[str]:
-    """Remarks on a row, about the variant that answers it, from the TOML and from the module of the paper."""
-    found, answer = [], each.claim.answer
-    if answer is not None:
-        said = answers.paper.experiments.get(answer.experiment, {}).get("remarks", {})
-        found += [said[answer.variant]] if answer.variant in said else []
-    return [*found, *(module.remarks(answers.records, each) if hasattr(module, "remarks") else ())]
+    """Remarks on a row, about the variants that answer it, from the TOML and from the module of the paper."""
+    runs = list(dict.fromkeys(key[1:3] for key in each.runs))
+    found: dict[str, list[str]] = {}
+    for experiment, variant in runs:
+        remarks = answers.paper.experiments.get(experiment, {}).get("remarks", {})
+        if variant in remarks:
+            found.setdefault(remarks[variant], []).append(experiment if variant == "all" else variant)
+    of_rows = [f"{said} ({', '.join(names)})" if len(names) < len(runs) else said for said, names in found.items()]
+    return [*of_rows, *(module.remarks(answers.records, each) if hasattr(module, "remarks") else ())]
 
 
 def _last(records: Records) -> Mapping[tuple[str, str], str]:

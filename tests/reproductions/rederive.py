@@ -83,8 +83,11 @@ def ours(results, metric):
     return mean, error, degrees
 
 
-def error_of_paper(metric, error, text, result, rows=None):
-    """The standard error of the paper's number: by its deviation, binomially, or as ours, on its test rows."""
+def error_of_paper(metric, error, text, result, rows=None, degrees=0):
+    """The standard error of the paper's number: by its deviation, binomially, or as ours, on its test rows.
+
+    With degrees and one split, our error is over seeds, and the paper has one training.
+    """
     scale, (digits, _, deviation) = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")
     if deviation:
         shared = overlap(result) if splits_of(result) > 1 else 0
@@ -92,6 +95,9 @@ def error_of_paper(metric, error, text, result, rows=None):
     share, own = float(digits) / scale, result["data"]["sizes"]["test"]
     if splits_of(result) == 1 and re.search("(^|_)(error|accuracy)$", metric) and 0 <= share <= 1:
         return math.sqrt(share * (1 - share) / (rows or own))
+    if degrees and splits_of(result) == 1:
+        over_rows = result["metrics"].get(f"{metric}_se", 0.0) ** 2 * own / (rows or own)
+        return math.sqrt(error**2 * (degrees + 1) + over_rows)
     return error and error * math.sqrt(own / (rows or own))
 
 
@@ -140,7 +146,7 @@ def rederived(root):
                 results = [json.loads(path.read_text()) for path in paths]
                 if results and (number := ours(results, metric)) is not None:
                     own = limit(results[0])
-                    theirs = error_of_paper(metric, number[1], text, results[0], rows)
+                    theirs = error_of_paper(metric, number[1], text, results[0], rows, number[2])
                     words = verdict(metric, number, text, "reading" if reading else own, theirs, margin)
                     last = words.split(", ")[-1]
                     ranks = ["matched", "exceeded", "not told apart", "undecided", "short", last]

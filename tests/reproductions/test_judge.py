@@ -90,6 +90,16 @@ def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
             assert found == pytest.approx(expected) == rederive.error_of_paper(metric, 0.02, text, one, rows)
 
 
+@pytest.mark.parametrize("seeds", [2, 3, 7])
+@pytest.mark.parametrize("rows", [2_500, 10_000, 40_000])
+def test_a_number_of_the_paper_varies_as_one_of_several_trainings(seeds, rows):
+    """More test rows make the error over rows smaller, and not the error over seeds."""
+    one = recorded({"metrics": {"nlpp": 0.3, "nlpp_se": 0.01}}).result
+    found = judge.error_of_paper("nlpp", Ours(0.3, 0.02, f"{seeds} seeds", seeds - 1), Printed("0.3", rows), one)
+    assert found == pytest.approx(math.hypot(0.02 * seeds**0.5, 0.01 * (10_000 / rows) ** 0.5))
+    assert found == pytest.approx(rederive.error_of_paper("nlpp", 0.02, "0.3", one, rows, seeds - 1))
+
+
 @pytest.mark.parametrize(
     "wrong, limit, rows, holds",
     [
@@ -107,11 +117,14 @@ def test_few_wrong_images_are_judged_on_the_papers_number_of_images(wrong, limit
 
 
 @pytest.mark.parametrize("wrong, holds", [([3_000, 9_999], True), ([2_999], None), ([0, 4_000], None)])
-def test_listed_wrong_images_are_counted_among_the_first(wrong, holds):
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_listed_wrong_images_are_counted_among_the_first(wrong, holds, others):
+    """A run that does not list its wrong images may have one there."""
     bits = np.packbits(np.isin(np.arange(10_000), wrong)).tobytes().hex()
     one = {"metrics": {"wrong_images": len(wrong)}, "settings": {"wrong_rows": {"error": bits}}}
-    found = judge.Found({"it": recorded(one, {"metrics": {"wrong_images": 5}})}, None)
-    assert judge.few_wrong(found, "it", 0, 3_000).holds is holds
+    runs = [one] + others * [{"metrics": {"wrong_images": 5}}]
+    found = judge.few_wrong(judge.Found({"it": recorded(*runs)}, None), "it", 0, 3_000)
+    assert found.holds is (None if others else holds)
 
 
 def test_the_rule_is_that_of_the_script():
@@ -318,6 +331,7 @@ KINDS = [
     (judge.same_order, {"by": "worse_elbo", "metric": "error"}, False),
     (judge.same_order, {"by": "elbo", "metric": "error", "tie": 4.0}, None),  # errors order what bounds do not
     (judge.same_order, {"by": "elbo", "metric": "level_error", "tie": 4.0, "margin": 0.05}, True),
+    (judge.same_order, {"by": "elbo", "metric": "level_error", "tie": 4.0, "margin": 0.005}, None),  # they may differ
     (judge.at_most, {"limit": 0.10, "metrics": ["error"]}, True),
     (judge.at_most, {"limit": 0.09, "metrics": ["error"]}, False),
     (judge.above, {"metric": "error", "numbers": {"rbf": 0.2, "best": 0.1}}, True),
@@ -447,8 +461,7 @@ STATEMENTS = [
     ("deep", NEVER, worse, "fewer folds, short"),
     ("deep", "no overfitting", worse, "fewer folds, short"),
     # Errors and bounds that hardly differ are in no order.
-    ("invariant", ORDERS, None, "matched"),
-    ("invariant", ORDERS, errors("local", error=0.0215), "undecided"),  # affine has the same bound
+    ("invariant", ORDERS, None, "undecided"),  # affine and local have close bounds, and perhaps other errors
     ("invariant", ORDERS, errors("local", error=0.0310, bound_per_point=7.8), "short"),
     ("invariant", ORDERS, errors("local", error=0.0225, bound_per_point=7.8), "matched"),
     ("invariant", SLIGHTLY, None, "undecided"),  # rotation gains 0.29 points, the best 0.60 more

@@ -57,7 +57,7 @@ def path_of(folder, seed=0):
 
 def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     lines = toy()["docs/results/toy.md"].splitlines()
-    size = "12 + 50,000 rows, the paper's settings"
+    size = "12 + 50,000, the paper's settings"
     row = "| squares, plain: error | table 1 | 3.0 % | 3.000 ± 0.076 % (binomial) | "
     for said in (
         f"{row}{size} | **matched** (-0.27…+0.27 points) |",
