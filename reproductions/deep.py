@@ -490,28 +490,20 @@ def _on_folds(
 _LL = "test_log_likelihood"
 
 
-def _not_converged(run: Recorded, name: str, model: str) -> Value | None:
-    """The bound of a model minus the bound of SGPR, in nats per row, if it is clearly negative; otherwise ``None``.
+def _too_short(run: Recorded, model: str) -> bool:
+    """Whether a training had not converged: its bound is clearly below the bound of SGPR.
 
     SGPR is SGP at its optimum, and deep GPs and SGP 500 contain SGP. For SGP 500, the bound of SGP is taken, because a
     training of as many steps was too short for it.
     """
-    own = "sgp" if model == "sgp-500" else model
-    less = _bound_less(run.result, own, "sgpr")
-    said = f"bound of {title_of(own)} minus bound of SGPR on {name}"
-    return None if less is None or _sign([less]) >= 0 else Value(said, less, "lead")
+    less = _bound_less(run.result, "sgp" if model == "sgp-500" else model, "sgpr")
+    return less is not None and _sign([less]) < 0
 
 
-#: Number of doubts that a statement shows.
-_DOUBTS = 8
-
-
-def _with_doubts(shown: Sequence[Value], doubts: Sequence[Value]) -> list[Value]:
-    """Values of a statement, then doubts, which begin with words of their own."""
-    largest = sorted(doubts, key=lambda each: each.ours.value)[:_DOUBTS]
-    some = f" (the largest {_DOUBTS} of {len(doubts)})" if len(doubts) > _DOUBTS else ""
-    words = f"These differences show that training had not converged{some}: "
-    return [*shown, *(each._replace(name=words * (i == 0) + each.name) for i, each in enumerate(largest))]
+def _with_doubts(shown: Sequence[Value], doubts: int) -> list[Value]:
+    """Values of a statement, and the number of comparisons that decide nothing, because a training was too short."""
+    words = "not counted, because training had not converged:"
+    return [*shown, Value(words, Ours(doubts))] if doubts else [*shown]
 
 
 def converged(found: Found, models: Sequence[str], than: str = "", allow: str = "", margin: float = 0.0) -> Judged:
@@ -519,34 +511,32 @@ def converged(found: Found, models: Sequence[str], than: str = "", allow: str = 
 
     Without ``than``, each model is compared with the model before, and must itself be trained long enough.
     """
-    leads, unsure, doubts = [], [], {}
+    leads, unsure = [], []
     each = [(model, than) for model in models] if than else [(b, a) for a, b in itertools.pairwise(models)]
     for (name, run), (model, other) in itertools.product(found.items(), each):
         lead = run.lead(_LL, model, other)
-        doubt = _not_converged(run, name, other if than and lead.value > 0 else model)
-        what = f"{title_of(model)} minus {title_of(other)} on {name}"
-        (unsure if doubt else leads).append(Value(what, lead, "lead"))
-        doubts |= {doubt.name: doubt} if doubt else {}
+        value = Value(f"{title_of(model)} minus {title_of(other)} on {name}", lead, "lead")
+        (unsure if _too_short(run, other if than and lead.value > 0 else model) else leads).append(value)
     by: dict[str, Any] = {"allow": allow, "margin": margin}
     holds = holding([each.ours for each in leads], **by)
     against = [each for each in [*leads, *unsure] if holding([each.ours], **by) is not True]
     shown = [*leads, *unsure] if len(leads) + len(unsure) <= 4 else against
-    values = _with_doubts(shown, list(doubts.values()))
-    return Judged(None if holds is not False and doubts else holds, values, len(leads) + len(unsure))
+    holds = None if holds is not False and unsure else holds
+    return Judged(holds, _with_doubts(shown, len(unsure)), len(leads) + len(unsure))
 
 
 def deepest_is_best(found: Found, least: int) -> Judged:
     """The deepest model is best on at least ``least`` sets. Where the model behind had not converged, a set is open."""
-    best, close, values, doubts = set(), set(), [], []
+    best, close, values, doubts = set(), set(), [], 0
     for name, run in found.items():
         others = list(MODELS)[:-1]
         leads = [run.lead(_LL, "dgp5", other) for other in others]
         lead, other = min(zip(leads, others, strict=True), key=lambda each: each[0].value)
         values.append(Value(f"DGP 5 minus {title_of(other)} on {name}", lead, "lead"))
         holds = holding(leads)
-        doubt = None if holds is None else _not_converged(run, name, "sgp" if holds else "dgp5")
-        doubts += [doubt] if doubt else []
-        (close if doubt or holds is None else best if holds else set()).add(name)
+        doubtful = holds is not None and _too_short(run, "sgp" if holds else "dgp5")
+        doubts += doubtful
+        (close if doubtful or holds is None else best if holds else set()).add(name)
     holds = True if len(best) >= least else None if len(close | best) >= least else False
     return Judged(holds, _with_doubts(values, doubts), len(values))
 
