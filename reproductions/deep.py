@@ -502,21 +502,31 @@ def _too_short(run: Recorded, model: str) -> bool:
 
 def _with_doubts(shown: Sequence[Value], doubts: int) -> list[Value]:
     """Values of a statement, and the number of comparisons that decide nothing, because a training was too short."""
-    words = "not counted, because training had not converged:"
+    words = "not counted, because of short training:"
     return [*shown, Value(words, Ours(doubts))] if doubts else [*shown]
 
 
-def converged(found: Found, models: Sequence[str], than: str = "", allow: str = "", margin: float = 0.0) -> Judged:
+def converged(
+    found: Found,
+    models: Sequence[str],
+    than: str = "",
+    beyond: str = "",
+    allow: str = "",
+    margin: float = 0.0,
+) -> Judged:
     """In every run, each model is better than ``than``. Differences that more training would change are undecided.
 
-    Without ``than``, each model is compared with the model before, and must itself be trained long enough.
+    Without ``than``, each model is compared with the model before, and must itself be trained long enough. A lead over
+    ``than`` that is clear over ``beyond``, too, counts however short the training of ``than`` was.
     """
     leads, unsure = [], []
     each = [(model, than) for model in models] if than else [(b, a) for a, b in itertools.pairwise(models)]
     for (name, run), (model, other) in itertools.product(found.items(), each):
         lead = run.lead(_LL, model, other)
         value = Value(f"{title_of(model)} minus {title_of(other)} on {name}", lead, "lead")
-        (unsure if _too_short(run, other if than and lead.value > 0 else model) else leads).append(value)
+        ahead = bool(than) and lead.value > 0
+        certain = ahead and beyond and holding([run.lead(_LL, model, beyond)]) is True
+        (leads if certain or not _too_short(run, other if ahead else model) else unsure).append(value)
     by: dict[str, Any] = {"allow": allow, "margin": margin}
     holds = holding([each.ours for each in leads], **by)
     against = [each for each in [*leads, *unsure] if holding([each.ours], **by) is not True]
@@ -532,11 +542,11 @@ def deepest_is_best(found: Found, least: int) -> Judged:
         others = list(MODELS)[:-1]
         leads = [run.lead(_LL, "dgp5", other) for other in others]
         lead, other = min(zip(leads, others, strict=True), key=lambda each: each[0].value)
-        values.append(Value(f"DGP 5 minus {title_of(other)} on {name}", lead, "lead"))
-        holds = holding(leads)
-        doubtful = holds is not None and _too_short(run, "sgp" if holds else "dgp5")
+        values.append(Value(f"on {name} ({title_of(other)})", lead, "lead"))
+        holds, doubtful = holding(leads), _too_short(run, "sgp" if lead.value > 0 else "dgp5")
         doubts += doubtful
         (close if doubtful or holds is None else best if holds else set()).add(name)
+    values[0] = values[0]._replace(name=f"DGP 5 minus the best other model {values[0].name}")
     holds = True if len(best) >= least else None if len(close | best) >= least else False
     return Judged(holds, _with_doubts(values, doubts), len(values))
 
@@ -699,7 +709,8 @@ def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
     rows, by = result["data"]["sizes"]["train"], result["settings"]["by_fold"]
     over_splits = partial(mean_of, overlap=overlap_of(result))
     bounds = {model: over_splits([bound / rows for bound in by[model]["elbo"]]) for model in ("sgpr", *MODELS)}
-    return {"set": result["variant"], "best": best, "models": models, "bounds": bounds, **less}
+    slower = float(np.sum(by["dgp5"]["seconds"]) / np.sum(by["sgp-500"]["seconds"]))
+    return {"set": result["variant"], "best": best, "models": models, "bounds": bounds, "slower": slower, **less}
 
 
 def _bound_less(result: Mapping[str, Any], model: str, other: str) -> Ours | None:

@@ -535,6 +535,18 @@ def test_one_of_more_leads_is_ahead_by_more(count):
     assert not deep._one_is_ahead([Ours(1.0)] * count)
 
 
+@pytest.mark.parametrize(
+    "lifted, beyond, holds, left", [(0.0, "", None, 4), (0.0, "sgpr", True, 0), (1.0, "sgpr", None, 4)]
+)
+def test_a_lead_over_a_short_training_counts_if_it_is_one_over_the_optimum(files, lifted, beyond, holds, left):
+    """On kin8nm, where SGP had not converged. If SGPR were better by a nat, it would be better than every deep GP."""
+    run = copy.deepcopy(next(files.compared("deep", "uci", "kin8nm", ("cpu",))))
+    sgpr, models = run.result["settings"]["by_fold"]["sgpr"], ["dgp2", "dgp3", "dgp4", "dgp5"]
+    sgpr["test_log_likelihood"] = [value + lifted for value in sgpr["test_log_likelihood"]]
+    found = deep.converged(Found({"kin8nm": run}, None), models, "sgp", beyond, allow="level", margin=0.04)
+    assert found.holds is holds and [each.ours.value for each in found.values[4:]] == [left] * bool(left)
+
+
 @pytest.mark.parametrize("folds, said", [((5, 20), "5 of 20 splits"), ((5, 5), ""), ((3, 20), "")])
 def test_a_row_names_its_splits_where_all_runs_have_the_same(answer, folds, said):
     def change(run, result):
