@@ -502,7 +502,7 @@ def _too_short(run: Recorded, model: str) -> bool:
 
 def _with_doubts(shown: Sequence[Value], doubts: int) -> list[Value]:
     """Values of a statement, and the number of comparisons that decide nothing, because a training was too short."""
-    words = "not counted, because of short training:"
+    words = "not counted (short training):"
     return [*shown, Value(words, Ours(doubts))] if doubts else [*shown]
 
 
@@ -542,11 +542,11 @@ def deepest_is_best(found: Found, least: int) -> Judged:
         others = list(MODELS)[:-1]
         leads = [run.lead(_LL, "dgp5", other) for other in others]
         lead, other = min(zip(leads, others, strict=True), key=lambda each: each[0].value)
-        values.append(Value(f"on {name} ({title_of(other)})", lead, "lead"))
+        values.append(Value(f"{name} ({title_of(other)})", lead, "lead"))
         holds, doubtful = holding(leads), _too_short(run, "sgp" if lead.value > 0 else "dgp5")
         doubts += doubtful
         (close if doubtful or holds is None else best if holds else set()).add(name)
-    values[0] = values[0]._replace(name=f"DGP 5 minus the best other model {values[0].name}")
+    values[0] = values[0]._replace(name=f"DGP 5 minus the best other model: {values[0].name}")
     holds = True if len(best) >= least else None if len(close | best) >= least else False
     return Judged(holds, _with_doubts(values, doubts), len(values))
 
