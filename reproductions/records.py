@@ -53,14 +53,14 @@ class Ours(NamedTuple):
         error: its standard error, if it is known.
         source: the origin of the error, such as ``"5 splits"``.
         degrees: degrees of freedom of the error.
-        wrong: the wrong test rows, if the number is a share in one run; ``None`` if they were not recorded.
+        wrong: the wrong test rows of each seed, if the number is a share; empty if they were not all recorded.
     """
 
     value: float
     error: float | None = None
     source: str = ""
     degrees: float = math.inf
-    wrong: Wrong | None = None
+    wrong: tuple[Wrong, ...] = ()
 
     def wide(self, among: int = 1, beyond: float = BEYOND_TWO) -> float | None:
         """Two standard errors, by Student's t and for one of ``among`` numbers; ``None`` if the error is not known.
@@ -83,6 +83,14 @@ def mean_of(each: Sequence[float], source: str = "splits", overlap: float = 0.0)
     return Ours(statistics.fmean(each), error, f"{len(each)} {source}", len(each) - 1)
 
 
+def over_seeds(each: Sequence[Ours]) -> Ours:
+    """A mean over seeds. Its error is not smaller than the error of one seed, because all seeds share test rows."""
+    seeds, alone = mean_of([ours.value for ours in each], "seeds"), max(each, key=lambda ours: ours.error or 0.0)
+    found = alone if len(each) == 1 or (alone.error or 0.0) > (seeds.error or 0.0) else seeds
+    wrong = tuple(of for ours in each for of in ours.wrong)
+    return found._replace(value=seeds.value, wrong=wrong if len(wrong) == len(each) else ())
+
+
 @dataclass(frozen=True)
 class Recorded:
     """The runs of a variant with one preset, one run for each seed."""
@@ -96,21 +104,11 @@ class Recorded:
         return self.results[0]
 
     def ours(self, metric: str) -> Ours | None:
-        """Our number for a metric; ``None`` if the files do not have it.
-
-        ``hours`` is the time of the training. The error over several seeds is not smaller than the error of one seed,
-        because all seeds share their test rows.
-        """
+        """Our number for a metric; ``None`` if the files do not have it. ``hours`` is the time of the training."""
         if metric == "hours":
             return Ours(self.result["seconds_training"] / 3600)
-        values = [result["metrics"][metric] for result in self.results if metric in result["metrics"]]
-        if not values:
-            return None
-        errors = [error_of(result, metric) for result in self.results if metric in result["metrics"]]
-        seeds, alone = mean_of(values, "seeds"), max(errors, key=lambda each: each.error or 0.0)
-        if len(values) == 1 or (alone.error or 0.0) > (seeds.error or 0.0):
-            return alone._replace(value=seeds.value, wrong=alone.wrong if len(values) == 1 else None)
-        return seeds
+        each = [error_of(result, metric) for result in self.results if metric in result["metrics"]]
+        return over_seeds(each) if each else None
 
     def lead(self, metric: str, model: str, other: str) -> Ours:
         """The lead of one model of the run over another, over the same splits if there are several."""
@@ -128,19 +126,25 @@ class Recorded:
 def lead(ours: Ours, other: Ours, metric: str, share: float = 0.0) -> Ours:
     """The lead of one number over another, minus a share of the other number.
 
-    If both numbers have the same test rows, and the wrong rows of both are known, the error is an error of paired rows.
-    Otherwise it is the error of numbers without common test rows, which is too large if they do have common ones.
+    If both numbers have the same seeds and test rows, and the wrong rows of both are known, the rows of each seed are
+    paired. Otherwise it is the error of numbers without common test rows, which is too large if there are common ones.
     """
     known = ours.error is not None and other.error is not None
     weight = 1 + toward(metric) * share * math.copysign(1, other.value)
     error = math.hypot(ours.error or 0.0, weight * (other.error or 0.0)) if known else None
-    if ours.wrong is not None and other.wrong is not None and ours.wrong[1:] == other.wrong[1:]:
-        one, two, n = int(ours.wrong.bits, 16), int(other.wrong.bits, 16), ours.wrong.count
-        rows = (1, one & ~two), (-weight, two & ~one), (1 - weight, one & two)
-        total, squares = (sum(w**k * of.bit_count() for w, of in rows) for k in (1, 2))
-        error = math.sqrt((squares - total**2 / n) / (n - 1) / n)
-    value = toward(metric) * (ours.value - weight * other.value)
-    return Ours(value, error, ours.source, min(ours.degrees, other.degrees))
+    value, degrees = toward(metric) * (ours.value - weight * other.value), min(ours.degrees, other.degrees)
+    if ours.wrong and [each[1:] for each in ours.wrong] == [each[1:] for each in other.wrong]:
+        pairs = zip(ours.wrong, other.wrong, strict=True)
+        _, error, _, degrees, _ = over_seeds([_paired(one, two, weight) for one, two in pairs])
+    return Ours(value, error, ours.source, degrees)
+
+
+def _paired(ours: Wrong, other: Wrong, weight: float) -> Ours:
+    """The share of our wrong rows minus ``weight`` times the share of another model, with an error of paired rows."""
+    one, two, n = int(ours.bits, 16), int(other.bits, 16), ours.count
+    rows = (1, one & ~two), (-weight, two & ~one), (1 - weight, one & two)
+    total, squares = (sum(w**k * of.bit_count() for w, of in rows) for k in (1, 2))
+    return Ours(total / n, math.sqrt((squares - total**2 / n) / (n - 1) / n))
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str, seed: int = 0) -> Path:
@@ -214,7 +218,7 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
         return Ours(value, error, "test rows")
     if kind(metric) in ("error", "accuracy") and 0 <= value <= 1 and splits == 1:
         bits = result["settings"].get("wrong_rows", {}).get(metric)
-        of_rows = None if bits is None else Wrong(bits, sizes["test"], str((result["data"], result["seed"])))
+        of_rows = () if bits is None else (Wrong(bits, sizes["test"], str((result["data"], result["seed"]))),)
         return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial", wrong=of_rows)
     if metric == "wrong_images" and splits == 1:
         return Ours(value, math.sqrt(value * (1 - value / sizes["test"])), "binomial")

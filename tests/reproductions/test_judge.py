@@ -169,10 +169,10 @@ def test_standard_errors():
     for other, source, degrees, error in ((0.00014, "binomial", math.inf, 0.000118), (0.02, "2 seeds", 1, 0.00994)):
         for values in ((0.00012, other), (other, 0.00012)):
             found = recorded(*({"metrics": {"error": value}} for value in values)).ours("error")
-            assert found[2:] == (source, degrees, None)
+            assert found[2:] == (source, degrees, ())
             assert found[:2] == pytest.approx(((0.00012 + other) / 2, error), rel=0.01)
             counts = recorded(*({"metrics": {"wrong_images": 10_000 * value}} for value in values)).ours("wrong_images")
-            assert counts[1:] == (pytest.approx(10_000 * error, rel=0.01), source, degrees, None)
+            assert counts[1:] == (pytest.approx(10_000 * error, rel=0.01), source, degrees, ())
     for places in itertools.permutations(({"nlpp": 0.1}, {"nlpp": 0.102}, {"nlpp": 0.101, "nlpp_se": 0.05})):
         assert recorded(*({"metrics": each} for each in places)).ours("nlpp").error == 0.05
 
@@ -242,7 +242,7 @@ def test_differences_are_paired():
 
 @pytest.mark.parametrize("count", [2, 7, 8, 37, 1000])
 def test_shares_of_the_same_rows_are_paired(count):
-    """Row by row, by McNemar's difference; of other rows, and of seeds, they are as independent."""
+    """Row by row, by McNemar's difference; other rows, and other numbers of seeds, are as independent."""
     rng = np.random.default_rng(count)
     wrong = [rng.random(count) < share for share in (0.4, 0.3)]
     wrong[0][:2] = True, False  # a difference that varies
@@ -268,11 +268,35 @@ def test_shares_of_the_same_rows_are_paired(count):
         for other in ({"seed": 1}, {"data": {"name": "b", "sizes": sizes}}, {"settings": {}}):
             assert lead(ours, run(1, found[1], **other).ours(name), name).error == pytest.approx(apart_by)
         (first,) = run(1, found[1]).results
-        assert recorded(first, first | {"seed": 1}).ours(name).wrong is None
+        seeds = recorded(first, first | {"seed": 1}).ours(name)
+        assert lead(ours, seeds, name).error == pytest.approx(math.hypot(ours.error, seeds.error))
     both = {"wrong_rows": {f"{model}_accuracy": each for model, each in zip("ab", bits, strict=True)}}
     of = {"a_accuracy": 1 - a, "b_accuracy": 1 - b}
     run = recorded({"data": {"name": "a", "sizes": sizes}, "seed": 0, "settings": both, "metrics": of})
     assert run.lead("accuracy", "a", "b")[:2] == pytest.approx((b - a, paired))
+
+
+@pytest.mark.parametrize("seeds, count", [(2, 50), (3, 400), (6, 3000)])
+@pytest.mark.parametrize("apart", [0.0, 0.1])
+def test_rows_are_paired_for_each_seed(seeds, count, apart):
+    """The error is that of one seed or that over seeds, whichever is larger; a seed without rows leaves no pairs."""
+    rng, data = np.random.default_rng(count), {"name": "a", "sizes": {"train": 1, "test": count}}
+    common, results, differences = rng.random(count) < 0.3, [[], []], []
+    for seed in range(seeds):
+        wrong = [common ^ (rng.random(count) < share) for share in (0.1 + apart * (seed % 2), 0.05)]
+        differences.append(wrong[1].astype(float) - wrong[0])
+        for each, of in zip(wrong, results, strict=True):
+            bits = metrics.wrong_rows(SitePrediction(np.where(each, 0.0, 1.0), None), np.ones(count))
+            settings = {"wrong_rows": {"error": bits}}
+            of.append({"data": data, "seed": seed, "settings": settings, "metrics": {"error": float(each.mean())}})
+    ours, theirs = (recorded(*of).ours("error") for of in results)
+    found, means = lead(ours, theirs, "error"), [each.mean() for each in differences]
+    alone = max(each.std(ddof=1) / math.sqrt(count) for each in differences)
+    over = np.std(means, ddof=1) / math.sqrt(seeds)
+    assert found[:2] == pytest.approx((np.mean(means), max(alone, over)))
+    assert found.degrees == (seeds - 1 if over > alone else math.inf)
+    without = recorded(results[1][0] | {"settings": {}}, *results[1][1:]).ours("error")
+    assert lead(ours, without, "error").error == pytest.approx(math.hypot(ours.error, without.error))
 
 
 # -- statements --------------------------------------------------------------------------------------------------------
