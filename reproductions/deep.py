@@ -525,7 +525,8 @@ def converged(
         lead = run.lead(_LL, model, other)
         value = Value(f"{title_of(model)} minus {title_of(other)} on {name}", lead, "lead")
         ahead = bool(than) and lead.value > 0
-        certain = ahead and beyond and holding([run.lead(_LL, model, beyond)]) is True
+        known = ahead and beyond in run.result["settings"]["by_fold"]
+        certain = known and holding([run.lead(_LL, model, beyond)]) is True
         (leads if certain or not _too_short(run, other if ahead else model) else unsure).append(value)
     by: dict[str, Any] = {"allow": allow, "margin": margin}
     holds = holding([each.ours for each in leads], **by)

@@ -313,8 +313,9 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
 def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
     """At most ``limit`` of ``test_rows`` images are wrong, where our run has a larger number of test images.
 
-    This holds if every run lists its wrong images, and at most ``limit`` of its first ``test_rows`` are wrong. It does
-    not hold if at most ``limit`` of ``test_rows`` wrong images have a probability below 5 %.
+    This holds if no more of all images are wrong, or if every run lists its wrong images, and at most ``limit`` of its
+    first ``test_rows`` are wrong. It does not hold if at most ``limit`` of ``test_rows`` wrong images have a
+    probability below 5 %.
     """
     from scipy.special import pdtr
 
