@@ -87,7 +87,7 @@ def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[st
         return printed.deviation * math.sqrt(1 / (result["folds"] or {"of": 1})["of"] + overlap_of(result))
     if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
         return math.sqrt(printed * (1 - printed) / (printed.test_rows or rows))
-    if ours.error is not None and ours.source.endswith("seeds"):
+    if ours.error is not None and splits_of(result) == 1 and math.isfinite(ours.degrees):  # over seeds
         one_training = ours.error * math.sqrt(ours.degrees + 1)
         return math.hypot(one_training, fewer * (error_of(result, metric).error or 0.0))
     return ours.error and ours.error * fewer

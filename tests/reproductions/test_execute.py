@@ -61,7 +61,7 @@ def run(tmp_path):
 
 def record(folder, run, **changes):
     result = make_result(outcome(), run, {"error": 0.02})
-    path = result_path(folder, run.paper, run.experiment, run.variant, run.preset)
+    path = result_path(folder, run.paper, run.experiment, run.variant, run.preset, run.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept.write_json(path, {**result, **changes})
     return path

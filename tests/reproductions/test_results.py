@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,32 @@ def test_runs_by_settings_of_ours_that_do_better_are_named(toy):
 def test_a_few_wrong_images_are_counted_and_small_runs_not_set_against_the_paper(toy):
     assert "| squares, plain" not in toy(preset="quick")["docs/results/toy.md"]
     assert "(binomial, 5 of 50,000)" in toy(metrics={"error": 0.0001, "nlpp": 0.1})["docs/results/toy.md"]
+
+
+@pytest.mark.parametrize(
+    "remarks, said",
+    [
+        ({}, ""),
+        ({"plain": "by hand"}, "; by hand (plain)"),
+        ({"fancy": "twice"}, "; twice (fancy)"),
+        ({"plain": "by hand", "fancy": "by hand"}, "; by hand"),
+        ({"fancy": "twice", "plain": "by hand"}, "; by hand (plain); twice (fancy)"),
+    ],
+)
+def test_remarks_stand_beside_statements_too(tmp_path, remarks, said):
+    """A statement on two variants names those whose remark it is. Two seeds are one variant."""
+    for variant, seed in (("plain", 0), ("plain", 1), ("fancy", 0)):
+        run = Run("toy", "squares", variant, "paper", seed, tmp_path / f"{variant}{seed}")
+        record(tmp_path / "out", run, data=LARGE)
+    both = {"experiment": "squares", "variants": ["plain", "fancy"]}
+    claims = [replace(each, needs=both) if each.what == "squares are square" else each for each in PAPER.others]
+    own = {"squares": PAPER.experiments["squares"] | {"remarks": remarks}}
+    paper = replace(PAPER, others=claims, experiments=own)
+    page = pages(tmp_path / "out", [experiment(presets=("paper",))], [paper])["docs/results/toy.md"].splitlines()
+    (statement,) = [line for line in page if line.startswith("| squares are square")]
+    (number,) = [line for line in page if line.startswith("| squares, plain: error")]
+    assert statement.endswith(f"| **it holds**{said} |")
+    assert number.endswith(f"points){'; ' * ('plain' in remarks)}{remarks.get('plain', '')} |")
 
 
 def test_a_check_finds_what_is_wrong(toy, tmp_path):
