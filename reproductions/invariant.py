@@ -31,7 +31,7 @@ from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, Results, Ru
 from gpzoo.reproductions.figures import test_curves, test_rows_of
 from gpzoo.reproductions.judge import Found, Judged, Value, holding, judged
 from gpzoo.reproductions.metrics import Score
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, combined, error_of, lead
 from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
 
@@ -327,12 +327,9 @@ def slightly(found: Found) -> Judged:
     """Rotation is better than the RBF, but by less than affine or local views are better than rotation."""
     values = {each.name: each.ours for each in found.all("error")}
     best = min(("affine", "local"), key=lambda name: values[name].value)
-    gain, further = (lead(values[a], values[b], "error") for a, b in (("rotation", "rbf"), (best, "rotation")))
-    # Rotation is in both gains, with opposite signs, so the variance of their difference has its variance four times.
-    errors = [values[name].error for name in ("rbf", best, *4 * ["rotation"])]
-    known = [each for each in errors if each is not None]
-    apart = Ours(further.value - gain.value, math.hypot(*known) if len(known) == len(errors) else None)
-    return Judged(holding([gain, apart]), found.all("error"))
+    gain = lead(values["rotation"], values["rbf"], "error")
+    further_less_gain = [(2, values["rotation"]), (-1, values["rbf"]), (-1, values[best])]
+    return Judged(holding([gain, combined(further_less_gain)]), found.all("error"))
 
 
 def best_bound(found: Found) -> Judged:

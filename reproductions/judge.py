@@ -78,19 +78,18 @@ def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[st
     """The standard error of a number of the paper on the paper's own data, as far as it is known.
 
     It is computed from the standard deviation over splits if the paper prints one. For a share on one split, it is
-    binomial. Otherwise the error of our number is used. The number of test rows is ours, unless ``printed`` has one.
-    If our error is over seeds, the paper's number is of one training, so it varies as one of our seeds does.
+    binomial. Otherwise the error of our number, or of the first of our seeds, is used. The number of test rows is ours,
+    unless ``printed`` has one. The paper's number is of one training, so it varies as our seeds do, too.
     """
     rows = result["data"]["sizes"]["test"]
-    fewer = math.sqrt(rows / (printed.test_rows or rows))
     if printed.deviation is not None:
         return printed.deviation * math.sqrt(1 / (result["folds"] or {"of": 1})["of"] + overlap_of(result))
     if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
-        return math.sqrt(printed * (1 - printed) / (printed.test_rows or rows))
-    if ours.error is not None and splits_of(result) == 1 and math.isfinite(ours.degrees):  # over seeds
-        one_training = ours.error * math.sqrt(ours.degrees + 1)
-        return math.hypot(one_training, fewer * (error_of(result, metric).error or 0.0))
-    return ours.error and ours.error * fewer
+        return math.hypot(ours.between, math.sqrt(printed * (1 - printed) / (printed.test_rows or rows)))
+    if ours.error is None:
+        return None
+    alone = error_of(result, metric).error or 0.0 if ours.between else ours.error
+    return math.hypot(ours.between, alone * math.sqrt(rows / (printed.test_rows or rows)))
 
 
 def verdict(

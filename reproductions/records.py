@@ -54,6 +54,7 @@ class Ours(NamedTuple):
         source: the origin of the error, such as ``"5 splits"``.
         degrees: degrees of freedom of the error.
         wrong: the wrong test rows of each seed, if the number is a share; empty if they were not all recorded.
+        between: the standard deviation between seeds.
     """
 
     value: float
@@ -61,6 +62,7 @@ class Ours(NamedTuple):
     source: str = ""
     degrees: float = math.inf
     wrong: tuple[Wrong, ...] = ()
+    between: float = 0.0
 
     def wide(self, among: int = 1, beyond: float = BEYOND_TWO) -> float | None:
         """Two standard errors, by Student's t and for one of ``among`` numbers; ``None`` if the error is not known.
@@ -84,11 +86,19 @@ def mean_of(each: Sequence[float], source: str = "splits", overlap: float = 0.0)
 
 
 def over_seeds(each: Sequence[Ours]) -> Ours:
-    """A mean over seeds. Its error is not smaller than the error of one seed, because all seeds share test rows."""
-    seeds, alone = mean_of([ours.value for ours in each], "seeds"), max(each, key=lambda ours: ours.error or 0.0)
-    found = alone if len(each) == 1 or (alone.error or 0.0) > (seeds.error or 0.0) else seeds
+    """A mean over seeds, whose error combines the variation between trainings with the largest error of one of them.
+
+    All seeds share their test rows, so more of them do not make an error over rows smaller. The degrees of freedom are
+    those of one training (Welch and Satterthwaite), which are not more than those of the mean.
+    """
+    if len(each) == 1:
+        return each[0]
+    mean, between = (of([ours.value for ours in each]) for of in (statistics.fmean, statistics.stdev))
+    rows = max((ours.error for ours in each if ours.error is not None), default=None)
+    error = math.hypot(rows or 0.0, between / math.sqrt(len(each))) if between or rows is not None else None
+    degrees = (len(each) - 1) * (1 + ((rows or 0.0) / between) ** 2) ** 2 if between else math.inf
     wrong = tuple(of for ours in each for of in ours.wrong)
-    return found._replace(value=seeds.value, wrong=wrong if len(wrong) == len(each) else ())
+    return Ours(mean, error, f"{len(each)} seeds", degrees, wrong if len(wrong) == len(each) else (), between)
 
 
 @dataclass(frozen=True)
@@ -126,25 +136,39 @@ class Recorded:
 def lead(ours: Ours, other: Ours, metric: str, share: float = 0.0) -> Ours:
     """The lead of one number over another, minus a share of the other number.
 
-    If both numbers have the same seeds and test rows, and the wrong rows of both are known, the rows of each seed are
-    paired. Otherwise it is the error of numbers without common test rows, which is too large if there are common ones.
+    Its error is that of :func:`combined`.
     """
-    known = ours.error is not None and other.error is not None
     weight = 1 + toward(metric) * share * math.copysign(1, other.value)
-    error = math.hypot(ours.error or 0.0, weight * (other.error or 0.0)) if known else None
-    value, degrees = toward(metric) * (ours.value - weight * other.value), min(ours.degrees, other.degrees)
-    if ours.wrong and [each[1:] for each in ours.wrong] == [each[1:] for each in other.wrong]:
-        pairs = zip(ours.wrong, other.wrong, strict=True)
-        _, error, _, degrees, _ = over_seeds([_paired(one, two, weight) for one, two in pairs])
-    return Ours(value, error, ours.source, degrees)
+    found = combined([(1, ours), (-weight, other)])
+    return found._replace(value=toward(metric) * found.value)
 
 
-def _paired(ours: Wrong, other: Wrong, weight: float) -> Ours:
-    """The share of our wrong rows minus ``weight`` times the share of another model, with an error of paired rows."""
-    one, two, n = int(ours.bits, 16), int(other.bits, 16), ours.count
-    rows = (1, one & ~two), (-weight, two & ~one), (1 - weight, one & two)
-    total, squares = (sum(w**k * of.bit_count() for w, of in rows) for k in (1, 2))
-    return Ours(total / n, math.sqrt((squares - total**2 / n) / (n - 1) / n))
+def combined(parts: Sequence[tuple[float, Ours]]) -> Ours:
+    """A weighted sum of numbers.
+
+    If all numbers have the same seeds and test rows, and their wrong rows are known, the rows of each seed are paired.
+    Otherwise the error is that of numbers without common test rows, which for a difference is too large if there are
+    common ones.
+    """
+    weights, numbers = zip(*parts, strict=True)
+    value, degrees = sum(weight * ours.value for weight, ours in parts), min(ours.degrees for ours in numbers)
+    errors = [weight * ours.error for weight, ours in parts if ours.error is not None]
+    error = math.hypot(*errors) if len(errors) == len(parts) else None
+    rows = [[each[1:] for each in ours.wrong] for ours in numbers]
+    if rows[0] and all(each == rows[0] for each in rows):
+        by_seed = zip(*(ours.wrong for ours in numbers), strict=True)
+        paired = over_seeds([_paired(weights, each) for each in by_seed])
+        error, degrees = paired.error, paired.degrees
+    return Ours(value, error, numbers[0].source, degrees)
+
+
+def _paired(weights: Sequence[float], wrong: Sequence[Wrong]) -> Ours:
+    """A weighted sum of the shares of wrong rows of several models, with an error of paired rows."""
+    import numpy as np
+
+    rows = [np.unpackbits(np.frombuffer(bytes.fromhex(each.bits), np.uint8))[: each.count] for each in wrong]
+    by_row = np.dot(weights, rows)
+    return Ours(float(by_row.mean()), float(by_row.std(ddof=1)) / math.sqrt(len(by_row)))
 
 
 def result_path(folder: Path, paper: str, experiment: str, variant: str, preset: str, seed: int = 0) -> Path:

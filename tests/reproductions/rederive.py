@@ -64,10 +64,10 @@ def overlap(result):
 
 
 def ours(results, metric):
-    """The mean over seeds, its standard error if that is known, and its degrees; ``None`` without the metric."""
+    """The mean over seeds, its standard error if known, its degrees, and the deviation between seeds; or ``None``."""
     first, values = results[0], [result["metrics"].get(metric) for result in results]
     if metric == "hours":
-        return first["seconds_training"] / 3600, None, 0
+        return first["seconds_training"] / 3600, None, 0, 0.0
     if values[0] is None:
         return None
     splits, errors = splits_of(first), [result["metrics"].get(f"{metric}_se") for result in results]
@@ -76,17 +76,18 @@ def ours(results, metric):
     if not any(errors) and splits == 1 and re.search("(^|_)(error|accuracy)$", metric):
         errors = [math.sqrt(value * (1 - value) / first["data"]["sizes"]["test"]) for value in values]
     error = max((each for each in errors if each is not None), default=None)
-    if len(values) > 1:
-        seeds = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
-        if seeds >= (error or 0):
-            error, degrees = seeds, len(values) - 1
-    return mean, error, degrees
+    between = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
+    if between:
+        error = error or 0.0
+        degrees = (len(values) - 1) * ((error**2 + between**2) / between**2) ** 2  # of one training
+        error = math.sqrt(error**2 + between**2 / len(values))
+    return mean, error, degrees, between
 
 
-def error_of_paper(metric, error, text, result, rows=None, degrees=0):
+def error_of_paper(metric, error, text, result, rows=None, between=0.0):
     """The standard error of the paper's number: by its deviation, binomially, or as ours, on its test rows.
 
-    With degrees and one split, our error is over seeds, and the paper has one training.
+    The paper has one training, which varies as our seeds do.
     """
     scale, (digits, _, deviation) = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")
     if deviation:
@@ -94,11 +95,10 @@ def error_of_paper(metric, error, text, result, rows=None, degrees=0):
         return float(deviation) / scale * math.sqrt(1 / (result["folds"]["of"] if result["folds"] else 1) + shared)
     share, own = float(digits) / scale, result["data"]["sizes"]["test"]
     if splits_of(result) == 1 and re.search("(^|_)(error|accuracy)$", metric) and 0 <= share <= 1:
-        return math.sqrt(share * (1 - share) / (rows or own))
-    if degrees and splits_of(result) == 1:
-        over_rows = result["metrics"].get(f"{metric}_se", 0.0) ** 2 * own / (rows or own)
-        return math.sqrt(error**2 * (degrees + 1) + over_rows)
-    return error and error * math.sqrt(own / (rows or own))
+        return math.sqrt(between**2 + share * (1 - share) / (rows or own))
+    if between:
+        error = result["metrics"].get(f"{metric}_se", 0.0)
+    return None if error is None else math.sqrt(between**2 + error**2 * own / (rows or own))
 
 
 def limit(result):
@@ -115,7 +115,7 @@ def verdict(metric, number, text, limited, paper_error=None, margin=None):
     kind = next((name for name in LOWER + HIGHER if re.search(f"(^|_){name}$", metric)), "")
     if limited in ("stand-in", "reading") or not kind:
         return limited or "not scored"
-    mean, error, degrees = number
+    mean, error, degrees, *_ = number
     scale, digits = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")[0]
     paper, rounding = float(digits) / scale, 0.5 * 10.0 ** -len(digits.partition(".")[2]) / scale
     better = (mean - paper) * (1 if kind in HIGHER else -1)
@@ -146,7 +146,7 @@ def rederived(root):
                 results = [json.loads(path.read_text()) for path in paths]
                 if results and (number := ours(results, metric)) is not None:
                     own = limit(results[0])
-                    theirs = error_of_paper(metric, number[1], text, results[0], rows, number[2])
+                    theirs = error_of_paper(metric, number[1], text, results[0], rows, number[3])
                     words = verdict(metric, number, text, "reading" if reading else own, theirs, margin)
                     last = words.split(", ")[-1]
                     ranks = ["matched", "exceeded", "not told apart", "undecided", "short", last]

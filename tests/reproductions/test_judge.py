@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from gpzoo.reproductions.judge import (
     training,
     verdict,
 )
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, combined, error_of, lead
 from tests.conftest import ROOT
 from tests.reproductions import rederive
 
@@ -93,11 +94,13 @@ def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
 @pytest.mark.parametrize("seeds", [2, 3, 7])
 @pytest.mark.parametrize("rows", [2_500, 10_000, 40_000])
 def test_a_number_of_the_paper_varies_as_one_of_several_trainings(seeds, rows):
-    """More test rows make the error over rows smaller, and not the error over seeds."""
-    one = recorded({"metrics": {"nlpp": 0.3, "nlpp_se": 0.01}}).result
-    found = judge.error_of_paper("nlpp", Ours(0.3, 0.02, f"{seeds} seeds", seeds - 1), Printed("0.3", rows), one)
-    assert found == pytest.approx(math.hypot(0.02 * seeds**0.5, 0.01 * (10_000 / rows) ** 0.5))
-    assert found == pytest.approx(rederive.error_of_paper("nlpp", 0.02, "0.3", one, rows, seeds - 1))
+    """More test rows make the error over rows smaller, and not the variation between trainings."""
+    one = recorded({"metrics": {"nlpp": 0.3, "nlpp_se": 0.01, "error": 0.3}}).result
+    ours = Ours(0.3, 0.02, f"{seeds} seeds", seeds - 1, between=0.03)
+    for metric, error in ("nlpp", 0.01 * (10_000 / rows) ** 0.5), ("error", (0.3 * 0.7 / rows) ** 0.5):
+        found = judge.error_of_paper(metric, ours, Printed("0.3", rows), one)
+        assert found == pytest.approx(math.hypot(0.03, error))
+        assert found == pytest.approx(rederive.error_of_paper(metric, 0.02, "0.3", one, rows, 0.03))
 
 
 @pytest.mark.parametrize(
@@ -165,16 +168,43 @@ def test_standard_errors():
     assert Ours(0.0, 1.0).wide() == pytest.approx(2.0) and Ours(0.0).wide() is None
     assert Ours(0.0, 1.0, *SPLITS).wide() == pytest.approx(4.527, abs=1e-3)
     assert Ours(0.0, 1.0).wide(among=32) == pytest.approx(3.19, abs=0.02)
-    # Seeds share their test rows, and are no surer than any of them, in any order.
-    for other, source, degrees, error in ((0.00014, "binomial", math.inf, 0.000118), (0.02, "2 seeds", 1, 0.00994)):
-        for values in ((0.00012, other), (other, 0.00012)):
-            found = recorded(*({"metrics": {"error": value}} for value in values)).ours("error")
-            assert found[2:] == (source, degrees, ())
-            assert found[:2] == pytest.approx(((0.00012 + other) / 2, error), rel=0.01)
-            counts = recorded(*({"metrics": {"wrong_images": 10_000 * value}} for value in values)).ours("wrong_images")
-            assert counts[1:] == (pytest.approx(10_000 * error, rel=0.01), source, degrees, ())
-    for places in itertools.permutations(({"nlpp": 0.1}, {"nlpp": 0.102}, {"nlpp": 0.101, "nlpp_se": 0.05})):
-        assert recorded(*({"metrics": each} for each in places)).ours("nlpp").error == 0.05
+
+
+@pytest.mark.parametrize("values", [(0.3, 0.31), (0.3, 0.3), (0.29, 0.33, 0.3), (0.3, 0.31, 0.3, 0.35, 0.3)])
+@pytest.mark.parametrize(
+    "metric, of_rows", [("error", ()), *(("nlpp", each) for each in ([0.0], [0.02, 0.5, None], [None]))]
+)
+def test_trainings_vary_and_share_their_test_rows(values, metric, of_rows):
+    """The error of a mean over seeds has both parts, in any order of seeds; a share has a binomial part."""
+    of, errors = [{metric: value} for value in values], [math.sqrt(value * (1 - value) / 10_000) for value in values]
+    if of_rows:
+        errors = list(itertools.islice(itertools.cycle(of_rows), len(values)))
+        of = [each | {f"{metric}_se": error} for each, error in zip(of, errors, strict=True)]
+    between, known = statistics.stdev(values), [error for error in errors if error is not None]
+    expected = math.hypot(max(known, default=0.0), between / len(values) ** 0.5) if known or between else None
+    for places in (of, of[::-1], [*of[1:], of[0]]):
+        run = recorded(*({"metrics": each} for each in places))
+        found = run.ours(metric)
+        assert found.value == pytest.approx(statistics.fmean(values)) and found.source == f"{len(values)} seeds"
+        assert found.error == (expected and pytest.approx(expected)) and found.between == pytest.approx(between)
+        mean, error, freedom, apart = rederive.ours(run.results, metric)
+        assert [found.value, found.between, found.degrees] == pytest.approx([mean, apart, freedom or math.inf])
+        assert found.error == (error and pytest.approx(error))
+        if metric == "error":
+            counts = recorded(*({"metrics": {"wrong_images": 10_000 * each["error"]}} for each in places))
+            assert counts.ours("wrong_images").error == pytest.approx(10_000 * expected)
+
+
+def test_seeds_have_as_many_degrees_as_their_numbers_vary():
+    """Few if trainings vary more than rows do, and many if they do not, without a jump."""
+
+    def degrees(apart, error):
+        of = ({"metrics": {"nlpp": value, "nlpp_se": error}} for value in (0.3, 0.3 + apart, 0.3 - apart))
+        return recorded(*of).ours("nlpp").degrees
+
+    assert degrees(0.1, 0.0) == 2 and degrees(0.1, 0.1) == pytest.approx(8) and degrees(0.0, 0.1) == math.inf
+    grid = [degrees(apart, 0.1) for apart in np.geomspace(0.01, 10.0, 200)]
+    assert all(a > b > 0.85 * a for a, b in itertools.pairwise(grid))
 
 
 def test_whether_a_training_had_converged():
@@ -276,10 +306,33 @@ def test_shares_of_the_same_rows_are_paired(count):
     assert run.lead("accuracy", "a", "b")[:2] == pytest.approx((b - a, paired))
 
 
+@pytest.mark.parametrize("weights", [(1, -1), (2, -1, -1), (-0.5, 2, 1, -3)])
+@pytest.mark.parametrize("count", [5, 64, 1001])
+def test_sums_over_several_models_are_paired_row_by_row(weights, count):
+    """One model without its rows leaves no pairs, at any place."""
+    rng, numbers = np.random.default_rng(count), []
+    wrong = (rng.random(count) < 0.3) ^ (rng.random((len(weights), count)) < 0.1)
+    wrong[:, 0] = np.arange(len(weights)) == 0  # a sum that varies
+    for each in wrong:
+        bits = metrics.wrong_rows(SitePrediction(np.where(each, 0.0, 1.0), None), np.ones(count))
+        data = {"data": {"name": "a", "sizes": {"train": 1, "test": count}}, "seed": 0}
+        numbers.append(
+            recorded(data | {"settings": {"wrong_rows": {"error": bits}}, "metrics": {"error": each.mean()}}).ours(
+                "error"
+            )
+        )
+    found, by_row = combined(list(zip(weights, numbers, strict=True))), np.dot(weights, wrong)
+    assert found[:2] == pytest.approx((by_row.mean(), by_row.std(ddof=1) / math.sqrt(count)))
+    apart = math.hypot(*(weight * ours.error for weight, ours in zip(weights, numbers, strict=True)))
+    for place in range(len(weights)):
+        less = [ours._replace(wrong=()) if i == place else ours for i, ours in enumerate(numbers)]
+        assert combined(list(zip(weights, less, strict=True)))[:2] == pytest.approx((found.value, apart))
+
+
 @pytest.mark.parametrize("seeds, count", [(2, 50), (3, 400), (6, 3000)])
 @pytest.mark.parametrize("apart", [0.0, 0.1])
 def test_rows_are_paired_for_each_seed(seeds, count, apart):
-    """The error is that of one seed or that over seeds, whichever is larger; a seed without rows leaves no pairs."""
+    """The error is that of the paired rows of one seed, and that over seeds; a seed without rows leaves no pairs."""
     rng, data = np.random.default_rng(count), {"name": "a", "sizes": {"train": 1, "test": count}}
     common, results, differences = rng.random(count) < 0.3, [[], []], []
     for seed in range(seeds):
@@ -292,9 +345,10 @@ def test_rows_are_paired_for_each_seed(seeds, count, apart):
     ours, theirs = (recorded(*of).ours("error") for of in results)
     found, means = lead(ours, theirs, "error"), [each.mean() for each in differences]
     alone = max(each.std(ddof=1) / math.sqrt(count) for each in differences)
-    over = np.std(means, ddof=1) / math.sqrt(seeds)
-    assert found[:2] == pytest.approx((np.mean(means), max(alone, over)))
-    assert found.degrees == (seeds - 1 if over > alone else math.inf)
+    between = np.std(means, ddof=1)
+    assert found[:2] == pytest.approx((np.mean(means), math.hypot(alone, between / math.sqrt(seeds))))
+    ratio = alone / between if between else math.inf
+    assert found.degrees == pytest.approx((seeds - 1) * (1 + ratio**2) ** 2)
     less, without = (recorded(of[0] | {"settings": {}}, *of[1:]).ours("error") for of in results)
     for one in (ours, less):
         assert lead(one, without, "error").error == pytest.approx(math.hypot(one.error, without.error))
