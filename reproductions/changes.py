@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 #: Options of an experiment that are facts, not settings.
 FACTS = ("notes", "selection", "stands_in", "of", "all_splits")
 
+#: Settings that only the programs of some experiments have. These experiments name them in the TOML.
+_OF_PROGRAMS = ("start",)
+
 #: Example values for settings whose default has no type, or is 0, which nobody would choose.
 _EXAMPLES = {"num_inducing": 1, "natural": 0.1, "weighted": 1, "decay": 0.999, "rate": 0.01, "batch_size": 1}
 
@@ -40,7 +43,7 @@ def written(value: Any) -> str:
     if isinstance(value, Mapping):
         inner = ", ".join(f"{name} = {written(each)}" for name, each in value.items())
         return f"{{{inner}}}"
-    return json.dumps(value)
+    return json.dumps(value, default=str)
 
 
 def changed(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,6 +77,7 @@ def settings_of(experiment: Experiment, run: Run) -> dict[str, Any]:
 
     Defaults come from the dataclass ``SETTINGS`` of the paper's module. If the module has no such dataclass, they come
     from :class:`~gpzoo.reproductions.training.Setting`, for experiments that name all settings without a default.
+    ``start`` is a setting only of experiments that name it, because other programs do not use it.
     """
     from gpzoo.reproductions.judge import module_of
     from gpzoo.reproductions.training import Setting
@@ -87,7 +91,7 @@ def settings_of(experiment: Experiment, run: Run) -> dict[str, Any]:
             options = replace(run, preset=preset, variant=variant).options
             found = {name: value for name, value in options.items() if name not in FACTS} | found
     kind = getattr(module_of(experiment.source), "SETTINGS", Setting) if experiment.source else Setting
-    defaults = {each.name: _default(each) for each in fields(kind)}
+    defaults = {each.name: _default(each) for each in fields(kind) if each.name not in _OF_PROGRAMS}
     if {name for name, value in defaults.items() if value is MISSING} <= found.keys():
         found = defaults | found
     return found
@@ -110,9 +114,9 @@ def check_changes(experiment: Experiment, run: Run) -> None:
         if name not in settings:
             of = f"{experiment.paper} {experiment.name}"
             raise ValueError(f"unknown setting {name!r}, those of {of} are: {', '.join(sorted(settings))}")
-        example = _EXAMPLES.get(name, settings[name])
+        now = settings[name]
+        example = now if isinstance(now, list | tuple) else _EXAMPLES.get(name, now)
         if not _fits(name, value, example):
-            now = settings[name]
             known = written(example if now is None or now == 0 else now)
             names = ", ".join(sorted(settings))
             raise ValueError(f"{name} cannot be {written(value)}, it is such as {known}; all settings: {names}")
@@ -132,14 +136,19 @@ def _fits(name: str, value: Any, example: Any) -> bool:
 
 
 def _like(value: Any, example: Any) -> bool:
-    """Whether a value has the type of an example. If the example is a positive number, the value must be positive."""
+    """Whether a value has the type of an example; ``None`` and empty lists have none.
+
+    A number must be positive unless the example is negative. It may be 0 if the example is 0.
+    """
+    if example is None:
+        return True
     if isinstance(example, bool) or isinstance(value, bool):
         return isinstance(example, bool) and isinstance(value, bool)
     if isinstance(example, int | float):
         whole = isinstance(value, int)
         number = whole or (isinstance(value, float) and isinstance(example, float) and math.isfinite(value))
-        return number and (value > 0 or value == example == 0)
+        return number and (value > 0 or example < 0 or value == example == 0)
     if isinstance(example, list | tuple):
-        first = float(example[0]) if isinstance(example[0], int) else example[0]
+        first = next((float(each) if isinstance(each, int) else each for each in example), None)
         return isinstance(value, list) and bool(value) and all(_like(each, first) for each in value)
     return isinstance(value, Mapping if isinstance(example, Mapping) else type(example))

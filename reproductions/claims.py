@@ -164,6 +164,7 @@ class Paper:
             each.
         titles: names of variants in words, for legends of figures. Other variants keep their names.
         module: the file with the experiments of a user's own paper; ``None`` for a paper of ``gpzoo``.
+        sha256: one hash of both files of a user's own paper, as they were when they were read; else empty.
     """
 
     key: str
@@ -179,6 +180,7 @@ class Paper:
     differs: Sequence[str] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     module: Path | None = None
+    sha256: str = ""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -204,11 +206,6 @@ class Paper:
             found[variant] = found[other]
         return found
 
-    def sha256(self) -> str:
-        """One hash of both files of a user's own paper."""
-        assert self.module is not None
-        return hashlib.sha256(self.module.read_bytes() + self.module.with_suffix(".toml").read_bytes()).hexdigest()
-
 
 def load(paper: str | Path) -> Paper:
     """The claims of a paper, and the facts about its experiments.
@@ -221,7 +218,10 @@ def load(paper: str | Path) -> Paper:
     found = tomllib.loads(path.read_text(encoding="utf-8"))
     tables, claims = found.pop("tables", ()), found.pop("claims", ())
     others = [_claim(**each) for each in claims]
-    found["module"] = path.resolve().with_suffix(".py") if isinstance(paper, Path) else None
+    if isinstance(paper, Path):
+        module = path.resolve().with_suffix(".py")
+        files = b"".join(each.read_bytes() for each in (module, path) if each.is_file())
+        found |= {"module": module, "sha256": hashlib.sha256(files).hexdigest()}
     return Paper(path.stem, tables=[_table(**each) for each in tables], others=others, **found)
 
 

@@ -10,7 +10,9 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,7 +35,7 @@ from gpzoo.reproductions.experiment import (
     module_of_file,
 )
 from gpzoo.reproductions.kept import read_json, write_text
-from gpzoo.reproductions.many_runs import LOG, sweep
+from gpzoo.reproductions.many_runs import LOG, has_result, sweep
 
 with needs("reproductions", "The command line"):
     import click
@@ -136,7 +138,14 @@ def _signals_raised() -> Iterator[None]:
         if number is None:
             hook(lost)
         else:
-            threading.Timer(0.01, os.kill, (os.getpid(), number)).start()  # again after the callback
+            threading.Thread(target=repeated, args=(number, at_end := threading.Event())).start()
+            at_end.set()
+
+    def repeated(number: int, at_end: threading.Event) -> None:
+        # Before the end of the hook, Python would ignore the exception again.
+        at_end.wait()
+        time.sleep(0.01)
+        os.kill(os.getpid(), number)
 
     handler, hook = signal.signal(signal.SIGTERM, terminated), sys.unraisablehook
     sys.unraisablehook = again
@@ -279,6 +288,13 @@ def _named(changes: Mapping[str, Any]) -> str:
     return "".join("-" + re.sub(r"[^\w.+=-]+", "_", f"{name}={written(value)}") for name, value in changes.items())
 
 
+def _once(context: click.Context, param: click.Parameter, changes: Sequence[tuple[str, Any]]) -> Any:
+    """Refuse two values of one setting."""
+    if twice := [name for name, count in Counter(name for name, _ in changes).items() if count > 1]:
+        raise click.BadParameter(f"{twice[0]} has two values.", context, param)
+    return changes
+
+
 def _split(context: click.Context, param: click.Parameter, variants: str | None) -> list[str] | None:
     return None if variants is None else [name.strip() for name in variants.split(",")]
 
@@ -332,6 +348,7 @@ CHANGES = click.option(
     "changes",
     type=Change(),
     multiple=True,
+    callback=_once,
     help="Another value of a setting, such as num_inducing=50; the result is not set against the paper's.",
 )
 
@@ -418,7 +435,7 @@ def compare_command(
 
     for count, run in enumerate(runs, 1):
         click.echo(f"Variant {run.variant}, {count} of {len(runs)}")
-        results.append(execute(chosen, run))
+        results.append(read_json(run.output / "result.json") if has_result(run) else execute(chosen, run))
     console = Console()
     console.print(report.comparison(results, console.width))
     path = output / f"{paper}-{experiment}-{preset}-seed{seed}{_named(settings)}.html"
@@ -457,6 +474,8 @@ def sweep_command(
 
     experiments, seeds = all_experiments(own), options.pop("seeds")
     chosen = [find(experiments, paper, name) for name in names] or _of_paper(experiments, paper)
+    for experiment in chosen if names else ():
+        _check(experiment, preset, ())
     for name in variants or ():
         _choose(f"variant of {paper}", name, (v for experiment in chosen for v in experiment.variants))
     runs = [

@@ -295,6 +295,7 @@ def timing(run: Run) -> Outcome:
     Every step takes a whole generated set, so that only the step is timed; compilation is left out.
     """
     setting = Setting.of(run.options)
+    setting.check(run.changes, ("natural", "evaluations", "early", "test_rows", "test_draws", "num_draws"))
     rows = setting.batch_size or 0
     data = datasets.load("airline-generated", rows=rows + rows // 9).standardised().flat()
     X, y = jnp.asarray(data.X_train), jnp.asarray(data.y_train)
@@ -354,6 +355,7 @@ def uci_few_steps(run: Run) -> Outcome:
     chosen, bounds, first = {}, {}, datasets.load(f"uci/{run.variant}", split=0)
     for name, own in options["models"].items():
         settings = [Setting.of({**options, **own, **each, "rate": {"warmed": each["rate"]}}) for each in candidates]
+        settings[0].check(run.changes, ("rate", "decay"))
         bounds[name] = [_bound(run, first, name, i, setting) for i, setting in enumerate(settings)]
         finite = [-math.inf if bound is None else bound for bound in bounds[name]]
         chosen[name] = settings[finite.index(max(finite))]
@@ -401,6 +403,7 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
     parts = [part.standardised() for part in raw]
     first, (*others, last) = parts[0].flat(), models
     setting, (N, width) = models[last], first.X_train.shape
+    setting.check(run.changes, ("evaluations", "early"))
     settings = {
         "batch_size": setting.rows(N),
         "learning_rate": setting.learning_rate.name,
@@ -467,7 +470,7 @@ def _on_folds(
             for k, part in enumerate(parts):
                 X, y = part.X_test.astype(dtype), part.y_test.astype(dtype)
                 one = begun.with_params(jax.tree.map(lambda x, k=k: x[k], params))
-                test = training.predicted(test_key, one, X, y, model_kwargs=keywords)
+                test = training.predicted(test_key, one, X, y, setting.test_rows, keywords, setting.test_draws)
                 found.append(metrics.of_numbers(test, y, part.y_std))
             return {metric: [each[metric] for each in found] for metric in METRICS}
 

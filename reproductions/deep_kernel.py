@@ -53,6 +53,9 @@ PAPER = load("deep_kernel")
 #: The models of the paper, in its order. ``dnn-long`` and ``dnn+gp-long`` have as many steps as ``svdkl``.
 MODELS = ("dnn", "dnn-long", "dnn+", "dnn+gp", "dnn+gp-long", "svdkl")
 
+#: Networks, and units of the layer that ``dnn+`` adds; see :func:`module`.
+NETWORKS, UNITS = ("connected", "small", "lenet", "quick-cnn", "resnet20", "alexnet"), ("rectified", "leaky", "linear")
+
 #: Number of test rows that are predicted at a time.
 TEST_ROWS = 2000
 
@@ -106,6 +109,16 @@ class Phases:
     models: Sequence[str] = MODELS
     one_draw: bool = False
     grid: Sequence[int] = (64,)
+
+    def __post_init__(self) -> None:
+        choices = {"network": NETWORKS, "units": UNITS, "models": MODELS}
+        for name, known in choices.items():
+            given = getattr(self, name)
+            for each in [given] if isinstance(given, str) else given:
+                if each not in known:
+                    raise ValueError(f"{name} cannot be {each!r}, choose from: {', '.join(known)}.")
+        if not isinstance(self.batch_size, int):
+            raise ValueError(f"batch_size is a number of rows here, not {self.batch_size!r}.")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Phases:

@@ -73,6 +73,7 @@ def execute(experiment: Experiment, run: Run) -> dict[str, Any]:
                 "make room and run the same command again: it resumes from its last checkpoint."
             ) from error
         _write_pictures(outcome, run, result)
+        _mark(run, starts, complete=True)
         return result
 
 
@@ -91,7 +92,7 @@ def make_result(
         ReproductionError: if a metric is missing or not finite, if there are no settings, or if a setting cannot be
             written as JSON.
     """
-    starts = starts or [_start(run, 0)]
+    starts, compared = starts or [_start(run, 0)], {} if outcome.stands_in or run.changes else paper_metrics
     metrics = {name: float(value) for name, value in outcome.metrics.items()}
     if bad := [f"{name} = {value}" for name, value in metrics.items() if not math.isfinite(value)]:
         raise ReproductionError(
@@ -99,7 +100,7 @@ def make_result(
             f"{run.checkpoint} is kept. Check the learning curve, lower the learning rate or train in float64."
         )
     named = f"{run.paper} {run.experiment} did not report"
-    if missing := [name for name, value in paper_metrics.items() if value is not None and name not in metrics]:
+    if missing := [name for name, value in compared.items() if value is not None and name not in metrics]:
         raise ReproductionError(f"{named} {', '.join(missing)}, for which the paper has a number.")
     if not outcome.settings:
         raise ReproductionError(f"{named} its settings; nothing was recorded.")
@@ -110,14 +111,14 @@ def make_result(
     found |= {"commit": starts[0]["commit"], "commits": list(dict.fromkeys(start["commit"] for start in starts))}
     found |= {"clean": False if False in trees else None if None in trees else True}
     found |= {"resumed_from": [start["steps"] for start in starts[1:]]}
-    compared = {} if outcome.stands_in or run.changes else paper_metrics
     found |= {"paper_metrics": {name: compared.get(name) for name in metrics}}
     found |= {"curve": outcome.curve if len(outcome.curve) > 1 else []}
     found |= {"seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None}
     found |= {"peak_memory_bytes": peak_memory_bytes(), "device": device(), "finished": _now()}
     found["versions"] = versions()
     if run.source is not None and run.source.module is not None:
-        found["versions"][run.source.module.name] = f"sha256 {run.source.sha256()}"
+        hashes = dict.fromkeys(start["paper"] for start in starts if start.get("paper"))
+        found["versions"][run.source.module.name] = f"sha256 {', '.join(hashes)}"
     try:
         return as_json(found)
     except (TypeError, ValueError) as error:
@@ -155,7 +156,8 @@ def _now() -> str:
 def _start(run: Run, steps: int) -> dict[str, Any]:
     """The record of a start of a run, with ``steps``, the number of steps before this start."""
     # It is read when a run starts, because files may be changed during the training.
-    return {**recorded(), "command": run.command, "steps": steps, "time": _now()}
+    own = {"paper": run.source.sha256} if run.source is not None and run.source.module is not None else {}
+    return {**recorded(), **own, "command": run.command, "steps": steps, "time": _now()}
 
 
 def _steps_taken(folder: Path) -> int:
@@ -177,20 +179,21 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     Returns:
         The starts of this run: earlier starts, if they left a checkpoint, and this start.
     """
-    path = run.output / "run.json"
+    path = run.mark
     waiting = f"Another process runs in {run.output}; waiting until it ends."
     try:
         run.output.mkdir(parents=True, exist_ok=True)
         claims.enter_context(alone_in(run.output, partial(print, waiting, file=sys.stderr, flush=True)))
-        earlier = _earlier(run, path) if path.exists() else []
-        start = _start(run, _steps_taken(run.checkpoint))
+        steps = _steps_taken(run.checkpoint)
+        earlier = _earlier(run, path, steps) if path.exists() else []
+        start = _start(run, steps)
         if start["steps"] and start["commit"] and not (earlier and earlier[0]["commit"]):
             raise ReproductionError(
                 f"{run.checkpoint} is of a training whose commit was not recorded: choose another --output, or delete "
                 "the folder."
             )
         starts = [*(earlier if start["steps"] else ()), start]
-        write_json(path, {**run.identity, "starts": starts})
+        _mark(run, starts, complete=False)
     except OSError as error:
         raise ReproductionError(
             f"Cannot write to {run.output}: {error.strerror}. Choose another --output or make room."
@@ -198,8 +201,13 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     return starts
 
 
-def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
-    """The starts in the mark of a folder. The mark must belong to this run."""
+def _mark(run: Run, starts: Sequence[Mapping[str, Any]], *, complete: bool) -> None:
+    """Write ``run.json``: whose folder it is, and whether all files of the run are there."""
+    write_json(run.mark, {**run.identity, "settings": run.settings, "starts": starts, "complete": complete})
+
+
+def _earlier(run: Run, path: Path, steps: int) -> list[dict[str, Any]]:
+    """The starts in the mark of a folder. The mark must belong to this run, and its checkpoints to these settings."""
     try:
         found = read_json(path)
         held, starts = identity_of(found), list(found.get("starts", ()))
@@ -210,6 +218,11 @@ def _earlier(run: Run, path: Path) -> list[dict[str, Any]]:
     if held != run.identity:
         described = " ".join(f"{key}={value}" for key, value in held.items())
         raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
+    if steps and (other := run.other_settings(found)):
+        raise ReproductionError(
+            f"{run.output} holds {steps:,} steps of a training with other settings ({', '.join(other)}): choose "
+            "another --output, or delete the folder."
+        )
     return starts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,6 +110,11 @@ class Run:
         return self.output / "model.gpzoo"
 
     @property
+    def mark(self) -> Path:
+        """File that says whose folder it is, by the identity and the settings of the run."""
+        return self.output / "run.json"
+
+    @property
     def checkpoint(self) -> Path:
         """Folder for checkpoints. A later run with the same output folder resumes from the last one."""
         whole = self.output / "checkpoint"
@@ -134,11 +140,25 @@ class Run:
         """The options of the experiment in the paper's TOML, overridden by the settings of its preset and its variant.
 
         They are ``[experiments.NAME.options]``, ``[experiments.NAME.settings.PRESET]``, and ``variants.VARIANT`` in
-        these settings. The run's ``changes`` override all of them.
+        each of the two. The run's ``changes`` override all of them.
         """
         facts = (self.source or load(self.paper)).experiments[self.experiment]
-        found = facts.get("options", {}) | facts["settings"][self.preset]
-        return changed(found | found.pop("variants", {}).get(self.variant, {}), self.changes)
+        both, found = (facts.get("options", {}), facts["settings"][self.preset]), {}
+        for given in both:
+            found |= {name: value for name, value in given.items() if name != "variants"}
+        for given in both:
+            found |= given.get("variants", {}).get(self.variant, {})
+        return changed(found, self.changes)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options in the form of JSON; empty for an experiment without a paper's TOML."""
+        return {} if self.source is None else json.loads(json.dumps(self.options, default=str))
+
+    def other_settings(self, mark: Mapping[str, Any]) -> list[str]:
+        """The names of settings that are not as in the mark of a folder. Earlier marks have no settings."""
+        now, then = self.settings, mark.get("settings")
+        return [] if then is None else sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
 
     @property
     def selection(self) -> dict[str, Any] | None:
@@ -161,7 +181,7 @@ class Run:
 
     def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
         """Everything that determines an intermediate result of this run, in addition to the program."""
-        own = {"paper": self.source.sha256()} if self.source is not None and self.source.module is not None else {}
+        own = {"paper": self.source.sha256} if self.source is not None and self.source.module is not None else {}
         return {"run": self.identity, "settings": settings, "data": data_record(data)} | own
 
 
@@ -280,8 +300,11 @@ def experiment(
         curves: whether this figure needs the curves of the results.
 
     Raises:
-        ValueError: if the TOML lacks a fact, or the settings of a preset, or if it claims a number of another variant.
+        ValueError: if the TOML lacks a fact, or the settings of a preset, or if it claims a number of another variant,
+            or has settings of one.
+        TypeError: if the record of a choice of settings has other fields than :func:`by_hand`.
     """
+    variants = tuple(variants)
     facts = paper.experiments.get(name, {})
     needed = ["description", "default", *(f"settings.{preset}" for preset in facts.get("presets", ("quick", "paper")))]
     there = {*facts, *(f"settings.{preset}" for preset in facts.get("settings", {}))}
@@ -289,6 +312,12 @@ def experiment(
         raise ValueError(f"{paper.key}.toml has no {absent[0]} in [experiments.{name}].")
     given: dict[str, Any] = {name: facts[name] for name in ("description", "presets", "caption") if name in facts}
     given |= {"default_variant": facts["default"], "variants": paper.numbers(name, variants)}
+    for preset in given.get("presets", ("quick", "paper")):
+        for of in (facts.get("options", {}), facts["settings"][preset]):
+            if unknown := [each for each in of.get("variants", {}) if each not in variants]:
+                raise ValueError(f"{paper.key}.toml has settings of {unknown[0]!r}, which is no variant of {name}.")
+        for variant in variants:
+            _ = Run(paper.key, name, variant, preset, 0, Path(), source=paper).selection
 
     def made(run: Callable[[Run], Outcome]) -> Experiment:
         own = {"run": lambda own: run(replace(own, source=paper)), "figure": figure, "curves": curves, "source": paper}

@@ -94,6 +94,7 @@ def digits(run: Run) -> Outcome:
     flat = [x.reshape(len(x), -1) for x in (whole.X_train, whole.X_test)]
     Y, new = ((x - flat[0].mean(0)).astype(np.float32) for x in flat)
     size, setting = run.options["num_latents"], Setting.of({"num_draws": 50} | dict(run.options))
+    setting.check(run.changes, ("evaluations", "early", "test_rows", "test_draws"))
     keywords = {"num_outputs": Y.shape[1], "num_latents": size}
     per_row, keys = run.variant == "gplvm", keys_of(run)
     # The inputs of the program are row numbers, or the images themselves.

@@ -78,12 +78,15 @@ def sweep(
 
 
 def has_result(run: Run) -> bool:
-    """Whether the folder of a run contains its result."""
+    """Whether the folder of a run contains its result, by the same settings, and all its other files."""
     try:
-        found = read_json(run.output / "result.json")
+        found, mark = read_json(run.output / "result.json"), read_json(run.mark) if run.mark.exists() else {}
     except (ReproductionError, OSError):
         return False
-    return isinstance(found, dict) and run.identity.items() <= (found | {"changes": changes_of(found)}).items()
+    if not (isinstance(found, dict) and isinstance(mark, dict)) or run.other_settings(mark):
+        return False
+    same = run.identity.items() <= (found | {"changes": changes_of(found)}).items()
+    return same and mark.get("complete", True)
 
 
 def arguments(run: Run) -> list[str]:
@@ -118,12 +121,15 @@ def _dask(address: str) -> Iterator[Any]:
 
 def _in_process(command: list[str], folder: str, where: str, stdin: int = subprocess.PIPE) -> tuple[int, str]:
     """Run one command. Returns its exit status, and the last line that it printed if the status is not 0."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with open(Path(folder) / LOG, "w+", encoding="utf-8") as log:
-        process = subprocess.Popen(command, cwd=where, stdin=stdin, stdout=log, stderr=subprocess.STDOUT)
-        status = process.wait()
-        log.seek(0)
-        lines = [line.strip() for line in log if line.strip()]
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with open(Path(folder) / LOG, "w+", encoding="utf-8") as log:
+            process = subprocess.Popen(command, cwd=where, stdin=stdin, stdout=log, stderr=subprocess.STDOUT)
+            status = process.wait()
+            log.seek(0)
+            lines = [line.strip() for line in log if line.strip()]
+    except OSError as error:
+        return 1, f"{folder}: {error.strerror or error}"
     return status, lines[-1] if status and lines else ""
 
 

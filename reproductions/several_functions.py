@@ -57,6 +57,7 @@ def mixture(run: Run) -> Outcome:
     """
     data = two_functions(seed=run.seed)
     setting, restarts = Setting.of({"num_draws": 100} | dict(run.options)), run.options["restarts"]
+    setting.check(run.changes, ("evaluations", "early"))
     model = mixture_of_gps if run.variant == "mixture" else gp_regression
     guide = InducingGuide(model, kmeans(setting.num_inducing))
     if run.finished:
@@ -69,7 +70,7 @@ def mixture(run: Run) -> Outcome:
     every = training.optimise(split, model, guide, setting, *rows, num_data=len(data.y_train), **options)
     bounds = training.last_bound(every.losses, len(data.y_train), setting)
     trained = every.member(int(np.argmax(bounds)))
-    test = predicted(keys.test, trained, data.X_test, data.y_test)
+    test = predicted(keys.test, trained, data.X_test, data.y_test, setting.test_rows, None, setting.test_draws)
     metrics = {"nlpp": nlpp(test), "rmse": rmse(test, data.y_test), "elbo": float(bounds.max())}
     f = np.asarray(trained.posterior(keys.test, data.X_test)["f"].mean)
     if run.variant == "mixture":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpyro
@@ -95,6 +96,7 @@ def halves(run: Run) -> Outcome:
 
 def _taken_in(run: Run) -> Outcome:
     (name, model), setting = KINDS[run.variant], Setting.of({"num_draws": 100} | dict(run.options))
+    setting.check(run.changes, ("evaluations", "early"))
     raw = datasets.load(name, split=run.split)
     data, keys, new, online = raw.standardised().flat(), keys_of(run), setting.num_inducing // 10, setting.steps // 4
     if run.finished:
@@ -117,7 +119,8 @@ def _taken_in(run: Run) -> Outcome:
     moved = fit(keys.export, svi, online, X[late], y[late], progress=False, **said)
     whole = trained("all", order, setting.num_inducing)
     models = {"first_half_nlpp": half, "nlpp": both, "moved_nlpp": moved, "all_nlpp": whole}
-    found = {name: nlpp(predicted(keys.test, one, data.X_test, data.y_test)) for name, one in models.items()}
+    test = partial(predicted, keys.test, test_rows=setting.test_rows, num_draws=setting.test_draws)
+    found = {name: nlpp(test(one, data.X_test, data.y_test)) for name, one in models.items()}
     found["elbo"] = float(training.last_bound(half.losses, len(old), setting)) - float(both.losses[-1])
     found["all_elbo"] = float(training.last_bound(whole.losses, len(X), setting))
     found["difference"] = found["nlpp"] - found["all_nlpp"]

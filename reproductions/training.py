@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -121,13 +122,21 @@ class Setting:
         own["batch_size"] = None if own["batch_size"] == "all" else own["batch_size"]
         return cls(**own)
 
-    def check(self, changes: Mapping[str, Any]) -> None:
-        """Refuse changes from the command line that an experiment overrides.
+    def check(self, changes: Mapping[str, Any], unused: Collection[str] = ()) -> None:
+        """Refuse changes from the command line without effect: an experiment overrides them, or does not use them.
+
+        Args:
+            changes: the changes.
+            unused: names of settings that the experiment does not use.
 
         Raises:
             ReproductionError: naming the setting.
         """
+        unused = {*unused, *(() if self.by_adam else ("rate", "decay", "factors"))}
+        unused |= {"weighted"} if self.collapsed else set()
         for name, value in changes.items():
+            if name in unused:
+                raise ReproductionError(f"--set {name}={value} has no effect: this run does not use it.")
             own = getattr(self, name, value)
             if own != (None if value == "all" else value):
                 raise ReproductionError(
@@ -194,6 +203,8 @@ class Setting:
 
     def _scaled(self, updates: Any, params: Any) -> Any:
         """Adam's updates by parameter, multiplied by their factors."""
+        if unknown := self.factors.keys() - updates.keys():
+            raise ValueError(f"factors are of {sorted(unknown)}; Adam's parameters are {sorted(updates)}.")
         factors = {name: self.factors.get(name, 1.0) for name in updates}
         return {name: jax.tree.map(partial(jnp.multiply, factors[name]), own) for name, own in updates.items()}
 
@@ -273,8 +284,8 @@ def train(
     options |= {"checkpoint": run.checkpoint, "init_params": init_params, "progress": run.title}
     rows = (X, y) if table is None else (table,)
     result = optimise(keys.train, model, guide, setting, *rows, num_data=num_data, model_kwargs=keywords, **options)
-    points = curve.until(setting.steps)
-    last = {name: x for name, x in points[-1].items() if name not in ("step", "seconds")}
+    points, at_end = curve.until(setting.steps), max(step for step in curve.points if step <= setting.steps)
+    last = {name: x for name, x in curve.points[at_end].items() if name not in ("step", "seconds")}
     if wrong := last.pop("wrong_rows", None):
         settings |= {"wrong_rows": {name: wrong for name in ("error", "accuracy") if name in last}}
         points = [{name: x for name, x in point.items() if name != "wrong_rows"} for point in points]
@@ -510,7 +521,8 @@ class Curve:
     """Test metrics during training, as a callback for :func:`gpzoo.inference.fit`.
 
     Points are kept on disk, because a resumed run no longer has the parameters of earlier points. Points are used again
-    if settings and data are the same. The checkpoint of the training refuses another program.
+    if settings and data are the same, whatever changed in the files of a user's own paper. The checkpoint of the
+    training refuses another program. A point with a number that is not finite is in ``points`` alone.
 
     Args:
         path: file of the points.
@@ -526,8 +538,9 @@ class Curve:
         evaluate: Callable[[dict[str, Any]], Mapping[str, Any]],
         at: Callable[[int], bool] = lambda step: True,
     ) -> None:
-        self.path, self.made_by, self.evaluate, self.at = path, made_by, evaluate, at
-        points = kept_content(path, made_by) or ()
+        self.path, self.evaluate, self.at = path, evaluate, at
+        self.made_by = {name: value for name, value in made_by.items() if name != "paper"}
+        points = kept_content(path, self.made_by) or ()
         self.points: dict[int, dict[str, Any]] = {int(point["step"]): point for point in points}
 
     def __call__(self, step: int, seconds: float, params: dict[str, Any]) -> None:
@@ -537,6 +550,9 @@ class Curve:
         found = self.evaluate(params)
         metrics = {name: value if isinstance(value, str) else float(value) for name, value in found.items()}
         self.points[step] = {"step": step, "seconds": round(seconds, 3), **metrics}
+        if wrong := _not_finite(self.points[step]):
+            said = f"after {step:,} steps, {wrong}: the learning curve has no such point."
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
         try:
             keep_content(self.path, self.made_by, self.until(step))
         except OSError as error:
@@ -544,5 +560,11 @@ class Curve:
             warnings.warn(f"cannot write {self.path}: {error.strerror or error}.", RuntimeWarning, stacklevel=2)
 
     def until(self, step: int) -> list[dict[str, Any]]:
-        """The points up to ``step``, in order."""
-        return [self.points[at] for at in sorted(self.points) if at <= step]
+        """The finite points up to ``step``, in order."""
+        return [self.points[at] for at in sorted(self.points) if at <= step and not _not_finite(self.points[at])]
+
+
+def _not_finite(point: Mapping[str, Any]) -> str:
+    """The metrics of a point that are not finite, in words."""
+    numbers = {name: value for name, value in point.items() if not isinstance(value, str)}
+    return ", ".join(f"{name} = {value}" for name, value in numbers.items() if not math.isfinite(value))

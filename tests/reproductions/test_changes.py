@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from gpzoo import kmeans
+from gpzoo.inference import InducingGuide
 from gpzoo.kernels import RBF
+from gpzoo.models import gp_regression
 from gpzoo.reproductions import cli, terminal
 from gpzoo.reproductions.changes import changed, check_changes, parsed, settings_of, written
 from gpzoo.reproductions.execute import execute, make_result
@@ -91,10 +93,43 @@ def test_values_that_a_setting_cannot_have_are_refused_by_its_name(name, value):
         check_changes(*run_of("invariant", "toy", **{name: value}))
 
 
-@pytest.mark.parametrize("paper, name, unknown", [("invariant", "toy", "num_inducin"), ("deep", "uci", "notes")])
+UNKNOWN = [
+    ("invariant", "toy", "num_inducin"),
+    ("deep", "uci", "notes"),
+    ("observations", "bursts", "start"),
+    ("inducing", "chirp", "start"),
+]
+
+
+@pytest.mark.parametrize("paper, name, unknown", UNKNOWN)
 def test_unknown_settings_are_refused_with_the_names_of_all(paper, name, unknown):
     with pytest.raises(ValueError, match=f"unknown setting '{unknown}', .* num_inducing, .*rate, .*steps"):
         check_changes(*run_of(paper, name, **{unknown: 5}))
+
+
+@pytest.mark.parametrize(
+    "example, good, bad",
+    [
+        (-3.0, [-2.0, 5.0, 0.0], [float("nan"), "low"]),
+        (-3, [-2, 4], [2.5]),
+        (0.5, [2, 0.1], [0.0, -1.0]),
+        (None, [1, "a", [2]], []),
+        ([], [[3], ["a"]], [3, []]),
+        ([10, 20], [[5, 5], [1]], [5, [0], ["a"]]),
+    ],
+)
+@pytest.mark.parametrize("name", ["low", "num_inducing", "weighted"])
+def test_an_example_says_what_a_setting_of_an_own_paper_can_be(monkeypatch, name, example, good, bad):
+    """A name that gpzoo's settings have, too, does not hide a list."""
+    if name != "low" and not isinstance(example, list):
+        return
+    each, run = run_of("invariant", "toy")
+    monkeypatch.setattr("gpzoo.reproductions.changes.settings_of", lambda *a: {name: example, "num_inducing_": 1})
+    for value in good:
+        check_changes(each, replace(run, changes={name: value}))
+    for value in [*bad, parsed("x=2024-01-01")[1]][: 99 if example is not None else 0]:
+        with pytest.raises(ValueError, match=f"{name} cannot be"):
+            check_changes(each, replace(run, changes={name: value}))
 
 
 def test_every_setting_of_every_experiment_may_be_what_it_is():
@@ -159,3 +194,59 @@ def test_a_setting_that_the_experiment_overrides_is_refused():
     setting.check({"steps": 5, "batch_size": "all", "num_views": 3})
     with pytest.raises(ReproductionError, match="num_inducing=50 has no effect"):
         setting.check({"num_inducing": 50})
+
+
+NO_EFFECT = [
+    ("deep", "timing", "quick", {"natural": 0.1}),
+    ("deep", "uci-few-steps", "quick", {"decay": 0.9}),
+    ("deep", "uci-few-steps", "quick", {"rate": 0.05}),
+    ("deep", "uci", "quick", {"evaluations": 3}),
+    ("latent_inputs", "digits", "quick", {"test_draws": 10}),
+    ("several_functions", "two-functions", "quick", {"early": 1}),
+    ("streaming", "halves", "quick", {"evaluations": 2}),
+    ("invariant", "mnist", "rbf-collapsed", {"rate": 0.05}),
+    ("invariant", "mnist", "rbf-collapsed", {"weighted": 5}),
+    ("convolutional", "rectangles", "rbf", {"decay": 0.9}),
+]
+
+
+@pytest.mark.parametrize("paper, name, variant, changes", NO_EFFECT)
+def test_a_change_without_effect_is_refused_before_training(paper, name, variant, changes, monkeypatch, tmp_path):
+    """A result must not name a setting that did not take part."""
+    each, run = run_of(paper, name, **changes)
+    preset = "paper" if variant == "rbf" else each.presets[0]
+    run = replace(run, preset=preset, output=tmp_path, variant=run.variant if variant == "quick" else variant)
+    check_changes(each, run)
+    monkeypatch.setattr("gpzoo.inference.training.fit", None)
+    (only,) = changes
+    with pytest.raises(ReproductionError, match=f"--set {only}=.* has no effect"):
+        each.run(run)
+
+
+@pytest.mark.parametrize(
+    "name, value", [("units", "leakey"), ("network", "lenett"), ("models", ["svm"]), ("batch_size", "all")]
+)
+def test_choices_of_deep_kernels_are_refused_before_training(name, value):
+    each, run = run_of("deep_kernel", "adult", **{name: value})
+    check_changes(each, run)
+    with pytest.raises(ValueError, match=name):
+        each.run(run)
+
+
+def test_factors_of_the_learning_rate_name_parameters(standard_promotion):
+    def trained(**factors):
+        setting = Setting(steps=2, batch_size=None, factors=factors)
+        svi = setting.svi(gp_regression, InducingGuide(gp_regression, kmeans(2)))
+        state = svi.init(KEY, np.linspace(0, 1, 5)[:, None], np.ones(5), num_data=5)
+        return svi.update(state, np.linspace(0, 1, 5)[:, None], np.ones(5), num_data=5)
+
+    trained(f_inducing=0.1)
+    with pytest.raises(ValueError, match=r"factors are of \['f_inducin'\]; Adam's parameters are \[.*'f_inducing'"):
+        trained(f_inducin=0.1)
+
+
+def test_a_changed_run_may_leave_out_numbers_that_the_paper_has(tmp_path):
+    run = Run("toy", "squares", "plain", "paper", 3, tmp_path / "out", changes={"models": ["a"]})
+    assert make_result(outcome(metrics={"error": 0.1}), run, PAPER)["metrics"] == {"error": 0.1}
+    with pytest.raises(ReproductionError, match="did not report nlpp"):
+        make_result(outcome(metrics={"error": 0.1}), replace(run, changes={}), PAPER)

@@ -73,6 +73,8 @@ WRONG = {
     "results": "no folder reproductions/results, name another one",
     "compare toy squares --paper nowhere.py": "'nowhere.py' does not exist",
     "sweep toy --set steps": "'steps' is not NAME=VALUE",
+    "sweep toy squares --preset cpu": "unknown preset of toy squares 'cpu'",
+    "compare toy squares --set steps=5 --set rate=1 --set steps=50": "steps has two values",
     "list toys": "unknown paper 'toys', choose from: toy; ",
     "data circles": "rectangles",
 }

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import subprocess
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from gpzoo.reproductions import figures, kept
 from gpzoo.reproductions import terminal as report
 from gpzoo.reproductions.execute import execute, make_result
 from gpzoo.reproductions.experiment import FIELDS, SCHEMA, Experiment, Outcome, ReproductionError, Run, subset
+from gpzoo.reproductions.many_runs import has_result
 from gpzoo.reproductions.records import result_path
 from gpzoo.reproductions.training import Curve
 
@@ -139,8 +141,26 @@ def test_a_curve_is_kept_for_the_run_that_resumes(tmp_path):
     second(20, 31.0, {})
     expected = [{"step": step, "seconds": at, "error": x} for step, at, x in ((10, 15, 10), (20, 31, -1), (30, 45, 30))]
     assert second.until(30) == expected and second.until(20) == expected[:2]
-    # What other data made is not taken for this run's.
+    # What other data made is not taken for this run's, and the files of the paper do not matter.
     assert not Curve(path, made_by | {"data": "1" * 64}, dict).points
+    assert Curve(path, made_by | {"paper": "1" * 64}, dict).points == {at: second.points[at] for at in (10, 20)}
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [10, 20, 30])
+def test_an_evaluation_that_is_not_finite_does_not_stop_the_training(tmp_path, wrong, at):
+    path = tmp_path / "curve.json"
+    curve = Curve(path, {}, lambda params: {"error": params["x"], "nlpp": wrong if params["x"] == at else 1.0})
+    for step in (10, 20, 30):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            curve(step, 1.0, {"x": step})
+        assert [str(each.message) for each in said] == (
+            [f"after {at} steps, nlpp = {wrong}: the learning curve has no such point."] if step == at else []
+        )
+    others = [step for step in (10, 20, 30) if step != at]
+    assert [point["step"] for point in curve.until(30)] == others and sorted(Curve(path, {}, dict).points) == others
+    assert sorted(curve.points) == [10, 20, 30]
 
 
 def test_failing_figure_and_posterior_leave_the_numbers_and_the_other_figures(run):
@@ -156,6 +176,10 @@ def test_failing_figure_and_posterior_leave_the_numbers_and_the_other_figures(ru
     refused(run, r"result\.json.*bad\.png \(KeyError.*posterior\.nc .*No space left", result)
     assert files(run) == {"run.json", "result.json", "learning_curve.png"}
     assert json.loads((run.output / "result.json").read_text())["metrics"]["error"] == 0.03
+    # The same run is made again, and is then complete.
+    assert not has_result(run)
+    execute(experiment(), run)
+    assert has_result(run)
 
 
 NO_RESULTS = [

@@ -71,6 +71,15 @@ def test_a_result_of_another_run_is_none_and_no_folder_is_shared(tmp_path):
         list(sweep([run, run]))
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_folder_that_cannot_be_made_stops_no_other_run(tmp_path, workers):
+    runs = [Run("toy", "squares", "plain", "quick", seed, tmp_path / str(seed)) for seed in (5, 6, 7)]
+    runs[0].output.touch()
+    ended = {each.run.seed: each for each in sweep(runs, workers=workers, command=[sys.executable, "-c", CHILD])}
+    assert ended[5].failed and ended[5].said == f"{runs[0].output}: File exists"
+    assert [ended[seed].status for seed in (6, 7)] == [0, 0]
+
+
 #: A sweep of one run, which waits until it is asked to stop, and says so in a pipe that the test reads.
 KILLED = """
 import signal, sys

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import arviz as az
@@ -12,9 +13,13 @@ from click.testing import CliRunner
 
 from gpzoo.reproductions import cli, datasets
 from gpzoo.reproductions import experiment as experiments
+from gpzoo.reproductions.claims import load
 from gpzoo.reproductions.datasets import dataset, registry
+from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import ReproductionError, Run, module_of_file
+from gpzoo.reproductions.many_runs import has_result
 from tests.conftest import ROOT
+from tests.reproductions.test_execute import checkpointed, outcome
 
 PAGE = ROOT / "docs/how_to/own_paper.md"
 FILES = dict(re.findall(r"%%writefile (\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
@@ -74,12 +79,53 @@ def test_its_settings_are_changed_by_name(waves, gpzoo_command, tmp_path):
 
 
 def test_what_is_kept_depends_on_the_papers_files(waves, tmp_path):
-    run = Run("waves", "points", "25", "paper", 0, tmp_path, source=waves.PAPER)
-    before, path = run.made_by({}, datasets.load("two-waves")), waves.PAPER.module
-    path.write_text((text := path.read_text()) + "# changed\n")
-    after = run.made_by({}, datasets.load("two-waves"))
-    path.write_text(text)
-    assert before["paper"] != after["paper"] and run.made_by({}, datasets.load("two-waves")) == before
+    """As they were when they were read, which is what runs."""
+    made, data = {}, datasets.load("two-waves")
+    for name, changed in (("same", {}), ("code", {"py": "# changed\n"}), ("facts", {"toml": "# changed\n"})):
+        (folder := tmp_path / name).mkdir()
+        path = write(folder, **{kind: FILES[f"waves.{kind}"] + text for kind, text in changed.items()})
+        run = Run("waves", "points", "25", "paper", 0, tmp_path, source=load(path.with_suffix(".toml")))
+        made[name] = run.made_by({}, data)
+        path.write_text("")
+        assert run.made_by({}, data) == made[name]
+    own = Run("waves", "points", "25", "paper", 0, tmp_path, source=waves.PAPER).made_by({}, data)
+    assert own == made["same"] and len({each["paper"] for each in made.values()}) == 3
+
+
+SETTINGS = [
+    ("[rate]", "rate = 0.05\nevaluations", "rate = 0.01\nevaluations"),
+    ("[steps]", "steps = 2_000", "steps = 4_000"),
+    ("[num_inducing]", "25 = {num_inducing = 25}", "25 = {num_inducing = 30}"),
+    ("[early]", "evaluations = 4", "evaluations = 4\nearly = 1"),
+    ("", "[[tables]]", "[[tables]] # a comment"),
+]
+
+
+@pytest.mark.parametrize("name, old, new", SETTINGS)
+def test_a_folder_is_of_the_settings_of_one_toml_file(waves, tmp_path, name, old, new):
+    """Neither training goes on with other settings, nor are results of both averaged; other changes are recorded."""
+    trained, facts = [], FILES["waves.toml"]
+    first, other = (load(write(tmp_path, toml=text).with_suffix(".toml")) for text in (facts, facts.replace(old, new)))
+
+    def train(run):
+        trained.append(run)
+        checkpointed(run, 500)
+        return outcome(metrics={"rmse": 0.3})
+
+    (points,) = waves.EXPERIMENTS
+    run = Run("waves", "points", "25", "paper", 0, tmp_path / "out", source=first)
+    before = execute(replace(points, source=first, run=train), run)
+    again = replace(run, source=other)
+    assert has_result(run) and has_result(again) is (not name)
+    if name:
+        with pytest.raises(ReproductionError, match=rf"500 steps .* other settings \({name[1:-1]}\): choose another"):
+            execute(replace(points, source=other, run=train), again)
+        assert len(trained) == 1 and has_result(run)
+        (run.checkpoint / "500.checkpoint").unlink()  # nothing is left that could go on
+    after = execute(replace(points, source=other, run=train), again)
+    assert has_result(again) and before["versions"]["waves.py"] == f"sha256 {first.sha256}"
+    both = other.sha256 if name else f"{first.sha256}, {other.sha256}"
+    assert after["versions"]["waves.py"] == f"sha256 {both}"
 
 
 def test_a_file_that_is_no_paper_is_refused(tmp_path, waves):
@@ -106,6 +152,12 @@ def test_a_file_that_is_no_paper_is_refused(tmp_path, waves):
             {"toml": facts.replace('"25", "0', '"30", "0')},
         ),
         (
+            "settings",
+            "settings of '30', which is no variant of points",
+            {"toml": facts.replace("variants.5 =", "variants.30 =")},
+        ),
+        ("chosen", "unexpected keyword argument 'how'", {"toml": 'by_hand = {what = "x", how = "y"}\n' + facts}),
+        (
             "preset",
             r"no settings\.cpu in \[experiments\.points\]",
             {"toml": facts.replace('"quick"', '"cpu"')},
@@ -129,18 +181,21 @@ def test_it_goes_through_all_commands(waves, gpzoo_command, standard_promotion):
     assert {"rmse", "test_log_likelihood", "test_log_likelihood_se", "elbo"} == set(result["metrics"])
     assert result["settings"]["num_inducing"] == 5 and result["paper_metrics"]["rmse"] == 0.77
     assert [point["step"] for point in result["curve"]] == [500, 1000, 1500, 2000]
-    assert result["versions"]["waves.py"] == f"sha256 {waves.PAPER.sha256()}"
+    assert result["versions"]["waves.py"] == f"sha256 {waves.PAPER.sha256}"
     assert {"learning_curve.png", "test_curves.png"} <= {path.name for path in folder.iterdir()}
     posterior = az.from_netcdf(str(folder / "posterior.nc"))["posterior"]
     assert posterior and all(np.isfinite(posterior[name]).all() for name in posterior)
 
-    # What has run is not trained again, and its curve is not lost.
-    shown = gpzoo_command("compare waves points --preset paper")
-    assert "already finished at step 2,000; nothing to train" in shown
+    # What has run is not run again. If it is, it is not trained again, and its curve is not lost.
+    gpzoo_command("compare waves points --preset paper")
     assert Path("runs/waves-points-paper-seed0.html").is_file()
-    again = json.loads((folder / "result.json").read_text())
+    assert json.loads((folder / "result.json").read_text()) == result
+    (points,) = waves.EXPERIMENTS
+    claimed = replace(waves.PAPER, sha256="0" * 64)
+    points = replace(points, source=claimed, run=lambda run: waves.points.run(replace(run, source=claimed)))
+    again = execute(points, Run("waves", "points", "5", "paper", 0, folder))
     assert all(again[name] == result[name] for name in ("metrics", "curve", "commit", "steps"))
-    assert again["resumed_from"] == [2000]
+    assert again["resumed_from"] == [2000] and len(again["curve"]) == 4
 
     swept = gpzoo_command("sweep waves --variants 25 --preset paper --seeds 0-1")
     assert "points 25, seed 0: has a result" in swept and "points 25, seed 1: done" in swept
