@@ -7,8 +7,9 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 
 class Answer(NamedTuple):
@@ -39,6 +40,9 @@ class Claim:
         why: the reason why nothing answers the claim.
         margin: the largest difference that counts as no difference, in the unit of the number; ``None`` for the margin
             of the metric.
+
+    Raises:
+        ValueError: if a share is printed as more than 1, or ``needs`` names no runs.
     """
 
     where: str
@@ -53,6 +57,16 @@ class Claim:
     reading: bool = False
     why: str = ""
     margin: float | None = None
+
+    def __post_init__(self) -> None:
+        share = self.answer is not None and kind(self.answer.metric) in ("error", "accuracy", "auc")
+        if share and self.printed is not None and not 0 <= self.printed <= 1:
+            raise ValueError(
+                f"{self.what!r}: {self.printed.text} is no share. Write '%' after a percentage, or percent = true for "
+                f"a column of a table. If {self.answer.metric!r} is no share, give the metric another name."
+            )
+        if self.needs and not ("experiments" in self.needs or {"experiment", "variants"} <= self.needs.keys()):
+            raise ValueError(f"{self.what!r}: needs names experiment and variants, or experiments.")
 
     @property
     def runs(self) -> list[tuple[str, str]]:
@@ -126,14 +140,22 @@ class Table:
     def cells(self, row: Row) -> Iterator[tuple[Column, Printed | None, Answer | None]]:
         """The cells of a row: the column, the number, and what answers it."""
         for column, text in zip(self.columns, row.numbers.split(), strict=True):
-            printed = None if text == "-" else Printed(f"{text} %" if column.percent else text, self.test_rows)
+            written = f"{text} %" if column.percent else text
+            printed = None if text == "-" else Printed(written, self.test_rows, self.margin)
             answer = None
             if column.key is not None:
                 answer = Answer(*self.answer.format(row=row.key, column=column.key).split())
             yield column, printed, answer
 
     def claims(self) -> Iterator[Claim]:
-        """The claims in the table, without numbers from other papers."""
+        """The claims in the table, without numbers from other papers.
+
+        Raises:
+            ValueError: if one margin is for numbers of several metrics.
+        """
+        kinds = {kind(answer.metric) for row in self.rows for _, number, answer in self.cells(row) if number and answer}
+        if self.margin is not None and len(kinds) > 1:
+            raise ValueError(f"{self.where}: one margin cannot be for {', '.join(sorted(map(str, kinds)))}.")
         for row in self.rows:
             for column, printed, answer in self.cells(row):
                 if printed is not None and (answer is not None or column.why):
@@ -217,6 +239,9 @@ def load(paper: str | Path) -> Paper:
     path = paper if isinstance(paper, Path) else Path(__file__).parent / "papers" / f"{paper}.toml"
     found = tomllib.loads(path.read_text(encoding="utf-8"))
     tables, claims = found.pop("tables", ()), found.pop("claims", ())
+    for name, facts in found.pop("metrics", {}).items():
+        if "means" not in facts or METRICS.setdefault(name, facts) != facts:
+            raise ValueError(f"[metrics.{name}] must say what it means, and be no metric of gpzoo or of another paper.")
     others = [_claim(**each) for each in claims]
     if isinstance(paper, Path):
         module = path.resolve().with_suffix(".py")
@@ -233,7 +258,7 @@ def _table(columns: Iterable[dict[str, Any]], rows: Iterable[Any], **facts: Any)
 
 def _claim(printed: str = "", answer: str = "", **facts: Any) -> Claim:
     """A claim of a TOML file."""
-    number = Printed(printed) if printed else None
+    number = Printed(printed, margin=facts.get("margin")) if printed else None
     return Claim(printed=number, answer=Answer(*answer.split()) if answer else None, **facts)
 
 
@@ -262,6 +287,7 @@ class Printed(float):
         rounding: the largest rounding error of the number, half a unit of its last digit.
         deviation: the standard deviation that is printed with the number, or ``None``.
         test_rows: number of test rows behind the number, if it differs from ours; otherwise ``None``.
+        margin: see :attr:`Claim.margin`.
     """
 
     text: str
@@ -270,15 +296,16 @@ class Printed(float):
     rounding: float
     deviation: float | None
     test_rows: int | None
+    margin: float | None
 
-    def __new__(cls, text: str, test_rows: int | None = None) -> Printed:
+    def __new__(cls, text: str, test_rows: int | None = None, margin: float | None = None) -> Printed:
         """The number in a text. It is a percentage if the text ends in the sign for it."""
-        digits, _, deviation = text.removesuffix("%").strip().partition("±")
-        scale = 100 if text.endswith("%") else 1
-        decimals = len(digits.partition(".")[2])
+        digits, _, deviation = (part.strip() for part in text.removesuffix("%").partition("±"))
+        scale, last = 100 if text.endswith("%") else 1, cast(int, Decimal(digits).as_tuple().exponent)
+        decimals = max(0, -last)
         self = super().__new__(cls, round(float(digits) / scale, decimals + 2))
         self.text, self.scale, self.decimals = text, scale, decimals
-        self.rounding = 0.5 * 10.0**-decimals / scale
+        self.rounding, self.margin = 0.5 * 10.0**last / scale, margin
         self.deviation, self.test_rows = float(deviation) / scale if deviation else None, test_rows
         return self
 
@@ -303,7 +330,7 @@ def beside(ours: float, error: float | None, printed: Printed) -> str:
 
 def amount(difference: float, printed: Printed) -> str:
     """A difference from a printed number, in the unit of that number, with a sign and one digit more."""
-    decimals = min(printed.decimals + 1, 2 if printed.scale == 100 else 4)
+    decimals = max(printed.decimals, min(printed.decimals + 1, 2 if printed.scale == 100 else 4))
     return f"{difference * printed.scale:+.{decimals}f}"
 
 

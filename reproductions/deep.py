@@ -567,7 +567,7 @@ def facts(records: Records) -> dict[str, Any]:
         | {"bounds less sgpr": [_bound_less(result, model, "sgpr") for model in ("dgp2", "dgp2-natural")]}
         for experiment in ("uci-natural", "uci-few-steps")
         for key, result in records.of("deep", experiment)
-        if key.preset != "quick"
+        if key.preset != "quick" and not key.seed
     ]
     beside = [
         {"set": each["set"] + ", falling rate" * (each["preset"] == "tuned")}

@@ -745,8 +745,8 @@ def as_well(records: Records, each: Answered) -> list[Value]:
     words, found = (EXCEEDED,) if each.verdict.word == EXCEEDED else (MATCHED, EXCEEDED), []
     for network, name in _ALONE.items():
         if (ours := run.ours(f"{network}_{of}")) is not None:
-            error = judge.error_of_paper(of, ours, claim.printed, run.result)
-            said = verdict(of, ours, claim.printed, paper_error=error, margin=claim.margin)
+            error = judge.error_of_paper(f"{network}_{of}", ours, claim.printed, run.result)
+            said = verdict(of, ours, claim.printed, paper_error=error)
             found += [Value(name, ours, of)] if said.word in words else []
     return found
 

@@ -100,7 +100,8 @@ def make_result(
             f"{run.checkpoint} is kept. Check the learning curve, lower the learning rate or train in float64."
         )
     named = f"{run.paper} {run.experiment} did not report"
-    if missing := [name for name, value in compared.items() if value is not None and name not in metrics]:
+    known = {*metrics, "hours"}  # of a training, which every result has
+    if missing := [name for name, value in compared.items() if value is not None and name not in known]:
         raise ReproductionError(f"{named} {', '.join(missing)}, for which the paper has a number.")
     if not outcome.settings:
         raise ReproductionError(f"{named} its settings; nothing was recorded.")
@@ -113,6 +114,7 @@ def make_result(
     found |= {"resumed_from": [start["steps"] for start in starts[1:]]}
     found |= {"paper_metrics": {name: compared.get(name) for name in metrics}}
     found |= {"curve": outcome.curve if len(outcome.curve) > 1 else []}
+    found["folds"] = outcome.folds and {"of": outcome.folds["count"], **outcome.folds}
     found |= {"seconds_per_step": float(outcome.seconds_training) / outcome.steps if outcome.steps else None}
     found |= {"peak_memory_bytes": peak_memory_bytes(), "device": device(), "finished": _now()}
     found["versions"] = versions()
@@ -236,12 +238,12 @@ def _release(run: Run) -> None:
 def _write_pictures(outcome: Outcome, run: Run, result: Mapping[str, Any]) -> None:
     """Write the learning curve, figures, posterior and model. All are tried before failures are reported."""
     from gpzoo.inference import plots
-    from gpzoo.reproductions.figures import test_curves
+    from gpzoo.reproductions.figures import has_curves, test_curves
 
     curve = partial(plots.learning_curve, outcome.elbo)
     figures = {name: partial(draw, {run.variant: result}) for name, draw in outcome.drawn.items()}
     figures |= {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
-    if len(outcome.curve) > 1:
+    if has_curves(outcome.curve):
         words: dict[str, Any] = {"titles": run.source.titles if run.source is not None else {}}
         words |= {"test_rows": None if outcome.folds else outcome.data.sizes["test"]}
         figures["test_curves"] = lambda: test_curves({run.variant: outcome.curve}, **words)

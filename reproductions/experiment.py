@@ -421,7 +421,7 @@ def _imported(path: Path) -> ModuleType:
     name, facts = path.stem, path.with_suffix(".toml")
     if path.suffix != ".py" or not facts.is_file():
         raise ReproductionError(f"{path} is no paper: it must be a file NAME.py, with NAME.toml beside it.")
-    if name in _MODULES or name in sys.modules:
+    if name in (*_MODULES, "index", "more") or name in sys.modules:
         raise ReproductionError(f"{path}: there is another module or paper {name!r}, give the file another name.")
     spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

@@ -109,6 +109,11 @@ def band(ax: Any, x: np.ndarray, mean: np.ndarray, scale: np.ndarray, name: str,
     ax.fill_between(x, mean - 2 * scale, mean + 2 * scale, color=colour, alpha=0.3)
 
 
+def has_curves(points: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether :func:`test_curves` can draw the points of a run: several points, with a metric that is drawn."""
+    return len(points) > 1 and any("drawn" in METRICS.get(metric, {}) for metric in points[-1])
+
+
 def figure_name(experiment: Experiment, preset: str) -> str:
     """The name of the figure of all variants of an experiment, with its folder."""
     return f"{experiment.paper}/{experiment.name}-{preset}"
@@ -129,7 +134,7 @@ def drawable(
         for preset in experiment.presets:
             shown, needed = {}, experiment.figure is None or experiment.curves
             for key, result in records.of(experiment.paper, experiment.name):
-                if key.preset == preset and (result["curve"] or not needed):
+                if key.preset == preset and (has_curves(result["curve"]) or not needed):
                     shown.setdefault(key.variant, result)
             if shown and experiment.figure is not None:
                 found[figure_name(experiment, preset)] = partial(experiment.figure, shown)

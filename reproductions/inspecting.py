@@ -25,7 +25,7 @@ from gpzoo.inference.reports.program import values
 from gpzoo.inference.reports.report import data_of_training, environment, parts, report, subtitle
 from gpzoo.reproductions import terminal as results
 from gpzoo.reproductions.experiment import REQUIRED, Experiment, ReproductionError, Run, identity_of
-from gpzoo.reproductions.figures import test_curves, test_rows_of
+from gpzoo.reproductions.figures import has_curves, test_curves, test_rows_of
 from gpzoo.reproductions.kept import read_json, write_text
 
 # -- a run -------------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _figures(folder: Path, result: Mapping[str, Any], numbers: Section, others: 
 
 
 def _test_curves(found: Sequence[Mapping[str, Any]]) -> Iterator[Picture]:
-    drawable = {result["variant"]: result for result in found if result["curve"]}
+    drawable = {result["variant"]: result for result in found if has_curves(result["curve"])}
     if drawable:
         curves = {variant: result["curve"] for variant, result in drawable.items()}
         drawn = test_curves(curves, test_rows=test_rows_of(drawable)).axes

@@ -31,7 +31,7 @@ from gpzoo.reproductions.experiment import PRESETS, Figure, Outcome, Results, Ru
 from gpzoo.reproductions.figures import test_curves, test_rows_of
 from gpzoo.reproductions.judge import Found, Judged, Value, holding, judged
 from gpzoo.reproductions.metrics import Score
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, combined, error_of, lead
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, combined, lead
 from gpzoo.reproductions.training import Setting, keys_of, predicted, train
 from gpzoo.views.orbits import Orbit
 
@@ -381,20 +381,22 @@ def facts(records: Records) -> dict[str, Any]:
 
 def _of_mnist(records: Records) -> dict[str, list[str]]:
     """Models of MNIST, see :func:`facts`."""
-    keys = {name: Key("invariant", "mnist", name, "tuned") for name in ("rbf", "rotation", "affine", "local")}
-    runs = {PAPER.titles.get(name, name): records.found[key] for name, key in keys.items() if key in records.found}
+    runs: dict[str, Recorded] = {}
+    for name in ("rbf", "rotation", "affine", "local"):
+        for run in records.compared("invariant", "mnist", name, ("tuned",)):
+            runs |= {PAPER.titles.get(name, name): run} if run.keys[0].preset == "tuned" else {}
     told: dict[str, list[str]] = {"rising": [], "below": [], "level": [], "in_time": []}
     for name, run in runs.items():
-        bounds = [each["bound_per_point"] for each in run["curve"][-2:]]
+        bounds = [each["bound_per_point"] for each in run.result["curve"][-2:]]
         told["rising"] += [name] if bounds[-1:] > bounds[:1] else []
     if (rbf := runs.pop("RBF", None)) is None:
         return told
-    of_rbf = error_of(rbf, "error")
+    of_rbf, time = rbf.ours("error") or Ours(math.nan), rbf.result["seconds_training"]
     for name, run in runs.items():
-        told["below" if holding([lead(error_of(run, "error"), of_rbf, "error")]) else "level"].append(name)
+        told["below" if holding([lead(run.ours("error") or Ours(math.nan), of_rbf, "error")]) else "level"].append(name)
         # Wrong rows are known at the end alone, so an earlier error cannot be paired.
-        rows = run["data"]["sizes"]["test"]
-        early = [each["error"] for each in run["curve"] if each["seconds"] <= rbf["seconds_training"]][-1:]
+        rows, curve = run.result["data"]["sizes"]["test"], run.result["curve"]
+        early = [each["error"] for each in curve if each["seconds"] <= time][-1:]
         leads = [lead(Ours(error, math.sqrt(error * (1 - error) / rows)), of_rbf, "error") for error in early]
         told["in_time"] += [name] if holding(leads) else []
     return told

@@ -19,8 +19,8 @@ from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 from gpzoo.reproductions.claims import METRICS, Answer, Claim, Paper, Printed, amount, as_printed, kind, toward
-from gpzoo.reproductions.experiment import Experiment, module_of_file
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, lead, overlap_of, splits_of
+from gpzoo.reproductions.experiment import Experiment, ReproductionError, module_of_file
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, error_of, is_share, lead, overlap_of
 
 MATCHED, EXCEEDED, SHORT, NOT_APART, UNDECIDED = "matched", "exceeded", "short", "not told apart", "undecided"
 STAND_IN, SUBSET, FEWER_FOLDS = "stand-in", "subset", "fewer folds"
@@ -64,12 +64,13 @@ class Verdict(NamedTuple):
         return ", ".join(filter(None, (self.limit, said)))
 
 
-def margin_of(metric: str, paper: float, stated: float | None = None) -> float:
+def margin_of(metric: str, paper: float) -> float:
     """The largest difference from a number of the paper that counts as none: from the claim, or from the metric."""
-    if stated is not None:
-        return stated / as_printed(paper).scale
+    printed = as_printed(paper)
+    if printed.margin is not None:
+        return printed.margin / printed.scale
     facts = METRICS.get(kind(metric) or "", {})
-    share = facts["margin_share"] * abs(paper) if "margin_share" in facts else math.inf
+    share = facts["margin_share"] * abs(printed) if "margin_share" in facts else math.inf
     found = min(facts.get("margin", math.inf), share)
     return found if math.isfinite(found) else 0.0
 
@@ -84,7 +85,7 @@ def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[st
     rows = result["data"]["sizes"]["test"]
     if printed.deviation is not None:
         return printed.deviation * math.sqrt(1 / (result["folds"] or {"of": 1})["of"] + overlap_of(result))
-    if kind(metric) in ("error", "accuracy") and 0 <= printed <= 1 and splits_of(result) == 1:
+    if 0 <= printed <= 1 and is_share(result, metric):
         return math.hypot(ours.between, math.sqrt(printed * (1 - printed) / (printed.test_rows or rows)))
     if ours.error is None:
         return None
@@ -99,7 +100,6 @@ def verdict(
     limit: str | None = None,
     *,
     paper_error: float | None = None,
-    margin: float | None = None,
 ) -> Verdict:
     """The verdict on one of our numbers.
 
@@ -109,7 +109,6 @@ def verdict(
         paper: the number of the paper. The rounding of a :class:`gpzoo.reproductions.claims.Printed` is allowed for.
         limit: the reason why it is not scored, a word such as :data:`SUBSET`.
         paper_error: the standard error of the number of the paper; ``None`` for the error of our number.
-        margin: see :attr:`gpzoo.reproductions.claims.Claim.margin`.
     """
     if limit in (STAND_IN, READING) or not toward(metric):
         return Verdict(limit=limit or NOT_SCORED)
@@ -121,7 +120,7 @@ def verdict(
     rounding, wide = printed.rounding, better.wide() or 0.0
     unit = " points" if printed.scale == 100 else ""
     ends = (amount(better.value + sign * (wide + rounding), printed) for sign in (-1, 1))
-    limits = margin_of(metric, paper, margin) - rounding
+    limits = margin_of(metric, printed) - rounding
     if within(better, limits):
         word = MATCHED
     elif abs(better.value) > rounding + wide:
@@ -182,8 +181,15 @@ class Found(dict[str, Recorded]):
         self.records = records
 
     def all(self, metric: str, names: Iterable[str] | None = None) -> list[Value]:
-        """A metric of every run, or of some of them."""
-        return [Value(name, self[name].ours(metric) or Ours(float("nan")), metric) for name in names or self]
+        """A metric of every run, or of some of them.
+
+        Raises:
+            ReproductionError: if no run has this metric.
+        """
+        found = [(name, self[name].ours(metric)) for name in names or self]
+        if not any(ours for _, ours in found):
+            raise ReproductionError(f"No run of {', '.join(name for name, _ in found)} has the metric {metric!r}.")
+        return [Value(name, ours or Ours(float("nan")), metric) for name, ours in found]
 
 
 def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "", margin: float = 0.0) -> bool | None:
@@ -304,6 +310,8 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
         for metric in metrics
         if (ours := run.ours(metric)) is not None
     ]
+    if not values:
+        raise ReproductionError(f"No run of {', '.join(found)} has one of the metrics {', '.join(metrics)}.")
     largest = max(values, key=lambda each: each.ours.value)
     named = largest._replace(name=f"the largest number, of {largest.name}, is" if largest.name else "")
     return Judged(largest.ours.value <= limit, [named], len(values) if len(values) > 1 else 0)
@@ -365,13 +373,18 @@ def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, S
     """
     by = [list(records.compared(paper.key, *run, presets.get(run[0], ()))) for run in claim.runs]
     if "experiment" in claim.needs:
-        shared = [each.keys[0].preset for each in by[0] if all(each.keys[0].preset in _presets(of) for of in by)]
+        there = [of for of in by if of or not claim.needs.get("some")]
+        shared = [each.keys[0].preset for each in there[0] if all(each.keys[0].preset in _presets(of) for of in there)]
         by = [[each for each in of if each.keys[0].preset in shared[:1]] for of in by]
     names = [variant if variant != "all" else name for name, variant in claim.runs]
     runs = {name: of[0] for name, of in zip(names, by, strict=True) if of}
     if (len(runs) < len(by) and not claim.needs.get("some")) or (by and not runs):
         return None
-    found = judge_of(claim, paper)(Found(runs, records), **claim.arguments)
+    try:
+        found = judge_of(claim, paper)(Found(runs, records), **claim.arguments)
+    except (LookupError, TypeError, ValueError) as error:
+        said = f"{claim.what!r} cannot be judged by {claim.judge}: {type(error).__name__}: {error}"
+        raise ReproductionError(said) from error
     if len(runs) < len(by) and found.holds:
         # A statement that holds on all recorded runs may fail on the others.
         found = found._replace(holds=None)
@@ -400,12 +413,16 @@ SCORED = (MATCHED, EXCEEDED, NOT_APART, UNDECIDED, SHORT)
 
 
 class Trained(NamedTuple):
-    """Whether a training had converged: a word. If the training has a curve, also the best value and its step."""
+    """Whether a training had converged: a word. If the training has a curve, also the best value and its step.
+
+    Of several seeds, it is the first one that had not converged, else the first one that was past its best.
+    """
 
     word: str
     best: Ours | None = None
     step: int = 0
     steps: int = 0
+    seed: int | None = None
 
 
 class Answered(NamedTuple):
@@ -479,12 +496,12 @@ class Answers:
             if claim.printed is not None:
                 of = {"paper_error": error_of_paper(answer.metric, ours, claim.printed, run.result)}
                 limited = READING if claim.reading else limit
-                said = verdict(answer.metric, ours, claim.printed, limited, margin=claim.margin, **of)
+                said = verdict(answer.metric, ours, claim.printed, limited, **of)
                 trained = training(run, answer.metric, claim.printed) if said.word in SCORED else None
             found.append(Answered(claim, said, ours, None, run.keys, self.size(run.keys), trained))
         best = min(found, key=self._rank, default=None)
         first = min(found, key=lambda each: self._rank(each)[0], default=None)
-        if best is None or first is None or first.verdict.word == best.verdict.word:
+        if best is None or first is None or first.verdict.word == best.verdict.word or first.runs[0].preset != "paper":
             return best
         return best._replace(instead_of=first.verdict)
 
@@ -503,19 +520,28 @@ class Answers:
         folds = [self.records.found[each]["folds"] for each in runs]
         splits = {of and "{count} of {of} splits".format(**of) for of in folds}
         parts += filter(None, splits) if len(splits) == 1 else []
-        if M := result["settings"].get("num_inducing"):
-            every = {self.records.found[each]["settings"].get("num_inducing") for each in runs}
-            parts += [f"M {M:,}"] if len(every) == 1 else []
+        every = [self.records.found[each]["settings"].get("num_inducing") for each in runs]
+        if isinstance(M := every[0], int) and M and all(each == M for each in every):
+            parts += [f"M {M:,}"]
         return ", ".join([*parts, *([PAPERS] if settings_of(result) == PAPERS else [])])
 
 
 def training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
-    """Whether a training had converged, by its curve or by the same network with more steps; ``None`` if unknown.
+    """Whether trainings had converged, by a curve or by the same network with more steps; ``None`` if unknown.
 
     A training had not converged if the best value of the metric in the last quarter is better than the best value
     before, by more than the rounding and two standard errors of such a difference. It was past its best if the value at
     the end is worse than the best value by as much.
     """
+    if len(run.keys) == 1:
+        return _training(run, metric, printed)
+    each = [(key.seed, Recorded((key,), (result,))) for key, result in zip(run.keys, run.results, strict=True)]
+    found = [of._replace(seed=seed) for seed, one in each if (of := _training(one, metric, printed)) is not None]
+    words = ("not converged", "past its best", "no gain told")
+    return min(found, key=lambda of: words.index(of.word), default=None)
+
+
+def _training(run: Recorded, metric: str, printed: Printed) -> Trained | None:
     result, sign = run.result, toward(metric)
     model, _, name = metric.rpartition("_")
     if f"{model}-long_{name}" in result["metrics"]:

@@ -15,7 +15,7 @@ from gpzoo.reproductions.claims import Answer, Paper, Printed, beside, kind, num
 from gpzoo.reproductions.experiment import NOT_RECORDED, PRESETS, Experiment, ReproductionError
 from gpzoo.reproductions.figures import drawable, figure_name
 from gpzoo.reproductions.judge import EXCEEDED, MATCHED, NO_EXPERIMENT, NOT_RUN, Answered, Answers
-from gpzoo.reproductions.records import Key, Ours, Recorded, Records
+from gpzoo.reproductions.records import Key, Ours, Recorded, Records, splits_of
 from gpzoo.reproductions.terminal import duration
 
 #: The folder of the pages in a checkout.
@@ -35,10 +35,13 @@ def pages(
             given.
 
     Raises:
-        ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment.
+        ReproductionError: if a file is damaged, describes another run than its name says, or belongs to no experiment;
+            or if a claim cannot be answered.
     """
     records = Records(folder, experiments)
     at = "reproductions/results" if output is None else Path(os.path.relpath(folder, output)).as_posix()
+    if wrong := [f"{paper.key}: {told}" for paper in papers for told in _unanswerable(paper, experiments)]:
+        raise ReproductionError(f"{len(wrong)} of the claims cannot be answered: {' | '.join(wrong[:5])}")
     answers = [Answers(paper, records, experiments) for paper in papers]
     known, figures = {paper.key for paper in papers}, drawable(records, experiments, papers).keys()
     rest = [each for each in experiments if each.paper not in known]
@@ -52,7 +55,8 @@ def pages(
     found = {f"{FOLDER}/index.md": written("index")}
     for each in answers:
         own = [experiment for experiment in experiments if experiment.paper == each.paper.key]
-        name = each.paper.key if f"{each.paper.key}.md.jinja" in env.list_templates() else "paper"
+        own_page = each.paper.module is None and f"{each.paper.key}.md.jinja" in env.list_templates()
+        name = each.paper.key if own_page else "paper"
         drawn = [path for of in each.paper.telling.get("figures", ()) if (path := f"{each.paper.key}/{of}") in figures]
         context = _context(each, own) | {"telling": next(iter(drawn), "")}
         found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **context)
@@ -73,7 +77,7 @@ def _environment(records: Records) -> Any:
     env.filters |= {"together": together, "num": num, "number": number, "duration": duration}
     env.filters["places"] = lambda text: ", ".join(dict.fromkeys(text.split(", ")))
     env.globals |= vars(judge) | {"NOT_RECORDED": NOT_RECORDED, "figure_name": figure_name}
-    env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide}
+    env.globals |= {"num": num, "lead": _lead, "good": good, "errors_of": _wide, "splits_of": splits_of}
     env.globals |= {
         "numbers_of": lambda experiment, presets: list(_numbers_of(records, experiment, presets)),
         "runs_of": records.of,
@@ -153,6 +157,7 @@ def _context(answers: Answers, experiments: Sequence[Experiment]) -> dict[str, A
         "paper": paper,
         "own": answers,
         "experiments": experiments,
+        "largest": lambda name: max(*[each.presets for each in experiments if each.name == name], key=PRESETS.index),
         "of": lambda text: _of(answers, Answer(*text.split())),
         "facts": module.facts(records) if hasattr(module, "facts") else {},
         "as_well": lambda each: _as_well(records, answers, each),
@@ -250,7 +255,6 @@ def check(folder: Path, output: Path, experiments: Sequence[Experiment], papers:
     wrong += [*_other_numbers(records, experiments)]
     for paper in papers:
         answers = Answers(paper, records, experiments)
-        wrong += [f"{paper.key}: {told}" for told in _unanswerable(answers, experiments)]
         answered += sum(each.counted not in (NOT_RUN, NO_EXPERIMENT) for each in answers.all)
     if wrong:
         raise ReproductionError(f"{len(wrong)} of the results are wrong: {' | '.join(wrong[:5])}")
@@ -299,16 +303,16 @@ def _other_numbers(records: Records, experiments: Sequence[Experiment]) -> Itera
                 yield f"{records.paths[key]}: the paper's {metric} is {printed.get(metric)}, not {paper}"
 
 
-def _unanswerable(answers: Answers, experiments: Sequence[Experiment]) -> Iterator[str]:
+def _unanswerable(paper: Paper, experiments: Sequence[Experiment]) -> Iterator[str]:
     """Claims that occur twice, or that name an experiment or a variant that does not exist."""
-    variants = {each.name: each.variants for each in experiments if each.paper == answers.paper.key}
+    variants = {each.name: each.variants for each in experiments if each.paper == paper.key}
     seen = set()
-    for claim in answers.paper.claims:
+    for claim in paper.claims:
         if (claim.where, claim.what) in seen:
             yield f"'{claim.what}' is there twice"
         seen.add((claim.where, claim.what))
         for experiment, variant in claim.runs:
             if variant not in variants.get(experiment, {}):
                 yield f"'{claim.what}' is answered by {experiment} {variant}, which is not there"
-        if claim.judge and judge.judge_of(claim, answers.paper) is None:
+        if claim.judge and judge.judge_of(claim, paper) is None:
             yield f"'{claim.what}' is judged by {claim.judge}, which is not there"

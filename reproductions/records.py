@@ -88,15 +88,19 @@ def mean_of(each: Sequence[float], source: str = "splits", overlap: float = 0.0)
 def over_seeds(each: Sequence[Ours]) -> Ours:
     """A mean over seeds, whose error combines the variation between trainings with the largest error of one of them.
 
-    All seeds share their test rows, so more of them do not make an error over rows smaller. The degrees of freedom are
-    those of one training (Welch and Satterthwaite), which are not more than those of the mean.
+    All seeds share their test rows or splits, so more of them do not make an error over these smaller. The degrees of
+    freedom are those of one training (Welch and Satterthwaite), which are not more than those of the mean.
     """
     if len(each) == 1:
         return each[0]
     mean, between = (of([ours.value for ours in each]) for of in (statistics.fmean, statistics.stdev))
-    rows = max((ours.error for ours in each if ours.error is not None), default=None)
-    error = math.hypot(rows or 0.0, between / math.sqrt(len(each))) if between or rows is not None else None
-    degrees = (len(each) - 1) * (1 + ((rows or 0.0) / between) ** 2) ** 2 if between else math.inf
+    worst = max(each, key=lambda ours: ours.error or 0.0)
+    known, within = any(ours.error is not None for ours in each) or between > 0, worst.error or 0.0
+    error = math.hypot(within, between / math.sqrt(len(each))) if known else None
+    degrees = worst.degrees
+    if between:
+        share = within**2 / (within**2 + between**2)
+        degrees = 1 / ((1 - share) ** 2 / (len(each) - 1) + share**2 / worst.degrees)
     wrong = tuple(of for ours in each for of in ours.wrong)
     return Ours(mean, error, f"{len(each)} seeds", degrees, wrong if len(wrong) == len(each) else (), between)
 
@@ -122,22 +126,34 @@ class Recorded:
 
     def lead(self, metric: str, model: str, other: str) -> Ours:
         """The lead of one model of the run over another, over the same splits if there are several."""
-        name, sign, by = f"{model}_{metric}", toward(metric), self.result["settings"]
-        if splits_of(self.result) == 1:
-            return lead(error_of(self.result, name), error_of(self.result, f"{other}_{metric}"), metric)
-        if "by_split" in by:
-            ours, theirs = ([split[f"{each}_{metric}"] for split in by["by_split"]] for each in (model, other))
-        else:
-            ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
-        leads = [sign * (a - b) for a, b in zip(ours, theirs, strict=True)]
-        return mean_of(leads, overlap=overlap_of(self.result))
+        return over_seeds([_lead_of(result, metric, model, other) for result in self.results])
+
+
+def _lead_of(result: Mapping[str, Any], metric: str, model: str, other: str) -> Ours:
+    """The lead of one model of a result over another."""
+    by = result["settings"]
+    if splits_of(result) == 1:
+        return lead(error_of(result, f"{model}_{metric}"), error_of(result, f"{other}_{metric}"), metric)
+    if "by_split" in by:
+        ours, theirs = ([split[f"{each}_{metric}"] for split in by["by_split"]] for each in (model, other))
+    else:
+        ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
+    leads = [lead(Ours(a), Ours(b), metric).value for a, b in zip(ours, theirs, strict=True)]
+    return mean_of(leads, overlap=overlap_of(result))
 
 
 def lead(ours: Ours, other: Ours, metric: str, share: float = 0.0) -> Ours:
     """The lead of one number over another, minus a share of the other number.
 
     Its error is that of :func:`combined`.
+
+    Raises:
+        ReproductionError: if neither higher nor lower values of the metric are better.
     """
+    if not toward(metric):
+        raise ReproductionError(
+            f"No number leads by {metric!r}: neither higher nor lower values are known to be better."
+        )
     weight = 1 + toward(metric) * share * math.copysign(1, other.value)
     found = combined([(1, ours), (-weight, other)])
     return found._replace(value=toward(metric) * found.value)
@@ -187,7 +203,7 @@ class Records:
 
     Raises:
         ReproductionError: if a file is damaged, has changed settings, describes another run than its name says, or
-            belongs to no experiment; or if two folders have the same run.
+            belongs to no experiment; if two folders have the same run; or if seeds differ in more than their seed.
     """
 
     def __init__(self, folder: Path, experiments: Sequence[Experiment]) -> None:
@@ -198,7 +214,7 @@ class Records:
             (e.paper, e.name, variant, preset) for e in experiments for variant in e.variants for preset in e.presets
         ]
         in_runs = sorted(folder.glob("*/result.json"))
-        for path in in_runs or sorted(folder.rglob("*.json")):
+        for path in in_runs or sorted(each for each in folder.rglob("*.json") if each.name != "run.json"):
             key, result = _read(path)
             if in_runs and (changes_of(result) or key.paper not in {run[0] for run in runs}):
                 continue
@@ -210,6 +226,11 @@ class Records:
             if key in self.found:
                 raise ReproductionError(f"{of}, and so does {self.paths[key]}: leave one of them.")
             self.found[key], self.paths[key] = result, path
+            first = next(each for each in self.found if each[:4] == key[:4])
+            for other in _unlike(self.found[first], result, *(self.paths[each].parent for each in (first, key))):
+                raise ReproductionError(
+                    f"{of}, whose {other} is not that of seed {first.seed}: seeds cannot be averaged."
+                )
         self.found = dict(sorted(self.found.items(), key=lambda each: (runs.index(each[0][:4]), each[0].seed)))
 
     def of(self, paper: str, experiment: str | None = None) -> Iterator[tuple[Key, dict[str, Any]]]:
@@ -232,6 +253,28 @@ class Records:
                 yield Recorded(keys, tuple(self.found[key] for key in keys))
 
 
+def _unlike(one: Mapping[str, Any], other: Mapping[str, Any], *folders: Path) -> Iterator[str]:
+    """What differs between the results of two seeds, apart from numbers. Settings are compared in folders of runs."""
+    for name in ("stands_in", "subset", "folds"):
+        if one[name] != other[name]:
+            yield name
+    if any(one["data"][name] != other["data"][name] for name in ("name", "sizes")):
+        yield "data"
+    marks = [folder / "run.json" for folder in folders]
+    if all(mark.is_file() for mark in marks):
+        settings = [read_json(mark).get("settings") for mark in marks]
+        if None not in settings and settings[0] != settings[1]:
+            yield "settings"
+
+
+def is_share(result: Mapping[str, Any], metric: str) -> bool:
+    """Whether a metric is a share of test rows: an error or an accuracy, on one split, of a whole number of rows."""
+    if kind(metric) not in ("error", "accuracy") or splits_of(result) > 1:
+        return False
+    number = result["metrics"][metric] * result["data"]["sizes"]["test"]
+    return 0 <= result["metrics"][metric] <= 1 and abs(number - round(number)) < 0.01
+
+
 def error_of(result: Mapping[str, Any], metric: str) -> Ours:
     """A metric of one run with its standard error, over its splits, or over the test rows if it has only one split."""
     metrics, sizes, splits = result["metrics"], result["data"]["sizes"], splits_of(result)
@@ -240,7 +283,7 @@ def error_of(result: Mapping[str, Any], metric: str) -> Ours:
         return Ours(value, error * enlarged(result), f"{splits} splits", splits - 1)
     if error is not None:
         return Ours(value, error, "test rows")
-    if kind(metric) in ("error", "accuracy") and 0 <= value <= 1 and splits == 1:
+    if is_share(result, metric):
         bits = result["settings"].get("wrong_rows", {}).get(metric)
         of_rows = () if bits is None else (Wrong(bits, sizes["test"], str((result["data"], result["seed"]))),)
         return Ours(value, math.sqrt(value * (1 - value) / sizes["test"]), "binomial", wrong=of_rows)

@@ -73,15 +73,24 @@ def ours(results, metric):
     splits, errors = splits_of(first), [result["metrics"].get(f"{metric}_se") for result in results]
     degrees, mean = splits - 1, math.fsum(values) / len(values)
     errors = [error and error * math.sqrt(1 + (splits > 1) * splits * overlap(first)) for error in errors]
-    if not any(errors) and splits == 1 and re.search("(^|_)(error|accuracy)$", metric):
+    if not any(errors) and is_share(first, metric):
         errors = [math.sqrt(value * (1 - value) / first["data"]["sizes"]["test"]) for value in values]
     error = max((each for each in errors if each is not None), default=None)
     between = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
     if between:
-        error = error or 0.0
-        degrees = (len(values) - 1) * ((error**2 + between**2) / between**2) ** 2  # of one training
+        error, others = error or 0.0, between**4 / (len(values) - 1)
+        others += error**4 / degrees if degrees else 0.0
+        degrees = (error**2 + between**2) ** 2 / others  # of one training
         error = math.sqrt(error**2 + between**2 / len(values))
     return mean, error, degrees, between
+
+
+def is_share(result, metric):
+    """Whether a metric is a share of test rows: whole rows are right or wrong."""
+    if not re.search("(^|_)(error|accuracy)$", metric) or splits_of(result) > 1:
+        return False
+    number = result["metrics"][metric] * result["data"]["sizes"]["test"]
+    return 0 <= result["metrics"][metric] <= 1 and abs(number - round(number)) < 0.01
 
 
 def error_of_paper(metric, error, text, result, rows=None, between=0.0):
@@ -94,7 +103,7 @@ def error_of_paper(metric, error, text, result, rows=None, between=0.0):
         shared = overlap(result) if splits_of(result) > 1 else 0
         return float(deviation) / scale * math.sqrt(1 / (result["folds"]["of"] if result["folds"] else 1) + shared)
     share, own = float(digits) / scale, result["data"]["sizes"]["test"]
-    if splits_of(result) == 1 and re.search("(^|_)(error|accuracy)$", metric) and 0 <= share <= 1:
+    if is_share(result, metric) and 0 <= share <= 1:
         return math.sqrt(between**2 + share * (1 - share) / (rows or own))
     if between:
         error = result["metrics"].get(f"{metric}_se", 0.0)
@@ -116,7 +125,7 @@ def verdict(metric, number, text, limited, paper_error=None, margin=None):
     if limited in ("stand-in", "reading") or not kind:
         return limited or "not scored"
     mean, error, degrees, *_ = number
-    scale, digits = (100 if text.endswith("%") else 1), text.removesuffix("%").strip().partition("±")[0]
+    scale, digits = (100 if text.endswith("%") else 1), text.removesuffix("%").partition("±")[0].strip()
     paper, rounding = float(digits) / scale, 0.5 * 10.0 ** -len(digits.partition(".")[2]) / scale
     better = (mean - paper) * (1 if kind in HIGHER else -1)
     least = min(MARGINS.get(kind, math.inf), SHARES.get(kind, math.inf) * abs(paper))

@@ -182,6 +182,14 @@ def test_failing_figure_and_posterior_leave_the_numbers_and_the_other_figures(ru
     assert has_result(run)
 
 
+def test_what_a_result_lacks_is_filled_in_and_curves_that_nobody_draws_are_no_failure(run):
+    points = [{"step": step, "seconds": 1.0 * step, "mae": 0.1} for step in (1, 2)]
+    result = outcome(curve=points, folds={"count": 2})
+    found = execute(experiment(result, variants={"plain": {"error": 0.02, "hours": 3.0}}), run)
+    assert found["folds"] == {"count": 2, "of": 2} and found["curve"] == points
+    assert "test_curves.png" not in files(run) and has_result(run)
+
+
 NO_RESULTS = [
     ({"metrics": {"error": 0.1, "nlpp": np.nan}}, "nlpp = .*not a result"),
     ({"metrics": {"error": 0.1}}, "did not report nlpp"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpzoo.reproductions import kept
-from gpzoo.reproductions.claims import load
+from gpzoo.reproductions.claims import METRICS, Claim, kind, load, toward
 from gpzoo.reproductions.experiment import ReproductionError, Run, all_experiments
 from gpzoo.reproductions.pages import check, pages
 from gpzoo.reproductions.papers import PAPERS
@@ -47,7 +47,7 @@ def toy(tmp_path):
     def written(variant="plain", preset="paper", **changes):
         run = Run("toy", "squares", variant, preset, 0, tmp_path / "run")
         record(tmp_path / "out", run, data=LARGE, **changes)
-        return pages(tmp_path / "out", [experiment(presets=("quick", "tuned", "paper"))], [PAPER])
+        return pages(tmp_path / "out", [experiment(presets=("quick", "cpu", "tuned", "paper"))], [PAPER])
 
     return written
 
@@ -65,7 +65,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
         f"| squares are square | figure 1 |  | 3.000 ± 0.076 % | {size} | **it holds** |",
         "| plain | **3.00** (3.0) | 7.5 |",
         "| fancy | – (1.0) | – |",
-        "* squares, fancy: error 1.0 %. `gpzoo compare toy squares --preset paper`",
+        "* squares, fancy: error 1.0 %. `gpzoo compare toy squares --preset paper --paper toy.py`",
         "**Verdicts of 5 claims: 2 matched (numbers: 1), 1 reading, 1 not run, 1 no experiment.**",
     ):
         assert said in lines
@@ -76,7 +76,7 @@ def test_a_page_has_claims_tables_and_what_was_not_run(toy):
     assert "<summary>Baselines of the paper: 1 row</summary>" in lines[:row] and "| **matched** (" in lines[row]
 
 
-def test_runs_by_settings_of_ours_that_do_better_are_named(toy):
+def test_runs_by_settings_of_ours_that_do_better_are_named(toy, tmp_path):
     """The page's row, and the list of pages, say what the paper's settings alone would give."""
     toy(metrics={"error": 0.09, "nlpp": 0.1})
     found = toy(preset="tuned", metrics={"error": 0.0302, "nlpp": 0.1})
@@ -84,6 +84,116 @@ def test_runs_by_settings_of_ours_that_do_better_are_named(toy):
     assert f"| **matched** (-0.29…+0.25 points); with the paper's settings: {short} |" in found["docs/results/toy.md"]
     changed = f"this changes the verdict on *squares, plain: error*, which would be {short}"
     assert changed in found["docs/results/index.md"]
+    path_of(tmp_path).unlink()
+    found = toy(preset="cpu", metrics={"error": 0.09, "nlpp": 0.1})
+    assert "| **matched** (-0.29…+0.25 points) |" in found["docs/results/toy.md"]
+    assert not any("with the paper's settings" in page and "which would be" in page for page in found.values())
+
+
+UNLIKE = [
+    ("stands_in", {"stands_in": True}),
+    ("subset", {"subset": {"train": 6, "of": 12, "test": 5, "of_test": 5, "rule": "random"}}),
+    ("folds", {"folds": {"count": 2, "of": 2}}),
+    ("data", {"data": LARGE | {"name": "circles"}}),
+    ("data", {"data": {"name": "squares", "sizes": {"train": 12, "test": 40_000}}}),
+]
+
+
+@pytest.mark.parametrize("what, changes", UNLIKE)
+@pytest.mark.parametrize("seed", [1, 7])
+def test_seeds_that_differ_in_more_than_their_seed_are_not_averaged(toy, tmp_path, what, changes, seed):
+    toy()
+    one, other = kept.read_json(path_of(tmp_path)), path_of(tmp_path, seed)
+    kept.write_json(other, one | {"seed": seed, "metrics": {"error": 0.02, "nlpp": 0.1}})
+    assert len(Records(tmp_path / "out", [experiment()]).found) == 2
+    kept.write_json(other, one | {"seed": seed} | changes)
+    with pytest.raises(ReproductionError, match=f", seed ., whose {what} is not that of seed .: seeds cannot be"):
+        Records(tmp_path / "out", [experiment()])
+
+
+def test_runs_with_other_settings_in_their_folders_are_not_averaged(toy, tmp_path):
+    toy()
+    one, runs = kept.read_json(path_of(tmp_path)), tmp_path / "runs"
+    for settings in (None, {"rate": 0.1}, {"rate": 0.2}):
+        for seed in (0, 1):
+            (folder := runs / str(seed)).mkdir(parents=True, exist_ok=True)
+            kept.write_json(folder / "result.json", one | {"seed": seed})
+            kept.write_json(folder / "run.json", {"settings": {"rate": 0.1} if seed else settings})
+        if settings == {"rate": 0.2}:
+            with pytest.raises(ReproductionError, match="seed 1, whose settings is not that of seed 0"):
+                Records(runs, [experiment()])
+        else:
+            assert len(Records(runs, [experiment()]).found) == 2
+
+
+def test_reasons_are_counted_with_their_words(tmp_path):
+    """Not run, and without an experiment, for one reason."""
+    claims = [*PAPER.others, Claim("figure 9", "nothing answers this")]
+    paper = replace(PAPER, others=claims, experiments={"squares": {}})
+    page = pages(tmp_path, [experiment(presets=("paper",))], [paper])["docs/results/toy.md"]
+    (row,) = [line for line in page.splitlines() if "| not done |" in line and line.endswith("; figure 9 |")]
+    assert re.match(r"\| \d not run, 1 no experiment \|", row), row
+
+
+@pytest.mark.parametrize("key", ["parts", "totals", "summary", "convolutional"])
+def test_an_own_paper_may_be_named_like_a_template(toy, tmp_path, key):
+    toy()
+    own = replace(experiment(), paper=key)
+    page = pages(tmp_path / "empty", [own], [replace(PAPER, key=key)])[f"docs/results/{key}.md"]
+    assert page.startswith("# Toys\n") and "**Verdicts of 5 claims: " in page
+
+
+WRONG_CLAIMS = [
+    ({"judge": "nobody"}, "'squares are square' is judged by nobody, which is not there"),
+    ({"arguments": {"metric": "eror", "value": 1.0, "within": 1.0}}, "No run of plain has the metric 'eror'"),
+    ({"arguments": {"metrik": "error"}}, "'squares are square' cannot be judged by near: TypeError: .*'metrik'"),
+    ({"judge": "better", "arguments": {"metric": "error", "than": "fancy"}}, "cannot be judged by better: KeyError"),
+    ({"judge": "at_most", "arguments": {"metrics": ["eror"], "limit": 1.0}}, "has one of the metrics eror"),
+    (
+        {"judge": "order", "arguments": {"metric": "sides", "variants": ["plain", "plain"]}},
+        "No number leads by 'sides'",
+    ),
+    ({"needs": {"experiment": "circles", "variants": ["plain"]}}, "is answered by circles plain, which is not there"),
+]
+
+
+@pytest.mark.parametrize("changes, told", WRONG_CLAIMS)
+def test_a_claim_that_cannot_be_judged_is_one_error(toy, tmp_path, changes, told):
+    toy(metrics={"error": 0.03, "nlpp": 0.1, "sides": 4.0})
+    near = {"judge": "near", "needs": {"experiment": "squares", "variants": ["plain"]}}
+    claims = [replace(each, **near | changes) if each.judge else each for each in PAPER.others]
+    with pytest.raises(ReproductionError, match=told):
+        pages(tmp_path / "out", [experiment()], [replace(PAPER, others=claims)])
+
+
+WRONG_FACTS = [
+    ("[[claims]]\nwhere = 'x'\nwhat = 'y'\nprinted = '7.5'\nanswer = 'a b error'", "'y': 7.5 is no share. Write '%'"),
+    ("[[claims]]\nwhere = 'x'\nwhat = 'y'\njudge = 'better'\nneeds = {experiment = 'a'}", "needs names experiment and"),
+    ("[metrics.mae]\nbetter = 'lower'", r"\[metrics.mae\] must say what it means"),
+    ("[metrics.error]\nmeans = 'x'", r"\[metrics.error\] must say what it means, and be no metric of gpzoo"),
+    (
+        "[[tables]]\nwhere = 'table 1'\nanswer = 'a {row} {column}'\nmargin = 0.5\nrows = [['x', 'x', '7 1']]\n"
+        "columns = [{title = 'error', key = 'error', percent = true}, {title = 'nlpp', key = 'nlpp'}]",
+        "table 1: one margin cannot be for error, nlpp",
+    ),
+]
+
+
+@pytest.mark.parametrize("text, told", WRONG_FACTS)
+def test_facts_that_make_no_sense_are_refused(tmp_path, text, told):
+    path = tmp_path / "own.toml"
+    path.write_text(f"title = 'x'\n{text}")
+    with pytest.raises(ValueError, match=told):
+        _ = load(path).claims
+
+
+def test_a_paper_has_metrics_of_its_own(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpzoo.reproductions.claims.METRICS", {**METRICS})
+    path = tmp_path / "own.toml"
+    path.write_text("title = 'x'\n[metrics.mae]\nmeans = 'mean absolute error'\nbetter = 'lower'\nmargin = 0.1\n")
+    assert toward("b_mae") == 0
+    load(path), load(path)
+    assert toward("b_mae") == -1 and kind("b_mae") == "mae"
 
 
 def test_a_few_wrong_images_are_counted_and_small_runs_not_set_against_the_paper(toy):
@@ -127,7 +237,7 @@ def test_a_check_finds_what_is_wrong(toy, tmp_path):
     # Lines that differ far from their beginning are shown where they do.
     page = tmp_path / "docs/results/index.md"
     page.write_text((whole := page.read_text()).replace("between trainings", "among trainings"))
-    with pytest.raises(ReproductionError, match=r'among trainings.* instead of "\.\.\. .*between trainings. Most'):
+    with pytest.raises(ReproductionError, match=r'among trainings.* instead of "\.\.\. .*between trainings. The'):
         check(folder, tmp_path, [experiment()], [PAPER])
     page.write_text(whole)
     kept.write_json(path, kept.read_json(path) | {"metrics": {"error": 0.5, "nlpp": 0.1}})
