@@ -24,6 +24,14 @@ from gpzoo.linalg.state_space import States
 _COVARIANCES = {"evaluate", "profile", "scaled", "cross", "gram", "variances"}
 
 
+def _replaces(cls: type, covariance: str, name: str) -> bool:
+    """Whether a class has another covariance than the one for which a base class wrote the method ``name``."""
+    if covariance not in vars(cls):
+        return False
+    of_covariance, of_method = (next((b for b in cls.__mro__[1:] if x in vars(b)), object) for x in (covariance, name))
+    return issubclass(of_covariance, of_method)
+
+
 class Kernel(Fields):
     """A covariance function; a pytree whose leaves are its hyperparameters.
 
@@ -96,9 +104,10 @@ class Kernel(Fields):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # If a class has another covariance than its base class, it has another state-space form, or none.
-        if "states" not in vars(cls) and not vars(cls).keys().isdisjoint(_COVARIANCES):
-            cls.states = Kernel.states
+        # If a class has another covariance than its base class, it has another state-space form and spectrum, or none.
+        for name in ("states", "frequencies", "density"):
+            if name not in vars(cls) and any(_replaces(cls, covariance, name) for covariance in _COVARIANCES):
+                setattr(cls, name, getattr(Kernel, name))
 
     # -- methods of a subclass ---------------------------------------------------------------------------------------
 
@@ -664,6 +673,11 @@ def cast(leaf: Any, dtype: Any) -> Any:
         jnp.result_type(leaf), jnp.floating
     )
     return jnp.asarray(leaf, dtype) if floating else leaf
+
+
+def states_of(kernel: Kernel, X: Float[Array, "N 1"]) -> States:
+    """The state-space form of a kernel, with hyperparameters in the dtype of the times."""
+    return jax.tree.map(lambda leaf: cast(leaf, X.dtype), kernel).states(X)
 
 
 def _leading(kernel: Kernel, axes: Kernel | None) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -17,9 +19,15 @@ def separable(kernel: Kernel) -> bool:
         return separable(kernel.kernel)
     if isinstance(kernel, Product):
         return all(separable(part) for part in kernel.parts)
-    if isinstance(kernel, RBF | Periodic | Constant):
+    if isinstance(kernel, Constant) or any(_covariance(kernel) == _covariance(of) for of in (RBF, Periodic)):
         return True
     return isinstance(kernel, Stationary) and kernel.active_dims is not None and len(kernel.active_dims) == 1
+
+
+def _covariance(kernel: Any) -> tuple[Any, ...]:
+    """The methods of a kernel or of its class that give its covariance; classes that inherit all of them are alike."""
+    of = kernel if isinstance(kernel, type) else type(kernel)
+    return tuple(getattr(of, name, None) for name in ("profile", "scaled", "cross", "gram", "variances"))
 
 
 def axes_of(kernel: Kernel, num_columns: int) -> tuple[tuple[int, ...], ...]:

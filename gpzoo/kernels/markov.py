@@ -132,9 +132,11 @@ class SHO(Elementary):
         w = square * a * a
         small, real = jnp.abs(w) < _SMALL, square > 0
         # The values and derivatives of branches that are not taken must not be NaN either.
-        angle = jnp.sqrt(jnp.where(small, 1, jnp.abs(w)))
+        angle, w = jnp.sqrt(jnp.where(small, 1, jnp.abs(w))), jnp.where(small, w, 0)
         series = 1 - w / 2 * (1 - w / 12 * (1 - w / 30)), 1 - w / 6 * (1 - w / 20 * (1 - w / 42))
-        slow, fast = jnp.exp(jnp.where(real, 0, angle) - a), jnp.exp(-jnp.where(real, 0, angle) - a)
+        # The slow exponent is (r - 1) a for r = sqrt(1 - 4 quality^2): a difference would lose its digits.
+        r = jnp.sqrt(jnp.where(small | real, 1, -square))
+        slow, fast = jnp.exp(-4 * jnp.square(self.quality) / (1 + r) * a), jnp.exp(-(1 + r) * a)
         waves = jnp.exp(-a) * jnp.cos(angle), jnp.exp(-a) * a * jnp.sin(angle) / angle
         growths = (slow + fast) / 2, a * (slow - fast) / (2 * angle)
         near = jnp.exp(-a) * series[0], jnp.exp(-a) * a * series[1]

@@ -269,7 +269,8 @@ class Likelihood(Answers, KnowsRanks, Distribution):
         A label that is out of range becomes 0.
         """
         y = self.checked(y)
-        y = y.astype(jnp.int32) if y.dtype == jnp.bool_ else y
+        # In a type with fewer bits, the number of classes may wrap around.
+        y = y if jnp.issubdtype(y.dtype, jnp.floating) or y.dtype.itemsize > 2 else y.astype(jnp.int32)
         good = (y >= 0) & (y < num_classes) & (jnp.floor(y) == y if jnp.issubdtype(y.dtype, jnp.floating) else True)
         return jnp.where(good, y, jnp.zeros_like(y)).astype(jnp.int32), good
 

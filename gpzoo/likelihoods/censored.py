@@ -123,9 +123,9 @@ class Censored(Gaussian):
         found = jnp.where(self.censored == -1, log_normal_cdf(z), found)
         if self.upper is None:
             return jnp.where(self.censored == 2, jnp.nan, found)
-        # Rows without an interval get one at which derivatives are finite.
-        end = jnp.where(self.censored == 2, (self.upper - f) / scale, z + 1)
-        return jnp.where(self.censored == 2, _log_between(z, end), found)
+        # Rows without an interval get one at which derivatives are finite, whatever stands in ``upper``.
+        upper = jnp.where(self.censored == 2, self.upper, y + scale)
+        return jnp.where(self.censored == 2, _log_between(z, (upper - f) / scale), found)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""

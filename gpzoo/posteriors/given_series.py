@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from gpzoo.kernels.base import states_of
 from gpzoo.linalg.state_space import Between, log_density
 from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
@@ -42,7 +44,7 @@ class GivenSeries(RowByRow):
     def log_prior(self, draw: Float[Array, "1 M"]) -> Float[Array, ""]:
         """See :meth:`RowByRow.log_prior`."""
         order = jnp.argsort(self.prior.X[:, 0])
-        states, values = self.prior.kernel.states(self.prior.X[order]), draw[0][order]
+        states, values = states_of(self.prior.kernel, self.prior.X[order]), draw[0][order]
         return log_density(states, values, jnp.full_like(values, self.prior.covariance_jitter))
 
     def factors(
@@ -58,7 +60,7 @@ class GivenSeries(RowByRow):
         gap = jnp.searchsorted(self.times, x, side="right")
         before = jnp.where(gap > 0, self.times[jnp.maximum(gap - 1, 0)], x)
         after = jnp.where(gap < N, self.times[jnp.minimum(gap, N - 1)], x)
-        h, A, P = jax.vmap(self.prior.kernel.states)(jnp.stack([before, x, after], axis=1)[..., None])
+        h, A, P = jax.vmap(partial(states_of, self.prior.kernel))(jnp.stack([before, x, after], axis=1)[..., None])
         brought = jnp.einsum("nij,ni->nj", A[:, 1], h[:, 1])
         ahead = jnp.einsum("nij,njk,nk->ni", A[:, 2], P[:, 1], h[:, 1])
         both = jnp.stack([brought, ahead], axis=1)

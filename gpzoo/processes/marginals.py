@@ -442,6 +442,7 @@ class GaussianMarginals(Fields):
         return self._with_constant(other, lambda f: f._scaled(jnp.ones((), f.dtype) / other), "/")
 
     def _scaled(self, c: Any) -> GaussianMarginals:
+        c = self._floating(c)
         rows = jnp.ndim(c) == 2 and jnp.shape(c)[0] != 1
         columns = jnp.ndim(c) > 0 and jnp.shape(c)[-1] != 1
         shape = (-1, 1) if self.ndim == 1 else (-1, jnp.shape(c)[-1]) if jnp.ndim(c) else ()
@@ -459,13 +460,18 @@ class GaussianMarginals(Fields):
             return NotImplemented
         if isinstance(A, GaussianMarginals) or not _is_real(A) or self.ndim != 2 or jnp.ndim(A) not in (1, 2):
             self._refuse("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
-        A = jnp.asarray(A)
+        A = self._floating(jnp.asarray(A))
         self._log_mixed()
         loading = A if self.loading is None else self.loading @ A
         mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
         if A.ndim == 1:
             return self._with(self.loc @ A, self.source_variance @ jnp.square(loading), None, mixed)
         return self._with(self.loc @ A, self.source_variance, loading, mixed)
+
+    def _floating(self, c: Any) -> Any:
+        """Constants as floating numbers, because squares of small integers wrap around."""
+        whole = isinstance(c, np.ndarray | np.generic | Array) and not jnp.issubdtype(c.dtype, jnp.floating)
+        return jnp.asarray(c, self.dtype) if whole else c
 
     def _log_mixed(self) -> None:
         if self.log is not None:
@@ -505,7 +511,11 @@ class GaussianMarginals(Fields):
             way = f"Rows are a slice or a vector of numbers; one output for each row is {one}. "
             self._refuse("f[index], whose index is none of these,", way)
         if columns is None:
-            found = self._with(self.loc[rows], self.source_variance[rows], self.loading, lambda part: part.rows(rows))
+            self._refuse_missing(rows, 0)
+            # JAX would take the last row for a row that does not exist.
+            numbers = not isinstance(rows, slice) and rows.dtype != bool
+            loc = jnp.asarray(self.loc).at[rows].get(mode="fill", fill_value=jnp.nan) if numbers else self.loc[rows]
+            found = self._with(loc, self.source_variance[rows], self.loading, lambda part: part.rows(rows))
             return found if self.rows is None else found._with_fields(rows=self.rows[rows])
         self._log_mixed()
         mean = self.loc[:, columns]
@@ -524,19 +534,19 @@ class GaussianMarginals(Fields):
             return (index, None) if _keeps_axis(index) else (None, None)
         if self.ndim == 2 and len(index) == 2 and (index[0] is Ellipsis or _is_full(index[0])):
             if _is_integer(index[1]) or _keeps_axis(index[1]):
-                self._refuse_missing(index[1])
+                self._refuse_missing(index[1], 1)
                 return slice(None), index[1]
         return None, None
 
-    def _refuse_missing(self, columns: Any) -> None:
-        """Refuse known numbers of columns that do not exist, because JAX would take the last column instead."""
-        if isinstance(columns, slice) or not is_concrete(columns):
+    def _refuse_missing(self, index: Any, axis: int) -> None:
+        """Refuse known numbers of rows or columns that do not exist, because JAX would take the last one instead."""
+        if isinstance(index, slice) or not is_concrete(index):
             return
-        given, count = np.asarray(columns), self.shape[1]
+        given, count = np.asarray(index), self.shape[axis]
         if given.dtype != bool and (missing := given[(given < -count) | (given >= count)]).size:
             raise IndexError(
-                f"f[:, {missing.flat[0]}]: the marginals of {_named(self.sites)} have {count} "
-                f"column{'s' if count > 1 else ''} here."
+                f"f[{':, ' * axis}{missing.flat[0]}]: the marginals of {_named(self.sites)} have {count} "
+                f"{('row', 'column')[axis]}{'s' if count > 1 else ''} here."
             )
 
     def _plus(self, other: GaussianMarginals, sign: int) -> GaussianMarginals:

@@ -17,6 +17,7 @@ from gpzoo._checks import is_concrete
 from gpzoo.inference.bounds.evidence import Site, Term, residual_of
 from gpzoo.inference.bounds.laws import SitesGivenData
 from gpzoo.inference.bounds.left_out import one_by_one
+from gpzoo.kernels.base import states_of
 from gpzoo.linalg.state_space import (
     Between,
     States,
@@ -48,7 +49,7 @@ class AsSeries(NamedTuple):
             f"outputs {prior.num_outputs}: leave state_space out.",
         )
         try:
-            kernel.states(jnp.zeros_like(prior.X[:1]))
+            states_of(kernel, jnp.zeros_like(prior.X[:1]))
         except TypeError as error:
             raise TypeError(f"{_ASKED}, GP site {name!r}: {error}") from None
 
@@ -72,6 +73,15 @@ class AsSeries(NamedTuple):
             f"{_ASKED} takes data of one column, and those of {name!r} are {f.shape}: {instead}",
         )
         own = [site for site in sites if site.name in f.sites]
+        for site in own:
+            rows = next(part for part in f.parts if part.site == site.name)
+            once = rows.all_rows or (is_concrete(rows.numbers) and np.unique(rows.numbers).size == len(rows.numbers))
+            noisy = site.prior.kernel.split_noise()[1] is not None
+            checks.refuse(
+                noisy and not once,
+                f"{_ASKED} cannot give white noise in the kernel of site {site.name!r} to several rows of data site "
+                f"{name!r} at once: leave this noise to the likelihood, or {instead}",
+            )
         first = own[0].prior.X
         for site in own[1:]:
             X = site.prior.X
@@ -165,7 +175,7 @@ class Series(NamedTuple):
             prior = priors[part.site]
             times[part.site] = prior.X[part.numbers][order]
             in_order &= jnp.all(jnp.diff(times[part.site], axis=0) >= 0)
-            own[part.site] = prior.kernel.states(times[part.site])
+            own[part.site] = states_of(prior.kernel, times[part.site])
             w = jnp.broadcast_to(part.weights.reshape(len(part.weights), -1)[:, 0], len(order))
             weights[part.site] = (w if seen is None else jnp.where(seen[:, 0], w, 0))[order]
         states = reduce(operator.add, (own[name].seen_by(weights[name]) for name in own))

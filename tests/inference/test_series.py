@@ -14,7 +14,7 @@ from numpyro.infer.util import log_density
 
 from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import Trained, marginal
-from gpzoo.kernels import RBF, SHO, BrownianMotion, Cosine, Linear, Matern12, Matern32, Matern52
+from gpzoo.kernels import RBF, SHO, BrownianMotion, Cosine, Linear, Matern12, Matern32, Matern52, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from tests.conftest import ROOT
 from tests.programs import KEY
@@ -249,6 +249,41 @@ def two_data(kernel, X, y=None):
     f = numpyro.sample("f", GaussianProcess(kernel, X))
     numpyro.sample("y", Gaussian(f, 0.1), obs=y)
     numpyro.sample("z", Gaussian(f, 0.1), obs=y)
+
+
+def of_nights(kernel, X, y=None, *, rows):
+    f = numpyro.sample("f", GaussianProcess(kernel, X))
+    numpyro.sample("y", Gaussian(f[rows], 0.1), obs=y)
+
+
+@pytest.mark.parametrize("rows", [[0, 0, 1, 2, 3, 4], [5, 4, 3, 2, 1, 0], [0, 2, 4]])
+def test_white_noise_of_a_site_is_not_shared_between_rows(rows):
+    """Rows that are there once are as dense; others would share the noise of their time."""
+    y, kernel = np.arange(float(len(rows))), Matern32(1.0, 0.5) + White(0.5)
+    both = [
+        lambda how=how: log_density(marginal(of_nights, **how), (kernel, X, y), {"rows": np.array(rows)}, {})[0]
+        for how in ({}, {"state_space": True})
+    ]
+    if len(set(rows)) == len(rows):
+        np.testing.assert_allclose(both[1](), both[0](), rtol=1e-10)
+        return
+    with pytest.raises(ValueError, match="white noise in the kernel of site 'f' to several rows of data site 'y'"):
+        both[1]()
+
+
+@pytest.mark.parametrize(
+    "kernel", [Matern32, Matern52, lambda a, b: SHO(a, b, a), lambda a, b: Matern12(a, b) * Cosine(b, a)]
+)
+def test_times_in_float32_may_have_hyperparameters_in_float64(kernel, standard_promotion):
+    times, y = X.astype(np.float32), np.arange(6.0, dtype=np.float32)
+
+    def of_numbers(a, b, **how):
+        model = marginal(lambda y=None: one(kernel(a, b), times, y), **how)
+        return log_density(model, (y,), {}, {})[0]
+
+    a, b = (jnp.asarray(x, jnp.float64) for x in (0.7, 1.3))
+    found = jax.value_and_grad(lambda a: of_numbers(a, b, state_space=True))(a)
+    np.testing.assert_allclose(found, jax.value_and_grad(lambda a: of_numbers(a, b))(a), rtol=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from gpzoo.kernels import (
     RationalQuadratic,
     White,
 )
+from gpzoo.kernels.by_axis import separable
 from gpzoo.linalg.state_space import log_density
 
 KERNELS = {
@@ -118,6 +119,51 @@ def test_a_covariance_of_your_own_has_no_form_that_it_inherits():
         with pytest.raises(TypeError, match="has no state-space form"):
             kernel.states(X)
     assert Same().states(X).h.shape == Written().states(X).h.shape == (3, 2)
+
+
+def test_a_covariance_of_your_own_has_no_spectrum_that_it_inherits():
+    class Cauchy(RBF):
+        def profile(self, square):
+            return 1 / (1 + square)
+
+    class Rough(Matern52):
+        def profile(self, square):
+            return jnp.exp(-square)
+
+    class Same(RBF):
+        """Changes nothing."""
+
+    X, key = np.array([[0.0, 0.0], [1.0, 1.0]]), jax.random.key(0)
+    for kernel in (Cauchy(), Rough(), 2.0 * Cauchy()):
+        for spectrum in (
+            lambda kernel: kernel.density(jnp.ones((3, 1))),
+            lambda kernel: kernel.frequencies(key, 3, 1, float),
+        ):
+            with pytest.raises(TypeError, match=r"Cauchy|Rough"):
+                spectrum(kernel)
+    assert not separable(Cauchy()) and separable(Same()) and separable(RBF()) and separable(Periodic())
+    np.testing.assert_array_equal(Same().density(jnp.ones((3, 1))), RBF().density(jnp.ones((3, 1))))
+    assert Matern52().density(jnp.ones((3, 1))).shape == (3,) and np.isclose(Cauchy()(X)[0, 1], 1 / 3)
+
+
+@pytest.mark.parametrize("quality", [1e-4, 1e-3, 0.01, 0.1, 0.3, 0.49, 0.5, 0.7, 5.0])
+def test_an_oscillator_is_accurate_in_float32(quality):
+    """However it is damped, from short times to many decays; derivatives are finite everywhere."""
+    t = np.concatenate([[0.0], np.geomspace(1e-3, 1e4, 60)])
+
+    def of(dtype, quality):
+        return SHO(*(jnp.asarray(x, dtype) for x in (1.0, 0.7, quality)))(
+            jnp.zeros((1, 1), dtype), jnp.asarray(t[:, None], dtype)
+        )[0]
+
+    # A wave keeps its phase as well as its time does.
+    waves = quality > 0.5
+    near = t < 10 if waves else t >= 0
+    np.testing.assert_allclose(
+        of(jnp.float32, quality)[near], of(jnp.float64, quality)[near], atol=1e-4 if waves else 2e-6
+    )
+    slopes = jax.jacobian(lambda quality: of(jnp.float32, quality))(jnp.float32(quality))
+    assert np.isfinite(slopes).all()
 
 
 @pytest.mark.parametrize("quality", [0.2, 0.49, 0.5, 0.51, 3.0])

@@ -87,6 +87,22 @@ def test_far_from_their_limits_densities_and_gradients_are_finite_in_float32(kin
     np.testing.assert_allclose(slope, -f, rtol=1e-3)
 
 
+@pytest.mark.parametrize("unused", [np.inf, -np.inf, np.nan, 0.0])
+def test_ends_of_rows_without_an_interval_are_not_used(unused):
+    """Nor in derivatives, by the noise and by f."""
+
+    def density(upper, noise, f):
+        return jnp.sum(Censored(f, noise, CENSORED, upper).log_prob(Y))
+
+    by = jax.value_and_grad(density, (1, 2))
+    (found, slopes), (expected, wanted) = (
+        by(jnp.asarray(np.where(CENSORED == 2, UPPER, end)), NOISE, jnp.asarray(F)) for end in (unused, Y + 1)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for one, other in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
 def test_what_cannot_be_is_refused():
     for kinds, upper, message in [
         ([3], None, "censored must hold 0 .* got 3"),

@@ -183,6 +183,18 @@ def test_params_are_leaves_and_differentiable():
     assert np.isfinite(noise)
 
 
+@pytest.mark.parametrize(
+    "classes, dtype", [(256, np.uint8), (128, np.int8), (200, np.int16), (2, bool), (300, np.uint16)]
+)
+@pytest.mark.parametrize("jitted", [False, True])
+def test_labels_of_a_narrow_type_may_use_all_of_it(classes, dtype, jitted):
+    y = np.array([0, 1, classes - 1, classes // 2]).astype(dtype)
+    f = jnp.asarray(np.random.default_rng(0).standard_normal((4, classes)))
+    density = lambda y: Softmax(f).log_prob(y)  # noqa: E731
+    found = (jax.jit(density) if jitted else density)(y)
+    np.testing.assert_allclose(found, jax.nn.log_softmax(f)[np.arange(4), y.astype(int)], rtol=1e-12)
+
+
 def test_labels_are_checked_while_f_is_traced():
     """The data are constants of a program that is traced to find its shapes."""
     bad = jnp.array([0, 1, 7, 0, 1])

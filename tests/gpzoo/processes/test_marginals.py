@@ -288,6 +288,38 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.int32, bool])
+@pytest.mark.parametrize("shape", [(N, J), (N, 1), (J,), ()])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_constants_of_any_type_are_numbers(dtype, shape, mixed):
+    """Squares of small integers would wrap around."""
+    f = make() @ A_SQUARE if mixed and shape != (N, J) else make()
+    c = np.random.default_rng(1).integers(0, 2 if dtype is bool else min(np.iinfo(dtype).max, 60_000), shape)
+    for one in (c.astype(dtype), jnp.asarray(c.astype(dtype)), c.astype(dtype)[()]):
+        found, expected = f * one, f * c.astype(float)
+        np.testing.assert_array_equal(found.mean, expected.mean)
+        np.testing.assert_array_equal(found.variance, expected.variance)
+        assert found.dtype == f.dtype
+    if shape == (J,):
+        found, expected = f @ c.astype(dtype), f @ c.astype(float)
+        np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-12)
+        found, expected = f @ np.diag(c).astype(dtype), f @ np.diag(c).astype(float)
+        np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-12)
+
+
+@pytest.mark.parametrize("missing", [N, N + 3, -N - 1])
+@pytest.mark.parametrize("columns", [None, J])
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray, lambda rows: np.asarray(rows, np.int8)])
+def test_rows_that_are_not_there_are_refused_or_have_no_mean(missing, columns, kind):
+    f = make(columns=columns)
+    with pytest.raises(IndexError, match=rf"f\[{missing}\]: the marginals of GP site 'f' have {N} rows here"):
+        f[kind([0, missing, 1])]
+    found = jax.jit(lambda f, rows: f[rows].mean)(f, kind([0, missing, -1]))
+    np.testing.assert_array_equal(np.isnan(found).reshape(3, -1).all(1), [False, True, False])
+    np.testing.assert_array_equal(found[jnp.array([0, 2])], f.mean[jnp.array([0, N - 1])])
+    np.testing.assert_array_equal(f[np.arange(N) < 2].mean, f.mean[:2])
+
+
 @pytest.mark.parametrize("kind", [int, np.int64, np.asarray, jnp.asarray, lambda k: np.array([0, k])])
 def test_columns_that_are_not_there_are_refused_as_numpy_refuses_them(kind):
     f = make()
