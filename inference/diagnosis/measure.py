@@ -169,7 +169,8 @@ def _of_draw(model: Any, guide: Any, key: Array, at: Batch) -> dict[str, Any]:
         if isinstance(site.get("fn"), InducingPosterior):
             posteriors[name] = site["fn"]
     for name, site in terms_per_datum(model_trace).items():
-        outcomes[name], kinds[name] = _outcomes(site)
+        if jnp.ndim(site["value"]):  # a site of one number has no rows
+            outcomes[name], kinds[name] = _outcomes(site)
     terms, notes = jax.tree.map(jnp.negative, losses), Static((tuple(posteriors), kinds))
     sites = {"posteriors": posteriors, "outcomes": outcomes, "starts": _starts(model_trace)}
     return sites | {"terms": terms, "views": at.views, "notes": notes}

@@ -78,7 +78,7 @@ def predict(
         posterior_samples: MCMC draws by site name, ``[S, ...]``, as from ``mcmc.get_samples()``.
         params: values of the ``numpyro.param`` (and mutable) sites.
         train_args: the positional arguments of training, such as ``(X, y)``.
-        train_kwargs: the keyword arguments of training.
+        train_kwargs: the keyword arguments of training; ``model_kwargs`` unless given.
         test_data: observed values by site name, ``[N, ...]``, for ``log_density``.
         num_draws: number of draws, 100 if ``None``, if there are no ``posterior_samples``.
         quantiles: probabilities, such as ``(0.05, 0.5, 0.95)``.
@@ -193,7 +193,8 @@ def predictions(
             refuse_other_rows(name, values, (size,), model.num_rows)
     train_model = None
     if options.train_args is not None:
-        args, kwargs = arguments(model.model, options.train_args, options.train_kwargs)
+        given = model.kwargs if options.train_kwargs is None else options.train_kwargs
+        args, kwargs = arguments(model.model, options.train_args, given)
         train_model = replace(model, args=args, kwargs=kwargs)
     paths, samples = _paths(model, options, train_model, dict(samples or {}))
     if paths.asked.parts:

@@ -269,7 +269,7 @@ class Trained:
                 quantiles without ``num_draws``.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression). These sites
                 are conditioned on their data.
-            train_kwargs: the keyword arguments of training, with ``train_args``.
+            train_kwargs: the keyword arguments of training, with ``train_args``; ``model_kwargs`` unless given.
             model_kwargs: the model's keyword arguments, by name.
 
         Returns:

@@ -195,7 +195,7 @@ class FailedStep(NamedTuple):
 
     def objective(self, loss: Any, params: dict[str, Any]) -> Any:
         """An objective's value in this step, at unconstrained parameters."""
-        svi, options = self.svi, self.kwargs | self.svi.static_kwargs
+        svi, options = self.svi, self.kwargs
         return loss.loss(self.key, self.values(params), svi.model, svi.guide, *self.batch, **options)
 
     def run(self) -> None:
@@ -203,7 +203,7 @@ class FailedStep(NamedTuple):
 
         No densities are computed, because densities check their numbers.
         """
-        svi, options, values = self.svi, self.kwargs | self.svi.static_kwargs, self.values(self.params)
+        svi, options, values = self.svi, self.kwargs, self.values(self.params)
         model = scored(svi.model, svi.guide.sites) if isinstance(svi.guide, InducingGuide) else svi.model
         mode = of_objective(svi.loss).mode
         run(self.key, self.batch, options, guide=svi.guide, model=model, values=values, mode=mode)

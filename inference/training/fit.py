@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +201,9 @@ def fit(
     for interruptions.
     """
     svi = _with_natural(svi, natural)
+    if svi.static_kwargs:  # NumPyro's place for keyword arguments of the program
+        model_kwargs = svi.static_kwargs | dict(model_kwargs or {})
+        svi = SVI(svi.model, svi.guide, svi.optim, svi.loss)
     num_steps = checks.count("num_steps", num_steps)
     callback, callback_steps = joined(callback), checks.positive_int("callback_steps", callback_steps)
     batch_size = None if batch_size is None else checks.positive_int("batch_size", batch_size)
@@ -224,7 +226,7 @@ def fit(
         setup = Setup(svi, replicates, source, kwargs, member_kwargs)
         for k in range(replicates.count if absent else 0):
             example = source.all_rows(k), setup.kwargs_of(k)
-            refuse_absent(partial(svi.model, **svi.static_kwargs), args, kwargs, absent, example)
+            refuse_absent(svi.model, args, kwargs, absent, example)
         with _platform.collected_later():
             steps, state = start(setup, init_params)
         setup.refuse_other_processes(state.numpyro_state)

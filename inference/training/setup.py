@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import numpy as np
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
@@ -19,6 +20,20 @@ from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.replicates import Replicates, arguments_of
 from gpzoo.inference.training.sources import Source, described
 from gpzoo.inference.training.state import TrainState
+
+
+def _plain(value: Any) -> Any:
+    """A keyword argument that is no array, as JSON; ``()`` if it has no such form."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list) and value:
+        parts = [_plain(each) for each in value]
+        return () if () in parts else parts
+    if callable(value) and hasattr(value, "__qualname__"):  # a function or a class
+        return f"{value.__module__}.{value.__qualname__}"
+    return ()
 
 
 class Setup:
@@ -52,7 +67,7 @@ class Setup:
         self.arrays = self.placement.put_whole(arrays)
         self.expectations: dict[str, str] = {}
         finisher = of_objective(svi.loss).finisher
-        self.finish = None if finisher is None else finisher(svi.guide, self.static | svi.static_kwargs)
+        self.finish = None if finisher is None else finisher(svi.guide, self.static)
         self._params = jax.jit(replicates.each(self._params_of))
 
     def arrays_of(self, k: int) -> dict[str, Any]:
@@ -107,10 +122,7 @@ class Setup:
 
     def settings(self) -> dict[str, Any]:
         """The settings that a continued training must share; the most informative ones come first."""
-        plain = {}
-        for name, value in self.static.items():
-            if value is None or isinstance(value, bool | int | float | str):
-                plain[f"argument {name}"] = value
+        plain = {f"argument {name}": found for name, value in self.static.items() if (found := _plain(value)) != ()}
         return self.described | plain | {"rng_key": self._key_words()}
 
     def _key_words(self) -> list[int]:

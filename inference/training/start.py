@@ -82,10 +82,10 @@ class _OfInducingGuide:
     def __call__(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
         svi, source, guide = self.setup.svi, self.setup.source, self.setup.svi.guide
         first, whole, kwargs = source.batch(k, 0), source.all_rows(k), self.setup.kwargs_of(k)
-        options, known = kwargs | svi.static_kwargs, k > 0 and self.alike
+        known = k > 0 and self.alike
         # The data are constants here, so that likelihoods check their numbers. Only `needs` is kept from the look,
         # because the look holds the data themselves.
-        looked = None if known else look(guide.model, whole, options, refuse_data=True)
+        looked = None if known else look(guide.model, whole, kwargs, refuse_data=True)
         if looked is not None:
             self.needs = looked.needs
         # With all rows at once, the program may not fit in memory, such as a network on images.
@@ -95,9 +95,10 @@ class _OfInducingGuide:
         sites = guide.starting_sites(key, seen, kwargs, given, "init_params")
         if not source.full and not known:
             learns_state = any(site["type"] == "mutable" for site in sites.values())
-            refuse_in_minibatches(guide.model, first, options, values_of(sites), order_alone=learns_state)
+            rows = first if source.size > 1 else whole  # a single row has no order
+            refuse_in_minibatches(guide.model, rows, kwargs, values_of(sites), order_alone=learns_state)
         if looked is not None:
-            warn_of_rounding(guide.model, guide, seen, options, values_of(sites), looked)
+            warn_of_rounding(guide.model, guide, seen, kwargs, values_of(sites), looked)
         self.init = self.init or initial(svi, sites)
         return self.init(key, values_of(sites))
 
@@ -116,10 +117,10 @@ class _OfOtherGuide:
     def __call__(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
         svi, source = self.setup.svi, self.setup.source
         state = self.init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
-        options, values = self.setup.kwargs_of(k) | svi.static_kwargs, svi.get_params(state)
-        seen = look(svi.model, source.all_rows(k), options, values, arrays=True, refuse_data=True)
+        kwargs, values = self.setup.kwargs_of(k), svi.get_params(state)
+        seen = look(svi.model, source.all_rows(k), kwargs, values, arrays=True, refuse_data=True)
         self.needs = seen.needs
-        warn_of_rounding(svi.model, svi.guide, source.all_rows(k), options, values, seen)
+        warn_of_rounding(svi.model, svi.guide, source.all_rows(k), kwargs, values, seen)
         return state
 
     def _init(self, key: PRNGKeyArray, params: dict | None, batch: tuple, arrays: dict) -> SVIState:

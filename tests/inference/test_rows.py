@@ -215,6 +215,20 @@ def test_batches_that_cannot_be_told_are_refused_by_name(program, reason):
     assert np.isfinite(trained.predict(KEY, X)["f"].mean).all()
 
 
+@pytest.mark.parametrize("program", [centred, reversed_rows])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_minibatches_of_any_size_are_refused_by_name(program, size):
+    """A single row has no order, so all rows are compared."""
+
+    def scaled(X, y=None, *, num_data=None):
+        with handlers.scale(scale=(num_data or len(X)) / len(X)):
+            program(X, y)
+
+    svi = SVI(scaled, InducingGuide(scaled, InducingPoints(U)), optax.adam(0.02), GaussianProcessELBO())
+    with pytest.raises(ValueError, match="Site 'f' does not come in minibatches"):
+        fit(KEY, svi, 1, X, np.zeros(len(X)), batch_size=size, progress=False)
+
+
 def with_inputs(inputs, value=lambda f, X: f):
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(kernels.RBF(), inputs(X)))

@@ -32,7 +32,17 @@ from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from gpzoo.models import categories, gp_regression, network_of
 from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
-from tests.programs import KEY, adam, around_constant, at_start, bayesian_regression, constant, regression, sine
+from tests.programs import (
+    KEY,
+    adam,
+    around_constant,
+    at_start,
+    bayesian_regression,
+    constant,
+    positive,
+    regression,
+    sine,
+)
 from tests.zoo import PROGRAMS
 
 #: Not among those that thresholds were chosen on.
@@ -55,6 +65,19 @@ def test_a_fault_is_called_by_its_name(fault):
     found = names(diagnose(KEY, trained, *new, train_args=data, model_kwargs=kwargs))
     assert FAULTS[fault] in found
     assert len(found) <= 2
+
+
+def test_a_site_of_one_number_has_no_rows():
+    def anchored(X, y=None, *, num_data=None):
+        lengthscale = positive("lengthscale", 1.0)
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+        numpyro.sample("anchor", dist.Normal(lengthscale, 0.1), obs=1.1)
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    X, y = sine(20)
+    found = diagnose(KEY, at_start(anchored, kmeans(4), X, y), X, y)
+    assert any("y" in str(section.rows) for section in found.sections)
 
 
 GOOD = [(sparse_fits, name) for name in SETS] + [(deep_fits, name) for name in SETS if SETS[name][1] == 1]

@@ -22,7 +22,7 @@ from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, lo
 from gpzoo.inference.fitted import predict as prediction
 from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, in_mode
 from gpzoo.inference.programs.keys import named_key
-from gpzoo.kernels import RBF, White
+from gpzoo.kernels import RBF, Periodic, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.models import gp_regression
 from gpzoo.processes.process import GaussianProcess
@@ -170,6 +170,23 @@ def test_mcmc_conditions_on_draws(samples):
 def exact(X, y=None):
     kernel = RBF(positive("variance", 1.3), positive("lengthscale", 0.8)) + White(positive("noise", 0.1))
     numpyro.sample("y", GaussianProcess(kernel, X, mean=0.5 * X[:, 0]), obs=y)
+
+
+def test_the_training_has_the_keyword_arguments_of_the_prediction():
+    """Unless it has its own; both sides would otherwise be of different kernels."""
+
+    def periodic(X, y=None, *, period=1.0):
+        numpyro.sample("y", GaussianProcess(Periodic(1.0, 1.0, period) + White(0.01), X), obs=y)
+
+    def moments(model, **options):
+        found = predict(KEY, model, NEW, train_args=(X, y), **options)["y"]
+        return np.stack([found.mean, found.variance])
+
+    expected = moments(partial(periodic, period=3.0))
+    np.testing.assert_array_equal(moments(periodic, model_kwargs={"period": 3.0}), expected)
+    both = {"model_kwargs": {"period": 3.0}, "train_kwargs": {"period": 3.0}}
+    np.testing.assert_array_equal(moments(periodic, **both), expected)
+    assert not np.allclose(moments(periodic), expected)
 
 
 def test_exact_regression_is_the_textbooks():

@@ -248,6 +248,34 @@ def test_other_values_of_a_keyword_array_are_refused(tmp_path):
         train(2, tmp_path, df=jnp.asarray([5.0, 4.0] * 6), batch_size=None)
 
 
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ((0, 1), (1, 0)),
+        ((0, (1, "a")), (0, (1, "b"))),
+        (np.float32(4.0), np.float32(5.0)),
+        (jnp.exp, jnp.tanh),
+        (swapped, sparse),
+        (dict, list),
+    ],
+)
+def test_keyword_arguments_that_are_no_arrays_belong_to_a_training(one, other, tmp_path):
+    """Tuples, NumPy's numbers, functions and classes."""
+
+    def program(X, y=None, *, num_data=None, choice=None):
+        constant(X, y, num_data=num_data)
+
+    def go(steps, choice):
+        svi = SVI(program, lambda X, y=None, **kwargs: around(X), adam(0.02), GaussianProcessELBO())
+        options = {"checkpoint": tmp_path, "progress": False, "model_kwargs": {"choice": choice}}
+        return fit(KEY, svi, steps, X, y, **options)
+
+    go(1, one)
+    with pytest.raises(CheckpointError, match="argument choice"):
+        go(2, other)
+    assert len(go(2, one).losses) == 2
+
+
 def test_arguments_without_names_have_numbers():
     assert positional(lambda a, *rest, b=1: None, 3)[0] == ["a", "args[1]", "args[2]"]
     assert positional(print, 1)[0] == ["args[0]"]

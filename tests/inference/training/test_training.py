@@ -88,6 +88,29 @@ def test_other_guides_and_objectives_train_too():
     assert result.params["f_auto_loc"].shape == (4,)
 
 
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_keyword_arguments_of_numpyros_object_are_the_programs(batch_size):
+    """They decide on shapes of parameters, and may have the number of data; those of the call come first."""
+    X, y = sine(12)
+    X = np.concatenate([X, X[::-1]], axis=1)
+
+    def program(X, y=None, *, ard, num_data=None):
+        lengthscale = positive("lengthscale", np.ones(2) if ard else 1.0)
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    def made(**own):
+        return SVI(program, InducingGuide(program, kmeans(4)), adam(0.02), GaussianProcessELBO(), **own)
+
+    options = {"batch_size": batch_size}
+    expected = train(made(), 3, X, y, ard=True, **options)
+    for own, given in (({"ard": True}, {}), ({"ard": True, "num_data": 12}, {}), ({"ard": False}, {"ard": True})):
+        found = train(made(**own), 3, X, y, **given, **options)
+        assert found.params["lengthscale"].shape == (2,)
+        np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-10)
+
+
 def test_schedules_work():
     X, y = sine(12)
     steps = train(make(optimiser=relaxed(optax.sgd(optax.piecewise_constant_schedule(1e-3, {2: 0.0})))), 5, X, y).losses
