@@ -223,9 +223,15 @@ def test_a_program_may_take_minibatches_itself():
     def program(X, y=None):
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X), subsample_size=3) as rows:
-            numpyro.sample("y", Gaussian(f[rows], 0.1), obs=y[rows])
+            numpyro.sample("y", Gaussian(f[rows], 0.1), obs=None if y is None else y[rows])
 
-    train(svi_of(program), 1, X, y)
+    trained = train(svi_of(program), 1, X, y)
+    # Then its predictions are of rows that nobody knows.
+    for batch_size in (None, 4):
+        with pytest.raises(ValueError, match=r"Plate 'data' takes 3 of the . rows at random"):
+            trained.predict(KEY, X, batch_size=batch_size)
+    with pytest.raises(ValueError, match="Plate 'data' takes 3 of the 6 rows at random"):
+        trained.to_arviz(KEY, X, y, num_draws=2)
 
 
 # -- parameters --------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from gpzoo.errors import PrecisionWarning
 from gpzoo.inducing.variables import InducingPoints, InducingVariable
 from gpzoo.inference.fitted.map_batches import Batch
 from gpzoo.inference.programs.gp_sites import SiteMode, Use
-from gpzoo.inference.programs.rows import Layout
-from gpzoo.inference.programs.runs import Runs, run, unmasked
+from gpzoo.inference.programs.rows import Layout, number_of_rows
+from gpzoo.inference.programs.runs import Runs, parts_of_plates, run, unmasked
 from gpzoo.posteriors.conditional import OnValues
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -123,13 +123,23 @@ class GivenProgram:
             drawn_as: a function of the name of a site. If the program uses the site as an array, the function returns
                 which inputs are drawn together. Otherwise, it returns ``None``.
             model: a program to run in place of this one.
+
+        Raises:
+            ValueError: if the program itself takes a random part of the rows.
         """
         program = self.model if model is None else model
         if given:
             program = _Conditioned(program, given, drawn_as, given_mode or SiteMode())
             values = {name: x for name, x in values.items() if name not in given}
         of: dict[str, Any] = {"guide": self.guide, "model": program, "values": values}
-        return run(key, batch.args, batch.kwargs, **of, mode=guide_mode)
+        runs, rows = run(key, batch.args, batch.kwargs, **of, mode=guide_mode), number_of_rows(batch.args)
+        for name, (size, taken) in parts_of_plates(runs.model).items():
+            if taken < size == rows:
+                raise ValueError(
+                    f"Plate {name!r} takes {taken} of the {rows} rows at random, so nobody knows which rows a "
+                    "prediction is of. Give the program all rows here, and its minibatches by fit(batch_size=...)."
+                )
+        return runs
 
 
 class _Conditioned(Messenger):
