@@ -18,6 +18,13 @@ def index_of(x: Any) -> Any:
     return x.indexes.get(x.dims[0]) if hasattr(x, "isel") and getattr(x, "ndim", 0) else None
 
 
+def columns_in(x: Any) -> list[Any]:
+    """The labels of the columns of a frame, or of the second dimension of a DataArray."""
+    if hasattr(x, "columns") and hasattr(x, "dtypes"):
+        return list(x.columns)
+    return list(x.indexes.get(x.dims[1], ())) if hasattr(x, "isel") and getattr(x, "ndim", 0) == 2 else []
+
+
 def first_index(args: tuple) -> Any:
     """The row labels of the first argument that has labels; ``None`` if no argument has labels."""
     indexes = (index_of(x) for x in jax.tree.leaves(args, is_leaf=_is_iterator))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpzoo import _checks as checks
+from gpzoo._labels import aligned, columns_in
 from gpzoo._types import ArrayLike
 from gpzoo.errors import DatasetError
 from gpzoo.tables.files import opened
@@ -34,6 +35,7 @@ class ArrayTable(Table):
 
     Args:
         *arrays: arrays ``[N, ...]``, one for each argument of the model. The inputs come first, and the target last.
+            Rows of frames and Series go by their labels.
         block_size: number of rows of a block; the rows of a block are read at once.
         dtype: dtype for floating-point arrays; ``None`` keeps the dtype of each array. Integers (classes) are not
             converted.
@@ -45,6 +47,7 @@ class ArrayTable(Table):
     """
 
     def __init__(self, *arrays: ArrayLike, block_size: int = 65_536, dtype: Any = None) -> None:
+        arrays = aligned([f"Array {i}" for i in range(len(arrays))], arrays)
         self._arrays = tuple(_checked(i, array, dtype) for i, array in enumerate(arrays))
         shapes = [array.shape for array in self._arrays]
         if not shapes or () in shapes:
@@ -57,9 +60,12 @@ class ArrayTable(Table):
         self._starts = np.arange(0, shapes[0][0], block_size)
         self.block_rows = np.diff(self._starts, append=shapes[0][0])
         groups = []
-        for array in self._arrays:
+        for array, given in zip(self._arrays, arrays, strict=True):
             own = dtype is None or array.dtype.kind != "f"
-            groups.append(ColumnGroup(array.shape[1:], array.dtype.newbyteorder("=") if own else floating(dtype)))
+            names = tuple(map(str, columns_in(given)))
+            groups.append(
+                ColumnGroup(array.shape[1:], array.dtype.newbyteorder("=") if own else floating(dtype), names)
+            )
         self.groups, self._places = tuple(groups), tuple(map(_place, self._arrays))
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:

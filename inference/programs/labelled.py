@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpzoo import _checks as checks
-from gpzoo._labels import aligned, first_index, places
+from gpzoo._labels import aligned, columns_in, first_index, places
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,11 @@ def columns_of(program: Callable, args: tuple) -> dict[str, str]:
         own = _dimension_of_columns(data, _names(program))
         found = {first: list(labels.columns) if first not in data.variables else _labels_of_columns(data, own)}
     else:
-        found = {name: list(map(str, _columns(x))) for name, x in _named(program, args)}
+        found = {name: list(map(str, columns_in(x))) for name, x in _named(program, args)}
+        if len(args) == 1 and checks.is_table(args[0]):
+            groups = args[0].groups
+            named = zip(checks.positional(program, len(groups))[0], groups, strict=True)
+            found = {name: list(group.names) for name, group in named if group.shape}
     return {f"argument {name} columns": json.dumps(columns) for name, columns in found.items() if columns}
 
 
@@ -194,20 +198,13 @@ def _named(program: Callable, args: tuple) -> list[tuple[str, Any]]:
     return list(zip(checks.positional(program, len(args))[0], args, strict=True))
 
 
-def _columns(x: Any) -> list[Any]:
-    """The labels of the columns of a frame, or of the second dimension of a DataArray."""
-    if hasattr(x, "columns") and hasattr(x, "dtypes"):
-        return list(x.columns)
-    return list(x.indexes.get(x.dims[1], ())) if hasattr(x, "isel") and getattr(x, "ndim", 0) == 2 else []
-
-
 #: Advice for columns that differ from the columns of the training.
 _SAME = "Pass the same ones."
 
 
 def _in_order(x: Any, order: list[str], name: str) -> Any:
     """An array with names of columns, in the order of the training; anything else as it is."""
-    labels = _columns(x)
+    labels = columns_in(x)
     own = list(map(str, labels))
     if not order or not labels or own == order:
         return x

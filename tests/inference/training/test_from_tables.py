@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import optax
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -47,6 +48,28 @@ def no_thread_left():
 
 def readers():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpzoo-minibatches")]
+
+
+@pytest.mark.parametrize("of_file", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_names_of_columns_are_those_of_a_later_frame(of_file, whole, tmp_path, standard_promotion):
+    """In any order of its columns; and rows of a frame and a Series go by their labels."""
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": Y})
+    if of_file:
+        frame.to_parquet(tmp_path / "data.parquet")
+        table = ParquetTable(tmp_path / "data.parquet", columns=["a", "b"], target="y")
+    else:
+        table = ArrayTable(frame[["a", "b"]], frame["y"].sample(frac=1.0, random_state=0))
+    table = standardised(table, [0]) if whole else table
+    svi = SVI(regression, InducingGuide(regression, kmeans(3)), adam(0.02), GaussianProcessELBO())
+    trained = fit(KEY, svi, 3, table, batch_size=BATCH, progress=False)
+    expected = trained.predict(KEY, X[:4])["f"].mean
+    for columns in (["a", "b"], ["b", "a"]):
+        np.testing.assert_array_equal(trained.predict(KEY, frame[columns][:4])["f"].mean, expected)
+    with pytest.raises(ValueError, match="columns"):
+        trained.predict(KEY, frame[["a", "y"]][:4])
+    targets = np.concatenate([table.read(block)[1] for block in range(len(table.block_rows))])
+    np.testing.assert_allclose(targets, Y, rtol=1e-6)
 
 
 @pytest.fixture(autouse=True, scope="module")
