@@ -70,8 +70,8 @@ def refuse_scales(step: StepTrace, rows: int, num_rows: int) -> None:
     """Refuse a bound whose data terms, from ``rows`` rows per step, are not scaled to all ``num_rows``.
 
     Raises:
-        ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if no
-            observed site is scaled from the minibatch to all rows, a GP site is observed, or rows share discrete sites.
+        ValueError: if the size of a plate over the rows is not the number of rows of the data; with minibatches, if a
+            data site is not scaled from the minibatch to all rows, a GP site is observed, or rows share discrete sites.
     """
     for name, site in step.data.items() if rows < num_rows else ():
         over = site["infer"].get("summed_out")
@@ -91,14 +91,28 @@ def refuse_scales(step: StepTrace, rows: int, num_rows: int) -> None:
                 f"Plate {name!r} has size {size}, but there are {num_rows} rows: each would count "
                 f"{size / num_rows:.4g} times. Pass model_kwargs={{'num_data': {num_rows}}} to fit, or leave it out."
             )
-    if rows < num_rows and not any(_has_scale(site, num_rows / rows) for site in step.data.values()):
+    if rows == num_rows:
+        return
+    scaled = {name: _is_scaled(site, step.plates, rows, num_rows) for name, site in step.data.items()}
+    if not any(scaled.values()):
         raise ValueError(
             f"No data site of {sorted(step.data)} is scaled from the minibatch to all {num_rows} rows, so the KL would "
             "outweigh the data. Put the data sites into numpyro.plate('data', num_data, subsample_size=len(X)) and "
             "give the program an argument num_data=None, which fit fills in."
         )
+    for name, site in step.data.items():
+        of_rows = np.shape(site["value"])[:1] == (rows,) and not isinstance(unmasked(site["fn"]), dist.Unit)
+        if of_rows and not scaled[name]:
+            others = [other for other, is_scaled in scaled.items() if is_scaled]
+            raise ValueError(
+                f"Data site {name!r} has {rows} rows, as the minibatch, but is not scaled to all {num_rows} rows, as "
+                f"{others} are, so it would count too little. Put it into numpyro.plate('data', num_data, "
+                "subsample_size=len(X)), too."
+            )
 
 
-def _has_scale(site: dict[str, Any], factor: float) -> bool:
+def _is_scaled(site: dict[str, Any], plates: Mapping[str, tuple[int, int]], rows: int, num_rows: int) -> bool:
+    """Whether a data site is in a plate of all rows, of which it has the minibatch, or has the scale of one."""
     scale = site["scale"]
-    return isinstance(scale, Tracer) or bool(np.isclose(1.0 if scale is None else scale, factor))
+    in_plate = any(plates.get(frame.name) == (num_rows, rows) for frame in site["cond_indep_stack"])
+    return in_plate or isinstance(scale, Tracer) or bool(np.isclose(1.0 if scale is None else scale, num_rows / rows))

@@ -445,6 +445,22 @@ def test_minibatches_must_be_scaled():
     with pytest.raises(ValueError, match=r"No data site of \['y'\] is scaled.*give the program an argument num_data"):
         train(make(unscaled), 3, X, y, batch_size=4)
 
+    def half_scaled(X, y=None, *, num_data=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+        numpyro.sample("z", Gaussian(f, 0.3), obs=y)
+
+    with pytest.raises(ValueError, match=r"Data site 'z' has 4 rows, .* not scaled to all 12 rows, as \['y'\] are"):
+        train(make(half_scaled), 3, X, y, batch_size=4)
+
+    def tempered(X, y=None, *, num_data=None):
+        numpyro.sample("anchor", dist.Normal(positive("level", 1.0), 0.1), obs=0.5)
+        with handlers.scale(scale=0.5):
+            regression(X, y, num_data=num_data)
+
+    train(make(tempered), 3, X, y, batch_size=4)
+
     def exact(X, y=None):
         numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X), obs=y)
 
