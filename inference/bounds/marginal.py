@@ -29,7 +29,7 @@ from gpzoo.inference.guides.reparam import GuardedProjection, stands_as_it_is, w
 from gpzoo.inference.programs.arguments import arguments
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.rows import number_of_rows
-from gpzoo.inference.programs.runs import SeenNames, check_value, refuse_mapped, sampled, unmasked
+from gpzoo.inference.programs.runs import SeenNames, check_value, refuse_mapped, sampled, shape_of, unmasked
 from gpzoo.likelihoods import Likelihood
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.marginals import DrawLog, GaussianMarginals
@@ -197,7 +197,7 @@ class marginal(whitened):
             if msg["infer"].get("enumerate"):  # an outer handler of MCMC marks the site
                 raise TypeError(f"Latent site {msg['name']!r} is discrete and summed out, {_NOT_HERE}")
             if self._asking and not msg["cond_indep_stack"]:
-                check_value(msg["name"], msg["value"], tuple(fn.shape()))
+                check_value(msg["name"], msg["value"], shape_of(msg))
 
     def _take_out(self, msg: Any) -> None:
         name, prior = msg["name"], msg["fn"]

@@ -24,7 +24,7 @@ from gpzoo.inducing.variables import InducingVariable
 from gpzoo.inference.guides.hyperparameter_guide import HyperparameterGuide
 from gpzoo.inference.guides.options import Options, for_site
 from gpzoo.inference.programs.gp_sites import AtPriorMean, Use, current
-from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion
+from gpzoo.inference.programs.runs import Trace, check_value, relaxed_promotion, shape_of
 from gpzoo.inference.programs.sites import Sites
 from gpzoo.posteriors.conditional import conditional_of
 from gpzoo.posteriors.coupled import Coupled, CoupledAfter
@@ -238,6 +238,8 @@ class PosteriorHandler(Handler):
 
     def _other(self, name: str, msg: dict[str, Any]) -> Any:
         prior = msg["fn"]
+        if more := tuple(msg["kwargs"].get("sample_shape") or ()):
+            prior = prior.expand(more + prior.batch_shape)
         if self.hyperparameter_guide is not None:
             return self._of_hyperparameter_guide(name, msg, self.hyperparameter_guide)
         self._refuse_subsampled(name, msg)
@@ -276,7 +278,7 @@ class PosteriorHandler(Handler):
             keys = self.mode.keys_of_rows(guide.of_rows)
             self.sampled, self.taken = guide(*self.arguments, self.plates, keys)
         site = self.sampled[name]
-        check_value(name, site["value"], tuple(msg["fn"].shape()))
+        check_value(name, site["value"], shape_of(msg))
         if self.mode.starts:
             return site["value"]
         with handlers.substitute(data={name: site["value"]}):

@@ -176,8 +176,13 @@ def given_value(values: Mapping[str, Any], site: dict[str, Any]) -> Any:
         return None
     value = values.get(site["name"])
     if value is not None and sampled:
-        check_value(site["name"], value, tuple(site["fn"].shape()))
+        check_value(site["name"], value, shape_of(site))
     return value
+
+
+def shape_of(site: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of the value of a sample site."""
+    return tuple(unmasked(site["fn"]).shape(tuple(site["kwargs"].get("sample_shape") or ())))
 
 
 def values_of(trace: Trace) -> dict[str, Any]:

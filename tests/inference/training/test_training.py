@@ -18,7 +18,7 @@ from gpzoo import draws
 from gpzoo.errors import FactorisationError
 from gpzoo.inducing.initialisers import kmeans
 from gpzoo.inducing.variables import InducingPoints
-from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit
+from gpzoo.inference import GaussianProcessELBO, InducingGuide, NonFiniteError, fit, predict
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.training.sources import Resident, indices
 from gpzoo.inference.training.step import make_loop, make_step, make_step_from_feed
@@ -109,6 +109,29 @@ def test_keyword_arguments_of_numpyros_object_are_the_programs(batch_size):
         found = train(made(**own), 3, X, y, **given, **options)
         assert found.params["lengthscale"].shape == (2,)
         np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-10)
+
+
+@pytest.mark.parametrize("hyperparameters", ["point", "normal", AutoNormal])
+def test_sites_may_have_a_sample_shape(hyperparameters):
+    """As NumPyro's programs may; it is the same as a prior of this shape."""
+    X, y = sine(12)
+    X, found = np.concatenate([X, X[::-1]], axis=1), []
+    for prior, shape in ((dist.LogNormal(0.0, 1.0), (2,)), (dist.LogNormal(0.0, 1.0).expand([2]), ())):
+
+        def program(X, y=None, *, num_data=None, prior=prior, shape=shape):
+            lengthscale = numpyro.sample("lengthscale", prior, sample_shape=shape)
+            f = numpyro.sample("f", GaussianProcess(RBF(1.0, lengthscale), X))
+            with numpyro.plate("data", num_data or len(X), subsample_size=len(X)):
+                numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+        trained = train(make(program, hyperparameters=hyperparameters), 3, X, y)
+        draws = {"lengthscale": np.array([[0.5, 2.0], [1.0, 1.0]]), "f": np.zeros((2, 12))}
+        at = [
+            trained.predict(KEY, X)["f"].mean,
+            predict(KEY, program, X, train_args=(X, y), posterior_samples=draws)["f"].variance,
+        ]
+        found.append((trained.losses, trained.params, at))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), *found)
 
 
 def test_schedules_work():
