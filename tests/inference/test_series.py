@@ -271,6 +271,7 @@ def test_white_noise_of_a_site_is_not_shared_between_rows(rows):
         both[1]()
 
 
+@pytest.mark.slow_but(kernel=[Matern32])
 @pytest.mark.parametrize(
     "kernel", [Matern32, Matern52, lambda a, b: SHO(a, b, a), lambda a, b: Matern12(a, b) * Cosine(b, a)]
 )

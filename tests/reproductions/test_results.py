@@ -91,17 +91,16 @@ def test_runs_by_settings_of_ours_that_do_better_are_named(toy, tmp_path):
 
 
 UNLIKE = [
-    ("stands_in", {"stands_in": True}),
-    ("subset", {"subset": {"train": 6, "of": 12, "test": 5, "of_test": 5, "rule": "random"}}),
-    ("folds", {"folds": {"count": 2, "of": 2}}),
-    ("data", {"data": LARGE | {"name": "circles"}}),
-    ("data", {"data": {"name": "squares", "sizes": {"train": 12, "test": 40_000}}}),
+    (1, "stands_in", {"stands_in": True}),
+    (7, "subset", {"subset": {"train": 6, "of": 12, "test": 5, "of_test": 5, "rule": "random"}}),
+    (2, "folds", {"folds": {"count": 2, "of": 2}}),
+    (1, "data", {"data": LARGE | {"name": "circles"}}),
+    (3, "data", {"data": {"name": "squares", "sizes": {"train": 12, "test": 40_000}}}),
 ]
 
 
-@pytest.mark.parametrize("what, changes", UNLIKE)
-@pytest.mark.parametrize("seed", [1, 7])
-def test_seeds_that_differ_in_more_than_their_seed_are_not_averaged(toy, tmp_path, what, changes, seed):
+@pytest.mark.parametrize("seed, what, changes", UNLIKE)
+def test_seeds_that_differ_in_more_than_their_seed_are_not_averaged(toy, tmp_path, seed, what, changes):
     toy()
     one, other = kept.read_json(path_of(tmp_path)), path_of(tmp_path, seed)
     kept.write_json(other, one | {"seed": seed, "metrics": {"error": 0.02, "nlpp": 0.1}})

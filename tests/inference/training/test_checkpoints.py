@@ -248,6 +248,7 @@ def test_other_values_of_a_keyword_array_are_refused(tmp_path):
         train(2, tmp_path, df=jnp.asarray([5.0, 4.0] * 6), batch_size=None)
 
 
+@pytest.mark.slow_but(one=[(0, 1), swapped])
 @pytest.mark.parametrize(
     "one, other",
     [

@@ -50,6 +50,7 @@ def readers():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpzoo-minibatches")]
 
 
+@pytest.mark.slow_but(whole=[False])
 @pytest.mark.parametrize("of_file", [False, True])
 @pytest.mark.parametrize("whole", [False, True])
 def test_names_of_columns_are_those_of_a_later_frame(of_file, whole, tmp_path, standard_promotion):

@@ -88,6 +88,7 @@ def test_other_guides_and_objectives_train_too():
     assert result.params["f_auto_loc"].shape == (4,)
 
 
+@pytest.mark.slow_but(batch_size=[5])
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_keyword_arguments_of_numpyros_object_are_the_programs(batch_size):
     """They decide on shapes of parameters, and may have the number of data; those of the call come first."""
@@ -111,6 +112,7 @@ def test_keyword_arguments_of_numpyros_object_are_the_programs(batch_size):
         np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-10)
 
 
+@pytest.mark.slow_but(hyperparameters=["normal"])
 @pytest.mark.parametrize("hyperparameters", ["point", "normal", AutoNormal])
 def test_sites_may_have_a_sample_shape(hyperparameters):
     """As NumPyro's programs may; it is the same as a prior of this shape."""
