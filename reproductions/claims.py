@@ -59,11 +59,12 @@ class Claim:
     margin: float | None = None
 
     def __post_init__(self) -> None:
-        share = self.answer is not None and kind(self.answer.metric) in ("error", "accuracy", "auc")
+        metric = "" if self.answer is None else self.answer.metric
+        share = kind(metric) in ("error", "accuracy", "auc")
         if share and self.printed is not None and not 0 <= self.printed <= 1:
             raise ValueError(
                 f"{self.what!r}: {self.printed.text} is no share. Write '%' after a percentage, or percent = true for "
-                f"a column of a table. If {self.answer.metric!r} is no share, give the metric another name."
+                f"a column of a table. If {metric!r} is no share, give the metric another name."
             )
         if self.needs and not ("experiments" in self.needs or {"experiment", "variants"} <= self.needs.keys()):
             raise ValueError(f"{self.what!r}: needs names experiment and variants, or experiments.")
