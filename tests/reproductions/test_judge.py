@@ -606,10 +606,10 @@ STATEMENTS = [
     ("deep", NEVER, worse, "short"),
     ("deep", "no overfitting", worse, "short"),
     # Errors and bounds that hardly differ are in no order.
-    ("invariant", ORDERS, None, "undecided"),  # affine and local have close bounds, and perhaps other errors
+    ("invariant", ORDERS, None, "matched"),  # affine and local have close bounds, and surely similar errors
     ("invariant", ORDERS, errors("local", error=0.0310, bound_per_point=7.8), "short"),
     ("invariant", ORDERS, errors("local", error=0.0225, bound_per_point=7.8), "matched"),
-    ("invariant", SLIGHTLY, None, "undecided"),  # rotation gains 0.29 points, the best 0.60 more
+    ("invariant", SLIGHTLY, None, "matched"),  # rotation gains 0.28 points, the best 0.57 more, row by row
     ("invariant", SLIGHTLY, errors("rbf", error=0.0450), "short"),  # rotation gains far more than the best on it
     ("invariant", SLIGHTLY, errors("rbf", error=0.0150), "short"),  # rotation is worse
     ("invariant", SLIGHTLY, slight, "matched"),
@@ -654,6 +654,7 @@ def test_models_are_compared_with_the_rbf_at_the_end_and_after_its_time(files, e
     records.found = copy.deepcopy(files.found)
     run = records.found[Key("invariant", "mnist", "rotation", "tuned")]
     run["metrics"]["error"] = end
+    del run["settings"]["wrong_rows"]
     run["curve"] = [
         run["curve"][-1] | {"seconds": 60.0 * minutes, "error": e} for minutes, e in ((1, early), (99, end))
     ]
