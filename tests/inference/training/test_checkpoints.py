@@ -248,19 +248,19 @@ def test_other_values_of_a_keyword_array_are_refused(tmp_path):
         train(2, tmp_path, df=jnp.asarray([5.0, 4.0] * 6), batch_size=None)
 
 
-@pytest.mark.slow_but(one=[(0, 1), swapped])
-@pytest.mark.parametrize(
-    "one, other",
-    [
-        ((0, 1), (1, 0)),
-        ((0, (1, "a")), (0, (1, "b"))),
-        (np.float32(4.0), np.float32(5.0)),
-        (jnp.exp, jnp.tanh),
-        (swapped, sparse),
-        (dict, list),
-    ],
-)
-def test_keyword_arguments_that_are_no_arrays_belong_to_a_training(one, other, tmp_path):
+CHOICES = {
+    "tuple": ((0, 1), (1, 0)),
+    "tuples": ((0, (1, "a")), (0, (1, "b"))),
+    "number": (np.float32(4.0), np.float32(5.0)),
+    "function of JAX": (jnp.exp, jnp.tanh),
+    "function": (swapped, sparse),
+    "class": (dict, list),
+}
+
+
+@pytest.mark.slow_but(kind=["tuple", "function"])
+@pytest.mark.parametrize("kind", CHOICES)
+def test_keyword_arguments_that_are_no_arrays_belong_to_a_training(kind, tmp_path):
     """Tuples, NumPy's numbers, functions and classes."""
 
     def program(X, y=None, *, num_data=None, choice=None):
@@ -271,6 +271,7 @@ def test_keyword_arguments_that_are_no_arrays_belong_to_a_training(one, other, t
         options = {"checkpoint": tmp_path, "progress": False, "model_kwargs": {"choice": choice}}
         return fit(KEY, svi, steps, X, y, **options)
 
+    one, other = CHOICES[kind]
     go(1, one)
     with pytest.raises(CheckpointError, match="argument choice"):
         go(2, other)
