@@ -352,10 +352,10 @@ def uci_few_steps(run: Run) -> Outcome:
     options = run.options
     rates, decays = options["candidates"]["rates"], options["candidates"]["decays"]
     candidates = [{"rate": rate, "decay": decay} for rate, decay in itertools.product(rates, decays)]
+    Setting.of(options).check(run.changes, ("rate", "decay"))
     chosen, bounds, first = {}, {}, datasets.load(f"uci/{run.variant}", split=0)
     for name, own in options["models"].items():
         settings = [Setting.of({**options, **own, **each, "rate": {"warmed": each["rate"]}}) for each in candidates]
-        settings[0].check(run.changes, ("rate", "decay"))
         bounds[name] = [_bound(run, first, name, i, setting) for i, setting in enumerate(settings)]
         finite = [-math.inf if bound is None else bound for bound in bounds[name]]
         chosen[name] = settings[finite.index(max(finite))]
@@ -398,12 +398,13 @@ def _compared(run: Run, models: Mapping[str, Setting], selection: Mapping[str, A
             the others only settings that differ.
         selection: how settings were chosen.
     """
+    *others, last = models
+    models[last].check(run.changes, ("evaluations", "early"))
     K = min(run.options["folds"], run.options["of"])
     raw = [datasets.load(f"uci/{run.variant}", split=k) for k in range(K)]
     parts = [part.standardised() for part in raw]
-    first, (*others, last) = parts[0].flat(), models
-    setting, (N, width) = models[last], first.X_train.shape
-    setting.check(run.changes, ("evaluations", "early"))
+    first, setting = parts[0].flat(), models[last]
+    N, width = first.X_train.shape
     settings = {
         "batch_size": setting.rows(N),
         "learning_rate": setting.learning_rate.name,
