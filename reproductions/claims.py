@@ -302,9 +302,10 @@ class Printed(float):
     def __new__(cls, text: str, test_rows: int | None = None, margin: float | None = None) -> Printed:
         """The number in a text. It is a percentage if the text ends in the sign for it."""
         digits, _, deviation = (part.strip() for part in text.removesuffix("%").partition("±"))
-        scale, last = 100 if text.endswith("%") else 1, cast(int, Decimal(digits).as_tuple().exponent)
+        scale, value = 100 if text.endswith("%") else 1, float(digits)
+        last = cast(int, Decimal(digits).as_tuple().exponent)
         decimals = max(0, -last)
-        self = super().__new__(cls, round(float(digits) / scale, decimals + 2))
+        self = super().__new__(cls, round(value / scale, decimals + 2))
         self.text, self.scale, self.decimals = text, scale, decimals
         self.rounding, self.margin = 0.5 * 10.0**last / scale, margin
         self.deviation, self.test_rows = float(deviation) / scale if deviation else None, test_rows

@@ -21,15 +21,16 @@ from gpzoo.linalg.operators import total
 from gpzoo.linalg.state_space import States
 
 #: Names of the methods that can define a covariance.
-_COVARIANCES = {"evaluate", "profile", "scaled", "cross", "gram", "variances"}
+COVARIANCES = {"evaluate", "profile", "scaled", "cross", "gram", "variances"}
 
 
 def _replaces(cls: type, covariance: str, name: str) -> bool:
     """Whether a class has another covariance than the one for which a base class wrote the method ``name``."""
-    if covariance not in vars(cls):
-        return False
-    of_covariance, of_method = (next((b for b in cls.__mro__[1:] if x in vars(b)), object) for x in (covariance, name))
-    return issubclass(of_covariance, of_method)
+
+    def inherited_from(method: str) -> type:
+        return next((base for base in cls.__mro__[1:] if method in vars(base)), object)
+
+    return covariance in vars(cls) and issubclass(inherited_from(covariance), inherited_from(name))
 
 
 class Kernel(Fields):
@@ -106,7 +107,7 @@ class Kernel(Fields):
         super().__init_subclass__(**kwargs)
         # If a class has another covariance than its base class, it has another state-space form and spectrum, or none.
         for name in ("states", "frequencies", "density"):
-            if name not in vars(cls) and any(_replaces(cls, covariance, name) for covariance in _COVARIANCES):
+            if name not in vars(cls) and any(_replaces(cls, covariance, name) for covariance in COVARIANCES):
                 setattr(cls, name, getattr(Kernel, name))
 
     # -- methods of a subclass ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
+from gpzoo.kernels.base import COVARIANCES, Kernel, Product, Scaled, Sum
 from gpzoo.kernels.constant import Constant
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 
@@ -27,7 +27,7 @@ def separable(kernel: Kernel) -> bool:
 def _covariance(kernel: Any) -> tuple[Any, ...]:
     """The methods of a kernel or of its class that give its covariance; classes that inherit all of them are alike."""
     of = kernel if isinstance(kernel, type) else type(kernel)
-    return tuple(getattr(of, name, None) for name in ("profile", "scaled", "cross", "gram", "variances"))
+    return tuple(getattr(of, name, None) for name in COVARIANCES)
 
 
 def axes_of(kernel: Kernel, num_columns: int) -> tuple[tuple[int, ...], ...]:

@@ -256,6 +256,17 @@ def of_nights(kernel, X, y=None, *, rows):
     numpyro.sample("y", Gaussian(f[rows], 0.1), obs=y)
 
 
+@pytest.mark.parametrize("how", [{}, {"state_space": True}])
+def test_data_of_rows_that_are_not_there_have_no_density(how):
+    def density(rows):
+        return log_density(marginal(of_rows, **how), (X, jnp.arange(3.0)), {"rows": rows}, {})[0]
+
+    found = jax.jit(jax.vmap(density))(np.array([[0, 1, 5], [0, 1, 6], [0, 1, -1], [-7, 1, 2]]))
+    assert list(np.isnan(found)) == [False, True, False, True] and found[0] == found[2]
+    with pytest.raises(IndexError, match=r"f\[6\]: the marginals of GP site 'f' have 6 rows here"):
+        density(np.array([0, 1, 6]))
+
+
 @pytest.mark.parametrize("rows", [[0, 0, 1, 2, 3, 4], [5, 4, 3, 2, 1, 0], [0, 2, 4]])
 def test_white_noise_of_a_site_is_not_shared_between_rows(rows):
     """Rows that are there once are as dense; others would share the noise of their time."""
