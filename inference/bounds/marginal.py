@@ -15,6 +15,7 @@ from numpyro import handlers
 from numpyro.distributions import Distribution, constraints
 
 from gpzoo import _checks as checks
+from gpzoo._labels import index_of
 from gpzoo._numpyro import given_outside
 from gpzoo._types import ArrayLike
 from gpzoo.errors import FactorisationError, PrecisionWarning
@@ -418,6 +419,8 @@ class LeaveOut:
     """
 
     def __init__(self, rows: Any) -> None:
+        message = "marginal(program, leave_out=...) sees no labels of rows: pass an array, in the order of the rows."
+        checks.refuse(index_of(rows) is not None, message)
         self.rows = rows
 
     def log_density(self, sites: Sequence[Site], term: Term, sparse: str) -> Float[Array, ""]:

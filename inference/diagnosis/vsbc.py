@@ -97,8 +97,9 @@ def vsbc(
         for every entry of a latent site. If a site has more than five entries, five evenly spaced entries are used.
 
     Raises:
-        ValueError: if no argument is data of the program; if a latent site is discrete; or if the objective is
-            :class:`~gpzoo.inference.CollapsedELBO`, which has no ``q(u)`` before its training has ended.
+        ValueError: if no argument is data of the program; if a latent site is discrete or has no draws (an improper
+            prior); or if the objective is :class:`~gpzoo.inference.CollapsedELBO`, which has no ``q(u)`` before its
+            training has ended.
         NonFiniteError: if draws of a trained guide are not finite.
     """
     rng_key = checks.rng_key(rng_key)
@@ -133,9 +134,13 @@ def _simulate(
     asked = {"observed_sites": list(places), "simulated_data_to_args": with_data, **options}
     # NumPyro's function reshapes its keys, so they must be arrays of integers.
     key = random.PRNGKey(random.bits(named_key(rng_key, "vsbc"), dtype="uint32"))
-    with relaxed_promotion():
-        ranks = vsbc_diagnostic(key, svi.model, guide, svi.optim, svi.loss, *args, **asked, **kwargs)
-        jax.effects_barrier()
+    try:
+        with relaxed_promotion():
+            ranks = vsbc_diagnostic(key, svi.model, guide, svi.optim, svi.loss, *args, **asked, **kwargs)
+            jax.effects_barrier()
+    except NotImplementedError as error:
+        message = f"vsbc draws every site from the program, and one has no draws, as with an improper prior. {error}"
+        raise ValueError(message.strip()) from error
     if failed:
         raise NonFiniteError(
             f"Draws of the guide are not finite in some of the {options['num_simulations']} simulations, first at site "

@@ -520,7 +520,11 @@ def _computed(
     few = min(model.num_rows, of_prior)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
     prior = model.compiled_for(_of_prior(source, posterior.shape[1], draws_together))
-    found |= jax.tree.map(np.asarray, prior(rng_key, model.batch(args=first)))
+    try:
+        found |= jax.tree.map(np.asarray, prior(rng_key, model.batch(args=first)))
+    except NotImplementedError as error:
+        found |= {"prior": {}, "prior_predictive": {}}
+        warnings.warn(f"The export has no draws from the prior. {error}", stacklevel=checks.outside())
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:

@@ -41,7 +41,14 @@ from gpzoo.inference.programs.arguments import arguments, refuse_other_columns, 
 from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import entry_point, traceable_entry_point
 from gpzoo.inference.programs.finite import all_finite
-from gpzoo.inference.programs.labelled import columns_of, described_columns, labels_of, rows_of_test_data, unlabelled
+from gpzoo.inference.programs.labelled import (
+    columns_of,
+    described_columns,
+    in_order_of_rows,
+    labels_of,
+    rows_of_test_data,
+    unlabelled,
+)
 from gpzoo.inference.programs.program import look
 from gpzoo.inference.training.sources import described_arguments
 
@@ -168,9 +175,9 @@ class Trained:
             params: values of the ``numpyro.param`` sites, if there are any.
             leave_out: blocks of rows to leave out together. Give a label for each row, such as its group, or a list of
                 arrays of row numbers. The arrays may overlap: for example, each array can have all rows after some
-                time. :meth:`to_arviz` then writes the density of each block given all other data. With ``None``, it
-                writes the density of each row given all other data. With ``False``, or if these densities take more
-                than 1 GiB, it writes ``log p(y_n | f_n)`` instead.
+                time. A Series of labels goes by its index. :meth:`to_arviz` then writes the density of each block given
+                all other data. With ``None``, it writes the density of each row given all other data. With ``False``,
+                or if these densities take more than 1 GiB, it writes ``log p(y_n | f_n)`` instead.
             model_kwargs: keyword arguments of the program, by name.
 
         Raises:
@@ -191,6 +198,7 @@ class Trained:
         own = checks.named("draws", drawn_alone(own, look(fn, args, kwargs, given, arrays=True)))
         if own:
             shape, own = chains_of("draws", own)
+        leave_out = _blocks(fn, given_args, leave_out)
         known = of.draws_of_sites(rng_key, own, given_args, shape[1], given, model_kwargs, leave_out)
         found = known.get("values", {})
         checks.refuse(not found, "The program has no latent GP sites: nothing is integrated out.")
@@ -519,6 +527,7 @@ class Trained:
         """
         model = self._bind(args, model_kwargs, new=False)
         guide, params = model.guide, model.params
+        leave_out = _blocks(self.model, args, leave_out)
         if guide.hyperparameters != "point":
             raise ValueError(
                 "left_out needs point values of the hyperparameters, and here they have a posterior. Make a model "
@@ -876,6 +885,13 @@ def load(
     """
     refuse_fork("load")
     return Trained(**_saved.load(files.checked_path("path", path, "a file"), program, guide, params))
+
+
+def _blocks(program: Callable, args: tuple, leave_out: Any) -> Any:
+    """Labels of blocks in the order of the rows; lists of rows stay as they are."""
+    if isinstance(leave_out, list | tuple):
+        return leave_out
+    return in_order_of_rows(program, args, {"leave_out": leave_out})[0]
 
 
 def _with_parts(sites: Iterable[str], parts: Mapping[str, Sequence[str]] | None) -> set[str]:

@@ -158,8 +158,8 @@ class InducingGuide(AutoGuideMixin):
 
     #: Keyword arguments and numbers of rows for which the guide is known to draw all necessary rows together.
     _known: tuple[Any, ...] = ()
-    #: Whether the guide was set up with the program, or sites from a file were compared with the program's sites.
-    _compared_sites = False
+    #: Keyword arguments with which the program has no other sites than the guide; none yet for sites from a file.
+    _compared: tuple[dict[str, Any], ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Run the guide with the model's arguments.
@@ -181,8 +181,8 @@ class InducingGuide(AutoGuideMixin):
         """Find the program's latent sites and how it uses them; later calls return the same sites.
 
         Raises:
-            ValueError: in a later call, if the program with these ``model_kwargs`` needs several rows of a GP site
-                together, and the guide draws this site row by row. The error names the sites.
+            ValueError: in a later call, if the program with these ``model_kwargs`` has other sites, or needs several
+                rows of a GP site together, which the guide draws row by row. The error names the sites.
         """
         return self.sites_for(*arguments(self.model, args, model_kwargs))
 
@@ -195,26 +195,34 @@ class InducingGuide(AutoGuideMixin):
             groups = coupled_sites(self, sites, seen)
             sites = replace(sites, coupled=groups, together=outputs_together(groups, seen))
             self.check_names(sites, self.hyperparameter_guide(args, kwargs, sites))
-            self.sites, self._compared_sites = sites, True
+            self.sites, self._compared = sites, (_deciding(kwargs),)
             if sites.drawn - self.joint:
                 self._known = ((_deciding(kwargs), _rows(args)),)
             return sites
-        if not self._compared_sites:
+        if (deciding := _deciding(kwargs)) not in self._compared:
             self._refuse_other_sites(args, kwargs)
-            self._compared_sites = True
+            self._compared += (deciding,)
         if self.sites.drawn - self.joint:
             self._refuse_other_rows(args, kwargs)
         return self.sites
 
     def _refuse_other_sites(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Refuse a program with sites that the saved program does not have, or without a trained parameter.
+        """Refuse a program with sites that the guide does not have and, for a file, without a trained parameter.
 
-        It only warns of other kernels and likelihoods, because a user's class may have another name now. It also only
-        warns of missing latent sites, because these arguments may leave them out.
+        For a file, it only warns of other kernels and likelihoods, because a user's class may have another name now. It
+        also only warns of missing latent sites, because these arguments may leave them out.
         """
         found = look(self.model, args, kwargs, arrays=True).trace
         names, params = names_of(found), self.sites.names & self.sites.parameters.keys()
-        if new := sorted(names - self.sites.names):
+        new = sorted(names - self.sites.names)
+        if self._compared:
+            checks.refuse(
+                new,
+                f"With these arguments, {named(self.model)} has the site(s) {new}, of which the guide knows nothing: "
+                "build a new guide for these arguments.",
+            )
+            return
+        if new:
             raise ValueError(
                 f"The file is that of another program: {named(self.model)} has the site(s) {new}, and the trained one "
                 f"had {sorted(self.sites.names)}. Load it with the program that was trained."
@@ -514,6 +522,12 @@ def _rows(args: tuple) -> tuple[int, ...]:
 
 
 def _deciding(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments that can change what a program does: whole numbers, names, functions, and ``None``."""
-    known = lambda x: isinstance(x, int | str) or callable(x)  # noqa: E731
-    return {name: value for name, value in kwargs.items() if all(map(known, jax.tree.leaves(value)))}
+    """Keyword arguments that can change what a program does: whole numbers, names, functions, and ``None``.
+
+    The size of a plate, ``num_data``, is not one of them.
+    """
+    found = {}
+    for name, value in kwargs.items():
+        if name != "num_data" and all(isinstance(x, int | str) or callable(x) for x in jax.tree.leaves(value)):
+            found[name] = value
+    return found

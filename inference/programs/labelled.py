@@ -100,12 +100,23 @@ def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Map
     """
     if not isinstance(values, Mapping):
         return values
-    orders, names = _orders(described), [f"test_data[{site!r}]" for site in values]
-    of = [_in_order(x, orders.get(site, []), name) for name, (site, x) in zip(names, values.items(), strict=True)]
-    if (labels := labels_of(program, new)) is not None:
-        return {site: labels.by_rows(*each) for site, each in zip(values, zip(names, of, strict=True), strict=True)}
-    every = aligned([*checks.positional(program, len(new))[0], *names], (*new, *of))
-    return dict(zip(values, every[len(new) :], strict=True))
+    orders, of = _orders(described), {}
+    for site, x in values.items():
+        name = f"test_data[{site!r}]"
+        of[name] = _in_order(x, orders.get(site, []), name)
+    return dict(zip(values, in_order_of_rows(program, new, of), strict=True))
+
+
+def in_order_of_rows(program: Callable, args: tuple, values: Mapping[str, Any]) -> list[Any]:
+    """Values beside the arguments, by name, with their rows in the order of the arguments' rows.
+
+    Raises:
+        ValueError: for labels that differ from the labels of the arguments' rows, naming the value.
+    """
+    if (labels := labels_of(program, args)) is not None:
+        return [labels.by_rows(name, x) for name, x in values.items()]
+    names = [*checks.positional(program, len(args))[0], *values]
+    return list(aligned(names, (*args, *values.values()))[len(args) :])
 
 
 def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | None = None) -> tuple:

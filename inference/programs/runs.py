@@ -17,6 +17,7 @@ from jaxtyping import Bool, PRNGKeyArray
 from numpyro import handlers
 from numpyro.distributions import MaskedDistribution
 from numpyro.distributions.distribution import Unit
+from numpyro.infer import init_to_feasible
 from numpyro.primitives import default_process_message
 
 from gpzoo import _checks as checks
@@ -85,7 +86,7 @@ def run(
 
     def trace(program: Callable, key: PRNGKeyArray) -> OrderedDict[str, dict[str, Any]]:
         seeded: Any = handlers.seed(program, key)
-        with _Trace() as found, translate_errors(found, args):
+        with _Trace(feasible=not complete) as found, translate_errors(found, args):
             handlers.substitute(seeded, substitute_fn=given)(*args, **kwargs)
         return found
 
@@ -148,12 +149,18 @@ def relaxed_promotion() -> AbstractContextManager:
 
 
 class _Trace(handlers.trace):
+    """A trace; with ``feasible``, latent sites without draws, such as NumPyro's improper priors, get some value."""
+
+    def __init__(self, *, feasible: bool) -> None:
+        super().__init__()
+        self.feasible = feasible
+
     def process_message(self, msg: dict[str, Any]) -> None:
         refuse_mapped(msg)
         if msg["type"] == "sample" and not isinstance(msg["fn"], GaussianProcess | InducingPosterior):
             msg["fn"] = refuse_negative(msg["fn"])
             with relaxed_promotion():
-                default_process_message(msg)
+                self._draw(msg)
 
         if msg["type"] == "plate":
             sizes = [self.trace.get(msg["name"], msg)["args"][0], msg["args"][0]]
@@ -162,6 +169,15 @@ class _Trace(handlers.trace):
                 f"The plates named {msg['name']!r} have the sizes {sizes[0]} and {sizes[1]}: a plate of another size "
                 "needs another name, in the guide too.",
             )
+
+    def _draw(self, msg: dict[str, Any]) -> None:
+        try:
+            default_process_message(msg)
+        except NotImplementedError as error:
+            value = init_to_feasible(msg) if self.feasible else None
+            if value is None:
+                raise NotImplementedError(f"Site {msg['name']!r} cannot be drawn. {error}".strip()) from error
+            msg["value"] = value
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
         super().postprocess_message(msg)

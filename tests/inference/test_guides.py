@@ -104,6 +104,40 @@ def two_sites(X, y=None):
         numpyro.sample("y", Gaussian(2.0 * f + g - 1.0, 0.1), obs=y)
 
 
+MORE_SITES = {
+    "gp": lambda X: numpyro.sample("more", GaussianProcess(RBF(1.0, 1.0), X)),
+    "latent": lambda X: numpyro.sample("more", dist.Normal(0.0, 1.0)),
+    "discrete": lambda X: numpyro.sample("more", dist.Bernoulli(0.5), infer={"enumerate": "parallel"}).astype(X.dtype),
+    "param": lambda X: numpyro.param("more", 1.0),
+}
+
+
+def with_more(X, y=None, more=None, on=False):
+    shift = MORE_SITES[more](X) if more and on else 0.0
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+    numpyro.sample("y", Gaussian(f + shift, 0.1), obs=y)
+
+
+@pytest.mark.parametrize("more", MORE_SITES)
+def test_arguments_that_add_a_site_are_refused(more):
+    """A new site has no posterior: predictions would draw it from its prior, and bounds would be another program's."""
+    X, y = sine(6)
+    guide, plain, added = InducingGuide(with_more, kmeans(3)), {"more": more}, {"more": more, "on": True}
+    params = guide.init_params(KEY, X, y, model_kwargs=plain)
+    model = Trained(with_more, guide, params)
+    svi = SVI(with_more, guide, optax.adam(0.1), GaussianProcessELBO())
+    calls = [
+        lambda: model.predict(KEY, X, model_kwargs=added),
+        lambda: model.to_arviz(KEY, X, y, model_kwargs=added),
+        lambda: fit(KEY, svi, 1, X, y, model_kwargs=added, progress=False),
+        lambda: svi.init(KEY, X, y, **added),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"the site\(s\) \['more'\], of which the guide knows nothing"):
+            call()
+    assert set(model.predict(KEY, X, model_kwargs=plain)) == {"f", "y"}
+
+
 def test_sums_of_sites_stay_exact():
     X, y = sine(6)
     guide = InducingGuide(two_sites, kmeans(3))

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
+import xarray as xr
 from numpyro.infer.util import log_density
 from scipy.stats import multivariate_normal, norm
 from scipy.stats import poisson as counts_of
@@ -244,6 +246,28 @@ def test_points_are_left_out_at_the_inducing_variables_of_a_guide():
     normal = InducingGuide(regression, kmeans(5), hyperparameters="normal")
     with pytest.raises(ValueError, match="of_draws"):
         Trained(regression, normal, normal.init_params(KEY, X, Y)).left_out(X, Y)
+
+
+@pytest.mark.parametrize("by", ["series", "dataset"])
+def test_labels_of_blocks_go_by_the_labels_of_rows(by):
+    """As test data do: a Series of groups may have the rows in any order."""
+    order, of = np.random.default_rng(0).permutation(N), X[:, 0]
+    groups, data = pd.Series(GROUPS, of).iloc[order], (pd.DataFrame(X, of), pd.Series(Y, of))
+    if by == "dataset":
+        groups, data = groups.rename_axis("at").to_xarray(), (xr.Dataset({"y": ("at", Y)}, {"at": of}),)
+    guide = InducingGuide(regression, InducingPoints(X))
+    trained = Trained(regression, guide, guide.init_params(KEY, *data))
+    wanted = trained.left_out(*data, leave_out=GROUPS)["y"]
+    assert np.ptp(wanted) > 0
+    np.testing.assert_array_equal(trained.left_out(*data, leave_out=groups)["y"], wanted)
+    drawn = {name: np.full(3, float(trained.params[f"{name}_loc"])) for name in ("lengthscale", "noise")}
+    found = Trained.of_draws(KEY, drawn, *data, program=marginal(regression), leave_out=groups).to_arviz(KEY, *data)
+    np.testing.assert_allclose(found.log_likelihood["y"][0, 0], wanted, rtol=1e-6)
+    other = groups.iloc[1:] if by == "series" else groups.isel(at=slice(1, None))
+    with pytest.raises(ValueError, match=r"rows of leave_out|labels of 'at' of leave_out"):
+        trained.left_out(*data, leave_out=other)
+    with pytest.raises(ValueError, match="sees no labels of rows"):
+        marginal(regression, leave_out=groups)
 
 
 @pytest.mark.parametrize("leave_out", [np.zeros(3), [np.array([N])], [np.array([1, 1])], []])

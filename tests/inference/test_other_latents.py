@@ -23,6 +23,7 @@ from gpzoo.inference import (
     fit,
     infer_rows,
     load,
+    vsbc,
 )
 from gpzoo.kernels import RBF, White
 from gpzoo.likelihoods import Gaussian
@@ -56,6 +57,35 @@ def test_a_normal_with_correlations_reaches_the_evidence():
     params = {"auto_loc": jnp.asarray(mean), "auto_scale_tril": jnp.asarray(np.linalg.cholesky(S))}
     assert set(guide.init_params(KEY, X, y)) == set(params)
     np.testing.assert_allclose(bound(line, guide, params, X, y), evidence, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("support", "shape"),
+    [(constraints.positive, ()), pytest.param(constraints.interval(0.1, 2.0), (8,), marks=pytest.mark.slow)],
+)
+def test_a_prior_without_draws_adds_nothing_to_the_bound(support, shape):
+    """NumPyro's improper priors train and export as a parameter does; only draws from the prior are missing."""
+
+    def improper(X, y=None, sample=True):
+        prior = dist.ImproperUniform(support, shape, ())
+        noise = numpyro.sample("noise", prior) if sample else numpyro.param("noise", jnp.full(shape, 0.4))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+    def known(X, y=None):
+        improper(X, y, sample=False)
+
+    guides = InducingGuide(improper, Z), InducingGuide(known, Z)
+    starts = [guide.init_params(KEY, X, y) for guide in guides]
+    starts[0]["noise_loc"] = starts[1]["noise"]
+    found, wanted = (bound(*each, X, y) for each in zip((improper, known), guides, starts, strict=True))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    with pytest.warns(UserWarning, match="no draws from the prior. Site 'noise' cannot be drawn"):
+        groups = Trained(improper, guides[0], starts[0]).to_arviz(KEY, X, y, num_draws=5)
+    assert "posterior" in groups and "prior" not in groups
+    svi = SVI(improper, guides[0], adam(0.01), GaussianProcessELBO())
+    with pytest.raises(ValueError, match="vsbc draws every site from the program, and one has no draws"):
+        vsbc(KEY, svi, 1, X, y, num_simulations=2)
 
 
 def rows_of_latents(rows, y=None):
