@@ -132,12 +132,23 @@ def floating(name: str, x: Any) -> Array:
     wanted = f"{name} must be a numeric array, got {type(x).__name__}"
     refuse(x is None or isinstance(x, str), f"{wanted}.", TypeError)
     try:
+        x = _whole_as_floating(x)
         # ``asarray`` of a NumPy array compiles a program for every new shape.
         x = jax.device_put(x) if type(x) is np.ndarray else jnp.asarray(x)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{wanted}: {error}") from None
     refuse(jnp.issubdtype(x.dtype, jnp.complexfloating), f"{name} must be real, got dtype {x.dtype}.", TypeError)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+
+
+def _whole_as_floating(x: Any) -> Any:
+    """Whole numbers on the host as floating numbers: JAX would keep only their last 32 bits. All else as it is."""
+    if isinstance(x, jax.Array) or not (hasattr(x, "__array__") or isinstance(x, int | list | tuple)):
+        return x
+    if any(isinstance(part, jax.Array) for part in jax.tree.leaves(x)):
+        return x
+    host = np.asarray(x)
+    return host.astype(jnp.result_type(float)) if host.dtype.kind in "iu" else x
 
 
 def finite(name: str, x: Any) -> None:
@@ -171,7 +182,7 @@ def positive(name: str, value: Any, *, or_zero: bool = False) -> Array:
     given, value = value, floating(name, value)
     if all(map(is_concrete, jax.tree.leaves(given))):  # constants of a program are known while it is traced
         with jax.ensure_compile_time_eval():
-            known = jnp.asarray(given)
+            known = floating(name, given)
             good = (known >= 0 if or_zero else known > 0) & jnp.isfinite(known)
             if not jnp.all(good):
                 first = first_of(~np.asarray(good))

@@ -7,6 +7,9 @@ from typing import Any
 
 import jax
 
+#: Advice for labels that differ from those that are known.
+SAME = "Pass the same ones."
+
 #: Largest number of labels that a message names.
 _NAMED = 5
 
@@ -23,6 +26,20 @@ def columns_in(x: Any) -> list[Any]:
     if hasattr(x, "columns") and hasattr(x, "dtypes"):
         return list(x.columns)
     return list(x.indexes.get(x.dims[1], ())) if hasattr(x, "isel") and getattr(x, "ndim", 0) == 2 else []
+
+
+def columns_in_order(x: Any, order: Sequence[str], name: str, whose: str = "the training") -> Any:
+    """An array with labels of columns, in an order of these labels; anything else as it is.
+
+    Raises:
+        ValueError: as for :func:`places`.
+    """
+    labels = columns_in(x)
+    own = list(map(str, labels))
+    if not order or not labels or own == list(order):
+        return x
+    at = places(own, order, name, whose, "columns", SAME)
+    return x.isel({x.dims[1]: at}) if hasattr(x, "isel") else x[[labels[i] for i in at]]
 
 
 def first_index(args: tuple) -> Any:

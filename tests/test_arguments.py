@@ -72,6 +72,25 @@ def test_numbers_that_32_bits_do_not_hold_are_refused():
     checks.data("X", np.array([1e39, 0.0]))
 
 
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize(
+    "as_given", [np.asarray, np.ndarray.tolist, pd.DataFrame, lambda x: x.astype(np.uint64), lambda x: x.tolist()[0]]
+)
+def test_whole_numbers_beyond_32_bits_keep_their_size(as_given, x64):
+    """Time stamps in milliseconds, 50 days apart: JAX would keep the last 32 bits of each, which are the same."""
+    times = np.array([[1_700_000_000_000], [1_700_000_000_000 + 2**32]])
+    given = as_given(times)
+    wanted = times[: len(given)].reshape(np.shape(given))
+    with jax.enable_x64(x64):
+        found = checks.floating("x", given)
+        assert found.dtype == (np.float64 if x64 else np.float32)
+        np.testing.assert_allclose(found, wanted, rtol=1e-7)
+        assert RBF(1.0, given[0] if np.ndim(given) == 1 else 1e9).lengthscale > 1e8
+        if np.ndim(given) == 2:
+            assert abs(RBF(1.0, 1e9)(given)[0, 1] - np.exp(-((2**32 / 1e9) ** 2) / 2)) < 1e-3
+            assert GaussianProcess(RBF(), given).X.min() > 1e12
+
+
 #: Columns that are not numbers, and what the refusal advises for an expression of Python.
 COLUMNS = {
     "categories": (pd.Series([3, 2, 3], dtype="category"), "{}.cat.codes"),

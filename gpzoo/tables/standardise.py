@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpzoo import _checks as checks
+from gpzoo._labels import aligned, columns_in_order
 from gpzoo.tables.table import Table, pieces
 
 
@@ -154,16 +155,21 @@ class Standardised(Table):
         """Shift and scale rows that are not in this table, such as test inputs, in the same way as its rows.
 
         Args:
-            *arrays: one array per group, in order; arrays for the last groups may be left out.
+            *arrays: one array per group, in order; arrays for the last groups may be left out. Rows and columns of
+                frames go by their labels.
 
         Raises:
-            ValueError: if there are more arrays than groups, or rows do not have the shape of the group's rows.
+            ValueError: if there are more arrays than groups, rows do not have the shape of the group's rows, or labels
+                of columns are not those of the table.
         """
+        more = f"The table has {len(self.groups)} groups, got {len(arrays)} arrays."
+        checks.refuse(len(arrays) > len(self.groups), more)
+        names = [f"Array {i}" for i in range(len(arrays))]
+        given = zip(aligned(names, arrays), self.groups, names, strict=False)
+        arrays = tuple(columns_in_order(x, group.names, name, "the table") for x, group, name in given)
         for position, (array, group) in enumerate(zip(arrays, self.groups, strict=False)):
             shape, wanted = np.shape(array), f"have shape {group.shape}"
             checks.must(shape[1:] == group.shape, f"Rows of array {position}", wanted, str(shape))
-        more = f"The table has {len(self.groups)} groups, got {len(arrays)} arrays."
-        checks.refuse(len(arrays) > len(self.groups), more)
         return self._apply(arrays)
 
     def stored(self, block: int) -> tuple[np.ndarray, ...]:
@@ -242,7 +248,7 @@ def _scaled(array: np.ndarray, mean: Any, std: Any, dtype: Any) -> np.ndarray:
     rows = len(array[parts[0]]) if parts else 0
     shift, scale = (np.broadcast_to(v, (rows, *array.shape[1:])).ravel() for v in (np.float64(mean), scale))
     for piece in parts:
-        values = array[piece].astype(np.float64)
+        values = array[piece].astype(np.float64, order="C")
         flat = values.reshape(-1)
         flat -= shift[: flat.size]
         flat *= scale[: flat.size]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpzoo import _checks as checks
-from gpzoo._labels import aligned, columns_in, first_index, places
+from gpzoo._labels import SAME, aligned, columns_in, columns_in_order, first_index, places
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Labels:
         for dim in self.dims:
             if dim in x.indexes and dim in self.coords:
                 own, wanted = x.indexes[dim].tolist(), self.coords[dim].to_index().tolist()
-                x = x.isel({dim: places(own, wanted, name, "the Dataset", f"labels of {dim!r}", _SAME)})
+                x = x.isel({dim: places(own, wanted, name, "the Dataset", f"labels of {dim!r}", SAME)})
         x = x.transpose(*self.dims, ...).values
         return x.reshape(-1, *x.shape[len(self.dims) :])
 
@@ -103,7 +103,7 @@ def rows_of_test_data(program: Callable, new: tuple, values: Any, described: Map
     orders, of = _orders(described), {}
     for site, x in values.items():
         name = f"test_data[{site!r}]"
-        of[name] = _in_order(x, orders.get(site, []), name)
+        of[name] = columns_in_order(x, orders.get(site, []), name)
     return dict(zip(values, in_order_of_rows(program, new, of), strict=True))
 
 
@@ -143,7 +143,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     """
     orders = _orders(described or {})
     if (labels := labels_of(program, args)) is None:
-        return tuple(_in_order(x, orders.get(name, []), name) for name, x in _named(program, args))
+        return tuple(columns_in_order(x, orders.get(name, []), name) for name, x in _named(program, args))
     import xarray
 
     data, (first, *others) = _dataset(program, args), _names(program)
@@ -155,7 +155,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
     for at in taken:
         if own and at == first:
             table = data[at].transpose(*labels.dims, own)
-            found[at] = _in_order(table, order if _labels_of_columns(data, own) else [], first).values
+            found[at] = columns_in_order(table, order if _labels_of_columns(data, own) else [], first).values
             continue
         lacking = [dim for dim in labels.dims if dim not in data[at].dims]
         checks.refuse(
@@ -165,7 +165,7 @@ def unlabelled(program: Callable, args: tuple, described: Mapping[str, Any] | No
         found[at] = data[at].broadcast_like(like).transpose(*labels.dims).values.ravel()
     if stacked:
         names = list(labels.columns)
-        in_order = places(names, order, first, "the training", "columns", _SAME) if order else range(len(names))
+        in_order = places(names, order, first, "the training", "columns", SAME) if order else range(len(names))
         columns = {names[i]: labels.columns[names[i]] for i in in_order}
         odd = {at: str(x.dtype) for at, x in columns.items() if x.dtype.kind not in "fiub"}
         checks.refuse(odd, f"Coordinates must be numbers, such as the days since the first date; got {odd}.")
@@ -207,20 +207,6 @@ def _orders(described: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _named(program: Callable, args: tuple) -> list[tuple[str, Any]]:
     return list(zip(checks.positional(program, len(args))[0], args, strict=True))
-
-
-#: Advice for columns that differ from the columns of the training.
-_SAME = "Pass the same ones."
-
-
-def _in_order(x: Any, order: list[str], name: str) -> Any:
-    """An array with names of columns, in the order of the training; anything else as it is."""
-    labels = columns_in(x)
-    own = list(map(str, labels))
-    if not order or not labels or own == order:
-        return x
-    at = places(own, order, name, "the training", "columns", _SAME)
-    return x.isel({x.dims[1]: at}) if hasattr(x, "isel") else x[[labels[i] for i in at]]
 
 
 def _names(program: Callable) -> list[str]:

@@ -90,9 +90,12 @@ def test_runs_by_settings_of_ours_that_do_better_are_named(toy, tmp_path):
     assert not any("with the paper's settings" in page and "which would be" in page for page in found.values())
 
 
+PART = {"train": 6, "of": 12, "test": 5, "of_test": 5, "rule": "random, seed 0"}
 UNLIKE = [
     (1, "stands_in", {"stands_in": True}),
-    (7, "subset", {"subset": {"train": 6, "of": 12, "test": 5, "of_test": 5, "rule": "random"}}),
+    (7, "subset", {"subset": PART | {"rule": "the first"}}),
+    (8, "subset", {"subset": PART | {"test": 4}}),
+    (3, "subset", {"subset": None}),
     (2, "folds", {"folds": {"count": 2, "of": 2}}),
     (1, "data", {"data": LARGE | {"name": "circles"}}),
     (3, "data", {"data": {"name": "squares", "sizes": {"train": 12, "test": 40_000}}}),
@@ -102,8 +105,10 @@ UNLIKE = [
 @pytest.mark.parametrize("seed, what, changes", UNLIKE)
 def test_seeds_that_differ_in_more_than_their_seed_are_not_averaged(toy, tmp_path, seed, what, changes):
     toy()
-    one, other = kept.read_json(path_of(tmp_path)), path_of(tmp_path, seed)
-    kept.write_json(other, one | {"seed": seed, "metrics": {"error": 0.02, "nlpp": 0.1}})
+    one, other = kept.read_json(path_of(tmp_path)) | {"subset": PART}, path_of(tmp_path, seed)
+    kept.write_json(path_of(tmp_path), one)
+    rows = {"subset": PART | {"rule": f"random, seed {seed}"}}
+    kept.write_json(other, one | {"seed": seed, "metrics": {"error": 0.02, "nlpp": 0.1}} | rows)
     assert len(Records(tmp_path / "out", [experiment()]).found) == 2
     kept.write_json(other, one | {"seed": seed} | changes)
     with pytest.raises(ReproductionError, match=f", seed ., whose {what} is not that of seed .: seeds cannot be"):

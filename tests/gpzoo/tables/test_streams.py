@@ -9,6 +9,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -337,6 +338,42 @@ def test_standardised_is_that_of_numpy():
     # A column that is constant in training is zero everywhere.
     inputs[:10, 1] = 7.0
     np.testing.assert_allclose(table.apply(inputs[:10])[0], expected[:10], rtol=1e-12, atol=1e-12)
+
+
+LAYOUTS = {
+    "fortran": np.asfortranarray,
+    "transposed": lambda x: np.ascontiguousarray(x.T).T,
+    "every second": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "frame": lambda x: pd.DataFrame({str(i): column for i, column in enumerate(x.reshape(len(x), -1).T)}),
+    "images": lambda x: np.asfortranarray(x.reshape(len(x), 1, -1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_in_memory_changes_nothing(layout, dtype):
+    rows = (100 * X[:300] + 7).astype(dtype)
+    of = {name: how(rows) for name, how in {"C": np.ascontiguousarray, layout: LAYOUTS[layout]}.items()}
+    wanted, found = (standardised(ArrayTable(x, block_size=70)) for x in of.values())
+    for block in range(5):
+        for each, other in zip((wanted.read, wanted.stored), (found.read, found.stored), strict=True):
+            np.testing.assert_array_equal(other(block)[0].reshape(-1, X.shape[1]), each(block)[0])
+    np.testing.assert_array_equal(found.apply(of[layout])[0].reshape(rows.shape), wanted.apply(rows)[0])
+    assert abs(wanted.apply(rows)[0].mean()) < 1e-4
+
+
+def test_rows_to_standardise_go_by_their_labels():
+    frame, y = pd.DataFrame(X[:20], columns=list("abc")), pd.Series(Y[:20])
+    table = standardised(ArrayTable(frame, y))
+    other, order = frame[["c", "a", "b"]], np.random.default_rng(0).permutation(20)
+    wanted = table.apply(X[:20], Y[:20])
+    assert_all_equal(table.apply(other, y.iloc[order]), wanted)
+    for wrong in (frame.rename(columns={"a": "d"}), frame[["a", "b"]]):
+        with pytest.raises(ValueError, match="columns of Array 0 are not those of the table"):
+            table.apply(wrong)
+    with pytest.raises(ValueError, match="rows of Array 1 are not those of Array 0"):
+        table.apply(frame, y.iloc[1:])
 
 
 def test_constant_targets_are_shifted_and_classes_left():
