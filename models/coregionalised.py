@@ -12,6 +12,7 @@ from jax import Array
 from gpzoo import _checks as checks
 from gpzoo.kernels import RBF, Kernel, Pointwise
 from gpzoo.likelihoods import Gaussian
+from gpzoo.linalg import matmul
 from gpzoo.models.parameters import positive, precision
 from gpzoo.processes.process import GaussianProcess
 
@@ -111,7 +112,7 @@ def categories(name: str, X: Array, num: int, rank: int = 1, *, column: int = -1
 
 
 def _between(x: Array, z: Array, W: Array, kappa: Array) -> Array:
-    return _of(W, x[0]) @ _of(W, z[0]) + _within(x, z, kappa)
+    return matmul(_of(W, x[0]), _of(W, z[0])) + _within(x, z, kappa)
 
 
 def _within(x: Array, z: Array, kappa: Array) -> Array:

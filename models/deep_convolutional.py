@@ -12,6 +12,7 @@ from jax import Array
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel
+from gpzoo.linalg import matmul
 from gpzoo.models.parameters import precision, rbf
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.patches import Patches
@@ -125,5 +126,5 @@ def convolutional_layer(
     checks.must(W.shape == (view.view_size, maps), "mean", f"be [{view.view_size}, {maps}]", f"shape {W.shape}")
     patches = view.view(X)
     of_patch = kernel(name, patches.reshape(-1, view.view_size))
-    prior = GaussianProcess(of_patch, patches, patches @ W, num_outputs=maps, jitter=jitter, per_row=True)
+    prior = GaussianProcess(of_patch, patches, matmul(patches, W), num_outputs=maps, jitter=jitter, per_row=True)
     return numpyro.sample(name, prior).reshape(len(X), *view.positions, maps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,8 +89,8 @@ def mean_of(each: Sequence[float], source: str = "splits", overlap: float = 0.0)
 def over_seeds(each: Sequence[Ours]) -> Ours:
     """A mean over seeds, whose error combines the variation between trainings with the largest error of one of them.
 
-    All seeds share their test rows or splits, so more of them do not make an error over these smaller. The degrees of
-    freedom are those of one training (Welch and Satterthwaite), which are not more than those of the mean.
+    Seeds usually share their test rows or splits, so more of them do not make an error over these smaller. The degrees
+    of freedom are those of one training (Welch and Satterthwaite), which are not more than those of the mean.
     """
     if len(each) == 1:
         return each[0]
@@ -255,9 +256,11 @@ class Records:
 
 def _unlike(one: Mapping[str, Any], other: Mapping[str, Any], *folders: Path) -> Iterator[str]:
     """What differs between the results of two seeds, apart from numbers. Settings are compared in folders of runs."""
-    for name in ("stands_in", "subset", "folds"):
+    for name in ("stands_in", "folds"):
         if one[name] != other[name]:
             yield name
+    if _part_of(one) != _part_of(other):
+        yield "subset"
     if any(one["data"][name] != other["data"][name] for name in ("name", "sizes")):
         yield "data"
     marks = [folder / "run.json" for folder in folders]
@@ -265,6 +268,11 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any], *folders: Path) ->
         settings = [read_json(mark).get("settings") for mark in marks]
         if None not in settings and settings[0] != settings[1]:
             yield "settings"
+
+
+def _part_of(result: Mapping[str, Any]) -> str:
+    """The part of the rows that a run used, without the seed that chose them, as seeds choose minibatches, too."""
+    return re.sub(r"seed \d+", "its seed", str(result["subset"]))
 
 
 def is_share(result: Mapping[str, Any], metric: str) -> bool:

@@ -15,11 +15,11 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
-from gpzoo.kernels.base import Kernel, Product, Scaled, Sum
+from gpzoo.kernels.base import Kernel, Product, Scaled, Sum, same_covariance
 from gpzoo.kernels.by_axis import separable
 from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.hilbert import Box
-from gpzoo.kernels.stationary import Stationary
+from gpzoo.kernels.stationary import Periodic, Stationary
 from gpzoo.linalg.operators import KroneckerProduct
 
 #: Number of neighbouring grid points in the interpolation along each axis, by method.
@@ -240,7 +240,8 @@ def stationary(kernel: Kernel) -> bool:
         return all(stationary(part) for part in kernel.parts)
     if isinstance(kernel, Scaled):
         return stationary(kernel.kernel)
-    return isinstance(kernel, Stationary | White | Constant)
+    alike = any(same_covariance(kernel, of) for of in (White, Constant, Periodic))
+    return alike or same_covariance(kernel, Stationary, apart=["profile"])
 
 
 def _dtype(kernel: Kernel) -> Any:

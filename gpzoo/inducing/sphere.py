@@ -14,6 +14,7 @@ from gpzoo._pytree import static
 from gpzoo.inducing.basis import at_inputs, of_each
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingVariable
+from gpzoo.kernels.base import same_covariance
 from gpzoo.kernels.stationary import RBF, Matern, RationalQuadratic, Stationary
 from gpzoo.linalg.operators import matmul
 
@@ -88,6 +89,10 @@ class InducingHarmonics(InducingVariable):
         An eigenvalue is ``2 pi`` times an integral over the cosine of the angle. The integrand is the kernel times a
         Legendre polynomial.
         """
+        known, active = same_covariance(kernel, Stationary, apart=["profile"]), kernel.active_dims
+        own = f"InducingHarmonics takes functions of the distance, and {type(kernel).__name__} has another covariance."
+        checks.refuse(not known, own, TypeError)
+        checks.must(active in (None, (0, 1, 2)), "active_dims", "be all three columns, on a sphere;", str(active))
         shape = jnp.shape(kernel.lengthscale)
         checks.must(shape in ((), (1,)), "lengthscale", "be one for all directions, on a sphere;", f"shape {shape}")
         nodes, weights = np.polynomial.legendre.leggauss(100 + 4 * self.degree)

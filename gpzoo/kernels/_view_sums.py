@@ -19,7 +19,7 @@ from gpzoo._devices import in_chunks
 from gpzoo._pytree import Fields, static
 from gpzoo.kernels.base import Kernel, Product, Scaled, Sum, addends
 from gpzoo.kernels.stationary import RBF
-from gpzoo.linalg.operators import matmul
+from gpzoo.linalg.operators import einsum, matmul
 
 
 def cross_view(
@@ -92,10 +92,10 @@ def _parts(base: Kernel | None) -> list[tuple[Any, Any]]:
 def _noise(noise: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."]) -> Float[Array, " N"]:
     """``sum_p w_p^2 k(T_p x_n, T_p x_n)``."""
     if noise.input_ndim is None:  # the same for all views
-        return jnp.broadcast_to(noise.variances(weights[:1])[0] * jnp.vdot(weights, weights), X.shape[:1])
+        return jnp.broadcast_to(noise.variances(weights[:1])[0] * matmul(weights, weights), X.shape[:1])
 
     def one(x: Array, noise: Kernel, view: Any, weights: Array) -> Array:
-        return jnp.square(weights) @ noise.variances(view.view(x[None])[0])
+        return matmul(jnp.square(weights), noise.variances(view.view(x[None])[0]))
 
     return in_chunks(one, weights.shape[0], X, noise, view, weights)
 
@@ -133,7 +133,7 @@ def _any_cross_view(
     base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Array, "N ..."], Z: Float[Array, "M e"]
 ) -> Float[Array, "N M"]:
     def one(x: Array, base: Kernel, view: Any, weights: Array, Z: Array) -> Array:
-        return jax.checkpoint(lambda x: weights @ base.cross(view.view(x[None])[0], Z))(x)
+        return jax.checkpoint(lambda x: matmul(weights, base.cross(view.view(x[None])[0], Z)))(x)
 
     return in_chunks(one, weights.shape[0] * Z.shape[0], X, base, view, weights, Z)
 
@@ -143,8 +143,11 @@ def _any_diag(base: Kernel, view: Any, weights: Float[Array, " P"], X: Float[Arr
         @jax.checkpoint
         def sums(x: Array) -> Array:
             V = view.view(x[None])[0]
-            # The base's Gram matrix would cost half as much again, because ``gram`` makes it exactly symmetric.
-            return weights @ (base.cross(V, V) @ weights)
+            # The base's Gram matrix would cost half as much again, because ``gram`` makes it exactly symmetric. But a
+            # cross-covariance has no exact diagonal.
+            K = base.cross(V, V)
+            lost = base.variances(V) - jnp.diagonal(K)
+            return matmul(weights, matmul(K, weights)) + matmul(jnp.square(weights), lost)
 
         return sums(x)
 
@@ -159,6 +162,11 @@ def _factors(A: Float[Array, "M e"]) -> tuple[Float[Array, "M e+2"], Float[Array
     """Rows ``l(a)`` and ``r(a)`` with ``l(a) . r(b) = -|a - b|^2 / 2``, so that one product gives all exponents."""
     half = -jnp.sum(A * A, -1, keepdims=True) / 2
     return jnp.concatenate([A, half, jnp.ones_like(half)], -1), jnp.concatenate([A, jnp.ones_like(half), half], -1)
+
+
+def _exp(exponent: Float[Array, "N M"]) -> Float[Array, "N M"]:
+    """Exponentials of negative numbers, some of which rounding may have made positive."""
+    return jnp.exp(jnp.minimum(exponent, 0))
 
 
 def _view_factors(
@@ -181,7 +189,7 @@ def _rbf_cross_view(
 
     def one(x: Array, view: Any, lengthscale: Array, weights: Array, left: Array, centre: Array) -> Array:
         # A sum, not a product with a vector: XLA fuses it with the exponentials.
-        return jnp.sum(jnp.exp(matmul(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
+        return jnp.sum(_exp(matmul(left, _view_factors(view, x, centre, lengthscale).T)) * weights, -1)
 
     return in_chunks(one, weights.shape[0] * Z.shape[0], X, view, lengthscale, weights, left, centre)
 
@@ -201,7 +209,7 @@ def _rbf_cross_view_forward(
         # With k = exp(l . r), one product with the rows r gives the sums over views of w k, w k a and w k (l . r). The
         # first sum is the value. The others give its derivatives with respect to z and the lengthscale. The squares of
         # a give the derivatives with respect to each of several lengthscales.
-        k, several = jnp.exp(matmul(left, right.T)), jnp.ndim(lengthscale) > 0
+        k, several = _exp(matmul(left, right.T)), jnp.ndim(lengthscale) > 0
         squares = jnp.square(right[:, :size])
         sums = matmul(k, weights[:, None] * (jnp.concatenate([right, squares], -1) if several else right))
         value, a = sums[:, size], left[:, :size]
@@ -227,7 +235,7 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
     ) -> tuple[Array, Array]:
         x, g = inputs
         right = _view_factors(view, x, centre, lengthscale)
-        weighted = jnp.exp(matmul(right, left.T)) * g
+        weighted = _exp(matmul(right, left.T)) * g
         rows, size = jnp.sum(weighted, -1), left.shape[-1] - 2
         # The weighted sum of the differences from each view to all z.
         towards = matmul(weighted, left[:, :size]) - rows[:, None] * right[:, :size]
@@ -236,8 +244,8 @@ def _rbf_cross_view_backward(saved: tuple, cotangent: Float[Array, "N M"]) -> tu
     fixed = view, lengthscale, weights, left, centre
     rows, d_views = in_chunks(by_view, weights.shape[0] * Z.shape[0], (X, cotangent), *fixed)
     d_weights, (d_view, d_X) = jnp.sum(rows, 0), _pulled(view, X, d_views)
-    d_lengthscale = jnp.einsum("nm,nm...->...", cotangent, by_lengthscale)
-    return d_view, d_X, d_lengthscale, d_weights, jnp.einsum("nm,nme->me", cotangent, by_Z)
+    d_lengthscale = einsum("nm,nm...->...", cotangent, by_lengthscale)
+    return d_view, d_X, d_lengthscale, d_weights, einsum("nm,nme->me", cotangent, by_Z)
 
 
 _rbf_cross_view.defvjp(_rbf_cross_view_forward, _rbf_cross_view_backward)
@@ -258,14 +266,15 @@ def _rbf_diag_forward(
         views = view.view(x[None])[0]
         left, right = _factors((views - jnp.mean(views, 0)) / lengthscale)
         exponent, a = matmul(left, right.T), left[:, :-2]
-        weighted = jnp.exp(exponent) * weights
+        exponent = jnp.where(jnp.eye(len(a), dtype=bool), 0, exponent)
+        weighted = _exp(exponent) * weights
         rows = jnp.sum(weighted, -1)
         towards = matmul(weighted, a) - rows[:, None] * a
         if jnp.ndim(lengthscale):
-            by_lengthscale = -2 * weights @ (a * towards) / lengthscale
+            by_lengthscale = -2 * matmul(weights, a * towards) / lengthscale
         else:
-            by_lengthscale = -2 * jnp.vdot(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
-        return jnp.vdot(weights, rows), rows, by_lengthscale, 2 * weights[:, None] * towards / lengthscale
+            by_lengthscale = -2 * matmul(weights, jnp.sum(weighted * exponent, -1)) / lengthscale
+        return matmul(weights, rows), rows, by_lengthscale, 2 * weights[:, None] * towards / lengthscale
 
     value, *derivatives = in_chunks(one, weights.shape[0] ** 2, X, view, lengthscale, weights)
     return value, (view, X, *derivatives)
@@ -274,7 +283,7 @@ def _rbf_diag_forward(
 def _rbf_diag_backward(saved: tuple, cotangent: Float[Array, " N"]) -> tuple:
     view, X, rows, by_lengthscale, by_views = saved
     d_view, d_X = _pulled(view, X, cotangent[:, None, None] * by_views)
-    return d_view, d_X, jnp.einsum("n,n...->...", cotangent, by_lengthscale), 2 * (cotangent @ rows)
+    return d_view, d_X, einsum("n,n...->...", cotangent, by_lengthscale), 2 * matmul(cotangent, rows)
 
 
 _rbf_diag.defvjp(_rbf_diag_forward, _rbf_diag_backward)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from typing import Any, ClassVar, NoReturn
 
@@ -17,20 +18,36 @@ from gpzoo import _checks as checks
 from gpzoo._pytree import Fields
 from gpzoo._types import ArrayLike
 from gpzoo.linalg.factorise import needed_jitter
-from gpzoo.linalg.operators import total
+from gpzoo.linalg.operators import matmul, total
 from gpzoo.linalg.state_space import States
 
 #: Names of the methods that can define a covariance.
 COVARIANCES = {"evaluate", "profile", "scaled", "cross", "gram", "variances"}
 
+#: Methods that belong to a covariance, by name, and the methods that may replace this covariance in a subclass.
+_BELONGING = {
+    **{name: {"evaluate", "cross"} for name in ("gram", "variances", "least_variances")},
+    **{name: COVARIANCES for name in ("states", "frequencies", "density")},
+    "prior_functions": COVARIANCES - {"scaled"},
+}
+
+
+def same_covariance(kernel: Any, of: type[Kernel], *, apart: Collection[str] = ()) -> bool:
+    """Whether a kernel, or a class, has the methods of a class that give its covariance, apart from some by name."""
+    own = kernel if isinstance(kernel, type) else type(kernel)
+    return all(getattr(own, name, None) == getattr(of, name, None) for name in COVARIANCES.difference(apart))
+
 
 def _replaces(cls: type, covariance: str, name: str) -> bool:
     """Whether a class has another covariance than the one for which a base class wrote the method ``name``."""
 
-    def inherited_from(method: str) -> type:
-        return next((base for base in cls.__mro__[1:] if method in vars(base)), object)
+    def inherited_from(*methods: str, of: type = cls) -> type:
+        return next((base for base in of.__mro__[of is cls :] if not vars(base).keys().isdisjoint(methods)), object)
 
-    return covariance in vars(cls) and issubclass(inherited_from(covariance), inherited_from(name))
+    wrote = inherited_from(name)
+    own = vars(inherited_from("evaluate", "profile", "cross", of=wrote))
+    left_open = any(getattr(method, "__isabstractmethod__", False) for method in own.values())
+    return covariance in vars(cls) and (not left_open or issubclass(inherited_from(covariance), wrote))
 
 
 class Kernel(Fields):
@@ -105,9 +122,16 @@ class Kernel(Fields):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # If a class has another covariance than its base class, it has another state-space form and spectrum, or none.
-        for name in ("states", "frequencies", "density"):
-            if name not in vars(cls) and any(_replaces(cls, covariance, name) for covariance in COVARIANCES):
+        owner = next(base for base in cls.__mro__ if "cross" in vars(base))
+        checks.refuse(
+            "evaluate" in vars(cls) and owner not in (cls, Kernel) and owner.__module__.startswith("gpzoo."),
+            f"{cls.__name__} defines evaluate, and the covariance of {owner.__name__} does not call it: define "
+            "cross(X, Z) instead, or derive the class from gpzoo.kernels.Elementary.",
+            TypeError,
+        )
+        # If a class has another covariance than its base class, it has another diagonal and spectrum, or none.
+        for name, covariances in _BELONGING.items():
+            if name not in vars(cls) and any(_replaces(cls, covariance, name) for covariance in covariances):
                 setattr(cls, name, getattr(Kernel, name))
 
     # -- methods of a subclass ---------------------------------------------------------------------------------------
@@ -122,13 +146,19 @@ class Kernel(Fields):
         """Whether the hyperparameters have a leading axis, with one kernel per output."""
         return False
 
+    @abstractmethod
     def evaluate(self, x: Float[Array, "..."], z: Float[Array, "..."]) -> Array:
         """The covariance of the function's values at two inputs, a scalar, without noise."""
         checks.unwritten(self, "a covariance: write evaluate(x, z), of two inputs, or cross(X, Z), of all rows")
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """Covariances of the function's values at the rows of ``X`` and of ``Z``, without noise."""
+        X, Z = self.active_columns(X), self.active_columns(Z)
         return jax.vmap(lambda x: jax.vmap(lambda z: self._at_pair(x, z))(Z))(X)
+
+    def active_columns(self, X: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
+        """The part of the inputs that :meth:`evaluate` gets."""
+        return X
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:
         """Covariance matrix of the values at the rows of ``X``, with noise."""
@@ -176,6 +206,18 @@ class Kernel(Fields):
             "trained.to_arviz(key, X, y, new_args=(X_new,)) or numpyro.infer.Predictive(guide, ...). The "
             "class of a stationary kernel may define a method `frequencies`."
         )
+
+    def prior_functions(
+        self, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """Functions from the prior, see :func:`~gpzoo.kernels.fourier_features.function_values`."""
+        key_frequencies, key_weights = random.split(key)
+        half = max(num_features // 2, 1)
+        omega = self.frequencies(key_frequencies, half, X.shape[-1], X.dtype)
+        weights = random.normal(key_weights, (2 * half, num_functions), X.dtype)
+        phase = matmul(X, omega.T)
+        waves = jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
+        return jnp.sqrt(self.variances(X) / half)[:, None] * matmul(waves, weights)
 
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
         """The spectral density, ``k(x, x') = (2 pi)^-d int S(omega) cos(omega . (x - x')) d omega``.
@@ -479,6 +521,14 @@ class Sum(_Combination):
 
     _combine, _least = operator.add, jnp.minimum
 
+    def prior_functions(
+        self, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """Sums of the parts' functions."""
+        keys = random.split(key, len(self.parts))
+        parts = zip(self.parts, keys, strict=True)
+        return total(part.prior_functions(X, k, num_functions, num_features) for part, k in parts)
+
     def density(self, omega: Float[Array, "F d"]) -> Float[Array, " F"]:
         """The sum of the parts' spectral densities."""
         return total(part.density(omega) for part in self.parts)
@@ -618,6 +668,12 @@ class Scaled(Wrapper):
     ) -> Float[Array, "{num} {num_columns}"]:
         """The frequencies of the scaled kernel."""
         return self.kernel.frequencies(key, num, num_columns, dtype)
+
+    def prior_functions(
+        self, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """The functions of the scaled kernel, times the root of ``scale``."""
+        return jnp.sqrt(self.scale) * self.kernel.prior_functions(X, key, num_functions, num_features)
 
     def states(self, X: Float[Array, "N 1"]) -> States:
         """The state-space form of the scaled kernel, with ``scale`` times the covariance of the states."""

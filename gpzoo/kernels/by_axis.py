@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from gpzoo.kernels.base import COVARIANCES, Kernel, Product, Scaled, Sum
-from gpzoo.kernels.constant import Constant
+from gpzoo.kernels.base import Kernel, Product, Scaled, Sum, same_covariance
+from gpzoo.kernels.constant import Constant, White
 from gpzoo.kernels.stationary import RBF, Periodic, Stationary
 
 
@@ -19,15 +17,10 @@ def separable(kernel: Kernel) -> bool:
         return separable(kernel.kernel)
     if isinstance(kernel, Product):
         return all(separable(part) for part in kernel.parts)
-    if isinstance(kernel, Constant) or any(_covariance(kernel) == _covariance(of) for of in (RBF, Periodic)):
+    if any(same_covariance(kernel, of) for of in (Constant, White, RBF, Periodic)):
         return True
-    return isinstance(kernel, Stationary) and kernel.active_dims is not None and len(kernel.active_dims) == 1
-
-
-def _covariance(kernel: Any) -> tuple[Any, ...]:
-    """The methods of a kernel or of its class that give its covariance; classes that inherit all of them are alike."""
-    of = kernel if isinstance(kernel, type) else type(kernel)
-    return tuple(getattr(of, name, None) for name in COVARIANCES)
+    one = isinstance(kernel, Stationary) and kernel.active_dims is not None and len(kernel.active_dims) == 1
+    return one and same_covariance(kernel, Stationary, apart=["profile"])
 
 
 def axes_of(kernel: Kernel, num_columns: int) -> tuple[tuple[int, ...], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
@@ -63,6 +63,13 @@ class Constant(Elementary):
         """Zero."""
         return jnp.zeros((num, num_columns), dtype)
 
+    def prior_functions(
+        self, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """One number for each function."""
+        level = jnp.sqrt(self.variance) * random.normal(key, (1, num_functions), X.dtype)
+        return jnp.broadcast_to(level, (X.shape[0], num_functions))
+
 
 Kernel.of_number = Constant
 
@@ -87,6 +94,8 @@ class White(Constant):
     Raises:
         ValueError: if ``variance`` is not positive (checked only outside ``jit``), or has more than one axis.
     """
+
+    variances = Constant.variances
 
     def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
         """Zero."""

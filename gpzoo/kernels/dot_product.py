@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import Array
-from jaxtyping import Float
+from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo.kernels.elementary import Elementary, columns
 from gpzoo.kernels.stationary import Lengthscaled, inner, root, squared_distance
+from gpzoo.linalg.operators import matmul
 from gpzoo.linalg.state_space import States
 
 
@@ -58,6 +59,14 @@ class Linear(Lengthscaled):
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """Variances from the norms of the rows."""
         return self.variance * jnp.sum(jnp.square(self.scaled(X)), -1)
+
+    def prior_functions(
+        self, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """Linear functions with random slopes."""
+        scaled = self.scaled(X)
+        slopes = random.normal(key, (scaled.shape[1], num_functions), X.dtype)
+        return jnp.sqrt(self.variance) * matmul(scaled, slopes)
 
 
 class Polynomial(Elementary):

@@ -16,6 +16,7 @@ from gpzoo._pytree import static
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import _view_sums as view_sums
 from gpzoo.kernels.base import Kernel, Sum, Wrapper, addends
+from gpzoo.linalg.operators import matmul
 from gpzoo.views.base import Composed, SampledView, View
 from gpzoo.views.patches import Patches
 
@@ -190,7 +191,7 @@ class DoubleSum(Wrapper):
         """The double sum over the views of all pairs of inputs."""
         view: Any = self.view
         weights = self._weights(X.dtype)
-        views = jax.checkpoint(lambda z: self._cross_view(X, view.view(z[None])[0]) @ weights)
+        views = jax.checkpoint(lambda z: matmul(self._cross_view(X, view.view(z[None])[0]), weights))
         return jax.lax.map(views, Z).T
 
     def gram(self, X: Float[Array, "N ..."]) -> Float[Array, "N N"]:

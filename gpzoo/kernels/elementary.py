@@ -69,10 +69,6 @@ class Elementary(Kernel):
             + ". Write one value per column as [D, d].",
         )
 
-    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """:meth:`evaluate` at the active columns of all pairs of rows."""
-        return super().cross(self.active_columns(X), self.active_columns(Z))
-
     def active_columns(self, X: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
         """The columns ``active_dims`` of the inputs, or all columns.
 

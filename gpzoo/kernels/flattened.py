@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
@@ -69,6 +69,12 @@ class Flattened(Wrapper):
     def least_variances(self, X: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """The kernel on the flattened inputs."""
         return self.kernel.least_variances(self.vectors(X))
+
+    def prior_functions(
+        self, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """The functions of the kernel on the flattened inputs."""
+        return self.kernel.prior_functions(self.vectors(X), key, num_functions, num_features)
 
     def vectors(self, X: Float[Array, "N ..."]) -> Float[Array, "N d"]:
         """The inputs, flattened to one vector each."""

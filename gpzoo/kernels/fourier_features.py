@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from functools import singledispatch
-
 import jax
 import jax.numpy as jnp
 from jax import Array, random
 from jaxtyping import Float, PRNGKeyArray
 
-from gpzoo.kernels.base import Kernel, Scaled, Sum, cast
-from gpzoo.kernels.constant import Constant
-from gpzoo.kernels.dot_product import Linear
-from gpzoo.kernels.flattened import Flattened
-from gpzoo.kernels.hilbert import HilbertSpace
-from gpzoo.linalg.operators import matmul, total
+from gpzoo.kernels.base import Kernel, cast
 
 
 def function_values(
@@ -47,76 +40,12 @@ def function_values(
     if function is None:
         return jnp.zeros((X.shape[own_inputs], num_functions), X.dtype)
     if not separate:
-        return _values(function, X, key, num_functions, num_features)
+        return function.prior_functions(X, key, num_functions, num_features)
     own_kernel = function.batched
     kernel_axes = function.batch_axes() if own_kernel else None
     one = jax.vmap(
-        lambda k, x, key: _values(k, x, key, 1, num_features)[:, 0],
+        lambda k, x, key: k.prior_functions(x, key, 1, num_features)[:, 0],
         in_axes=(kernel_axes, 0 if own_inputs else None, 0),
         out_axes=1,
     )
     return one(function, X, random.split(key, num_functions))
-
-
-# -- functions of one kernel -------------------------------------------------------------------------------------------
-
-
-@singledispatch
-def _values(
-    kernel: Kernel, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    key_frequencies, key_weights = random.split(key)
-    half = max(num_features // 2, 1)
-    omega = kernel.frequencies(key_frequencies, half, X.shape[-1], X.dtype)
-    weights = random.normal(key_weights, (2 * half, num_functions), X.dtype)
-    phase = matmul(X, omega.T)
-    waves = jnp.concatenate([jnp.cos(phase), jnp.sin(phase)], axis=1)
-    sums = matmul(waves, weights)
-    return jnp.sqrt(kernel.variances(X) / half)[:, None] * sums
-
-
-@_values.register
-def _sum_values(
-    kernel: Sum, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    keys = random.split(key, len(kernel.parts))
-    return total(_values(p, X, k, num_functions, num_features) for p, k in zip(kernel.parts, keys, strict=True))
-
-
-@_values.register
-def _scaled_values(
-    kernel: Scaled, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    return jnp.sqrt(kernel.scale) * _values(kernel.kernel, X, key, num_functions, num_features)
-
-
-@_values.register
-def _constant_values(
-    kernel: Constant, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    level = jnp.sqrt(kernel.variance) * random.normal(key, (1, num_functions), X.dtype)
-    return jnp.broadcast_to(level, (X.shape[0], num_functions))
-
-
-@_values.register
-def _linear_values(
-    kernel: Linear, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    scaled = kernel.scaled(X)
-    slopes = random.normal(key, (scaled.shape[1], num_functions), X.dtype)
-    return jnp.sqrt(kernel.variance) * matmul(scaled, slopes)
-
-
-@_values.register
-def _flattened_values(
-    kernel: Flattened, X: Float[Array, "N ..."], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    return _values(kernel.kernel, kernel.vectors(X), key, num_functions, num_features)
-
-
-@_values.register
-def _hilbert_values(
-    kernel: HilbertSpace, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
-) -> Float[Array, "N {num_functions}"]:
-    spread = jnp.sqrt(kernel.densities(X.dtype))[:, None]
-    return matmul(kernel.box.functions(X), spread * random.normal(key, (len(spread), num_functions), X.dtype))

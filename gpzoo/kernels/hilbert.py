@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float
+from jax import Array, random
+from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import _checks as checks
 from gpzoo._pytree import static
 from gpzoo._types import ArrayLike
 from gpzoo.kernels.base import Kernel, Wrapper
+from gpzoo.linalg.operators import matmul
 
 
 class Box:
@@ -166,8 +167,15 @@ class HilbertSpace(Wrapper):
 
     def cross(self, X: Float[Array, "N d"], Z: Float[Array, "M d"]) -> Float[Array, "N M"]:
         """The sum over functions."""
-        return (self.box.functions(X) * self.densities(X.dtype)) @ self.box.functions(Z).T
+        return matmul(self.box.functions(X) * self.densities(X.dtype), self.box.functions(Z).T)
 
     def variances(self, X: Float[Array, "N d"]) -> Float[Array, " N"]:
         """The weighted sum of the squares of the functions."""
-        return jnp.square(self.box.functions(X)) @ self.densities(X.dtype)
+        return matmul(jnp.square(self.box.functions(X)), self.densities(X.dtype))
+
+    def prior_functions(
+        self, X: Float[Array, "N d"], key: PRNGKeyArray, num_functions: int, num_features: int
+    ) -> Float[Array, "N {num_functions}"]:
+        """Sums of the functions of the box with random weights."""
+        spread = jnp.sqrt(self.densities(X.dtype))[:, None]
+        return matmul(self.box.functions(X), spread * random.normal(key, (len(spread), num_functions), X.dtype))

@@ -115,11 +115,9 @@ class Pointwise(Kernel):
         """The function at two points."""
         return self.function(x, z, **self.hyperparameters)
 
-    def cross(self, X: Float[Array, "N ..."], Z: Float[Array, "M ..."]) -> Float[Array, "N M"]:
-        """The function at all pairs of rows."""
-        if self.active_dims is not None:
-            X, Z = (select_columns(type(self).__name__, x, self.active_dims) for x in (X, Z))
-        return super().cross(X, Z)
+    def active_columns(self, X: Float[Array, "N ..."]) -> Float[Array, "N ..."]:
+        """The columns ``active_dims`` of the inputs, or the inputs."""
+        return X if self.active_dims is None else select_columns(type(self).__name__, X, self.active_dims)
 
     @property
     def _said(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -206,10 +207,13 @@ class Stationary(Lengthscaled):
         self, X: Float[Array, "N d"], Z: Float[Array, "M d"]
     ) -> tuple[Float[Array, "N _"], Float[Array, "M _"]]:
         """The points between which :meth:`profile` takes distances."""
+        if type(self).scaled is not Lengthscaled.scaled:
+            return _centred(self.scaled(X), self.scaled(Z))
         # Centred before they are scaled: large inputs, such as time stamps in seconds, lose digits in the division.
         X, Z = _centred(X, Z)
         return self.scaled(X), self.scaled(Z)
 
+    @abstractmethod
     def profile(self, square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """The correlation at scaled squared distances ``square``; it is 1 at distance 0."""
         checks.unwritten(self, "profile(square)")

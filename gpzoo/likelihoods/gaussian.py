@@ -14,7 +14,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, dependent_property
 from gpzoo.likelihoods.quadrature import normal_log_density
-from gpzoo.linalg.operators import LOG_2PI
+from gpzoo.linalg.operators import LOG_2PI, matmul
 from gpzoo.processes.marginals import GaussianMarginals
 
 
@@ -112,7 +112,7 @@ class Gaussian(Likelihood):
         precision = precision if self.event_dim else precision[..., None]
         total = jnp.zeros(precision.shape[:-1], self.f.dtype)
         for part in self.f.parts:
-            beta = precision if part.loading is None else precision @ jnp.square(part.loading).T
+            beta = precision if part.loading is None else matmul(precision, jnp.square(part.loading).T)
             terms = beta * part.inducing
             if part.residual is not None:
                 terms = terms + jnp.log1p(beta * part.residual)

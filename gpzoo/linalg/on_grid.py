@@ -73,7 +73,7 @@ class OnGrid(NamedTuple):
         """``U^T (K + I)_oo^-1 y``; ``y`` and the inverse are 0 at cells without data."""
         whole = self.inverse * self.turned(y)
         taken = linalg.solve_lower(self.factor, self._whitened(whole)[:, None], transpose=True)[:, 0]
-        return whole - self.inverse * (taken @ self._at_missing()).reshape(y.shape)
+        return whole - self.inverse * matmul(taken, self._at_missing()).reshape(y.shape)
 
     def squares(self, columns: Float[Array, "N ..."]) -> Float[Array, " N"]:
         """``k^T (K + I)_oo^-1 k`` for each row ``k`` of ``columns``, the covariances of one value with all cells."""

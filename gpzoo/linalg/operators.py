@@ -152,13 +152,16 @@ def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
     return _diagonal(*primals), jnp.sum(jnp.where(jnp.eye(dK.shape[-1], dtype=bool), dK, 0), axis=-1)
 
 
-def matmul(
-    A: Float[Array, "*#batch N M"] | BlockDiagonalMatrix, B: Float[Array, "*#batch M K"]
-) -> Float[Array, "*#batch N K"]:
+def matmul(A: Float[Array, "..."] | BlockDiagonalMatrix, B: Float[Array, "..."]) -> Float[Array, "..."]:
     """``A @ B`` in the full precision of its arguments; by default, accelerators round float32 factors to ten bits."""
     return (
         cast(Array, A @ B) if isinstance(A, BlockDiagonalMatrix) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
     )
+
+
+def einsum(subscripts: str, *arrays: Float[Array, "..."]) -> Float[Array, "..."]:
+    """``jnp.einsum`` in the full precision of its arguments, as :func:`matmul`."""
+    return jnp.einsum(subscripts, *arrays, precision=lax.Precision.HIGHEST)
 
 
 def lower_groups(size: int) -> list[tuple[int, int]]:
@@ -240,7 +243,7 @@ class KroneckerProduct(_OfSquares):
         """The dense matrix; use it only if the matrix is small."""
         whole = self.factors[0]
         for K in self.factors[1:]:
-            whole = jnp.einsum("...ab,...cd->...acbd", whole, K)
+            whole = einsum("...ab,...cd->...acbd", whole, K)
             size = whole.shape[-4] * whole.shape[-3]
             whole = whole.reshape(*whole.shape[:-4], size, size)
         return whole

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax, random
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from gpzoo.linalg.operators import LOG_2PI, matmul
+from gpzoo.linalg.operators import LOG_2PI, einsum, matmul
 
 #: Number of rows in one turn of the loop. The overhead of a turn is as large as the work for one row.
 UNROLLED = 4
@@ -157,16 +157,16 @@ def _slope(primals: tuple, tangents: tuple) -> tuple[tuple, tuple]:
     weights, precisions = later.weights[:, None], later.precisions[:, None]
     square = jnp.square(weights) - precisions
     after = (later.slope - weights * h) * weights + later.along
-    times = lambda B, v: jnp.einsum("nij,nj->ni", B, v)  # noqa: E731
+    times = lambda B, v: einsum("nij,nj->ni", B, v)  # noqa: E731
     before = weights * (found.mean - times(found.taken, later.slope))
     before += times(found.taken, precisions * h - later.along)
     by_h = times(P, square * h + after) + before
     held, mean = (x[:-1] for x in found.updated)
     slope, A, by_A = later.slope[1:], A[1:], later.curvature[1:]
     by_A = matmul(matmul(by_A, A), held)
-    by_A += slope[:, :, None] * (mean - times(held, jnp.einsum("nij,ni->nj", A, slope)))[:, None]
+    by_A += slope[:, :, None] * (mean - times(held, einsum("nij,ni->nj", A, slope)))[:, None]
     # The derivative by P is the outer product of square * h / 2 + after with h.
-    along_P = jnp.einsum("ni,nij,nj->", square * h / 2 + after, of_P, h)
+    along_P = einsum("ni,nij,nj->", square * h / 2 + after, of_P, h)
     total = along_P + jnp.sum(by_h * of_h) + jnp.sum(by_A * of_A[1:])
     total += jnp.sum(square[:, 0] * of_noise) / 2 - jnp.sum(later.weights * of_y)
     value, positive = _terms(found)
@@ -216,7 +216,7 @@ def smoothed(states: States, found: Filtered) -> Smoothed:
 
 def means_of_states(states: States, found: Filtered, later: Smoothed) -> Float[Array, "N S"]:
     """The mean of each state given all data."""
-    return found.mean + jnp.einsum("nij,nj->ni", states.P - found.taken, later.slope)
+    return found.mean + einsum("nij,nj->ni", states.P - found.taken, later.slope)
 
 
 class Between(NamedTuple):
@@ -244,9 +244,9 @@ class Between(NamedTuple):
         slope = jnp.concatenate([later.slope, none[:, 0]])
         A, curvature = (jnp.concatenate([x, none]) for x in (states.A, later.curvature))
         held, ahead = _root(taken), _root(curvature)
-        through = jnp.einsum("nij,nkj->nik", taken, A)
-        mean = mean - jnp.einsum("nij,nj->ni", through, slope)
-        before = jnp.concatenate([held, -jnp.einsum("nij,njr->nir", through, ahead)], axis=-1)
+        through = einsum("nij,nkj->nik", taken, A)
+        mean = mean - einsum("nij,nj->ni", through, slope)
+        before = jnp.concatenate([held, -einsum("nij,njr->nir", through, ahead)], axis=-1)
         after = jnp.concatenate([jnp.zeros_like(held), ahead], axis=-1)
         return cls(jnp.stack([mean, slope], axis=1), jnp.stack([before, after], axis=1))
 
@@ -265,8 +265,8 @@ def _root(K: Float[Array, "N S S"]) -> Float[Array, "N S S"]:
 def draw(states: States, key: PRNGKeyArray) -> Float[Array, "N S"]:
     """A draw of the states from the prior."""
     before = jnp.concatenate([jnp.zeros_like(states.P[:1]), states.P[:-1]])
-    new = _root(states.P - jnp.einsum("nij,njk,nlk->nil", states.A, before, states.A))
-    noise = jnp.einsum("nij,nj->ni", new, random.normal(key, states.h.shape, states.h.dtype))
+    new = _root(states.P - einsum("nij,njk,nlk->nil", states.A, before, states.A))
+    noise = einsum("nij,nj->ni", new, random.normal(key, states.h.shape, states.h.dtype))
 
     def step(z: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         A, noise = row

@@ -19,7 +19,7 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import Fields, static
 from gpzoo.kernels.base import Kernel
-from gpzoo.linalg.operators import LOG_2PI, log_det
+from gpzoo.linalg.operators import LOG_2PI, log_det, matmul
 from gpzoo.linalg.quadratic import distance, spread, squares
 from gpzoo.processes.process import GaussianProcess
 
@@ -231,7 +231,7 @@ class Form(Fields):
         """A draw of ``u`` minus its mean."""
         R = self.root()
         noise = random.normal(key, (R.shape[-1], R.shape[0]), R.dtype)
-        return (R @ noise.T[:, :, None])[:, :, 0].T
+        return matmul(R, noise.T[:, :, None])[:, :, 0].T
 
 
 class Conditional(Fields):

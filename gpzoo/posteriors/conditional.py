@@ -23,7 +23,14 @@ from gpzoo.inducing.kuu_kuf import Kuf, Kuu, jitter_of
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.kernels.base import Kernel, has_sum
 from gpzoo.linalg.factorise import times_inverse, upper_root_of_rest
-from gpzoo.linalg.operators import BlockDiagonalMatrix, KroneckerProduct, kronecker_matmul, lower_product, matmul
+from gpzoo.linalg.operators import (
+    BlockDiagonalMatrix,
+    KroneckerProduct,
+    einsum,
+    kronecker_matmul,
+    lower_product,
+    matmul,
+)
 from gpzoo.linalg.toeplitz import ToeplitzInverse, toeplitz_matmul, toeplitz_root
 from gpzoo.posteriors.base import Conditional, Form, log_normal
 from gpzoo.processes.process import GaussianProcess
@@ -290,10 +297,10 @@ class Projection(Conditional):
         """Mean and covariance of ``u``, never of ``v``."""
         root, mean = form.root(), m.T
         if self.whiten:
-            root, mean = self.L @ root, (self.L @ mean[:, :, None])[:, :, 0]
+            root, mean = matmul(self.L, root), matmul(self.L, mean[:, :, None])[:, :, 0]
         if isinstance(root, BlockDiagonalMatrix):
-            return mean, root.map(lambda block: block @ jnp.swapaxes(block, -1, -2)).dense()
-        return mean, root @ jnp.swapaxes(root, -1, -2)
+            return mean, root.map(lambda block: matmul(block, block.mT)).dense()
+        return mean, matmul(root, root.mT)
 
     def whitened(self, u: Float[Array, "D M"]) -> Float[Array, "D M"]:
         """See :meth:`Conditional.whitened`."""
@@ -344,7 +351,7 @@ class OnValues(Projection):
         parts = jnp.pad(weights, ((0, beyond), (0, 0))).reshape(-1, size, weights.shape[1])
         each = "dcmn,cmd->cdn" if K.ndim == 3 else "cmn,cmd->cdn"
         K = K.reshape(*K.shape[:-2], -1, size, K.shape[-1])
-        return jnp.sum(jnp.einsum(each, K, parts, precision=jax.lax.Precision.HIGHEST), axis=0)
+        return jnp.sum(einsum(each, K, parts), axis=0)
 
     def _parts_at(
         self, X: Float[Array, "..."], m: Float[Array, "M D"], form: Form
@@ -405,7 +412,7 @@ def _in_chunks(at: Callable[..., tuple[Array, ...]], axis: int, X: Array, *fixed
 
 def mean_at(B: Float[Array, "M N"] | Float[Array, "D M N"], m: Float[Array, "M D"]) -> Float[Array, "D N"]:
     """``B^T m``."""
-    return matmul(m.T, B) if B.ndim == 2 else jnp.einsum("dmn,md->dn", B, m)
+    return matmul(m.T, B) if B.ndim == 2 else einsum("dmn,md->dn", B, m)
 
 
 def _whitened(inverse: Any, columns: Float[Array, "D M K"]) -> Float[Array, "*_ M _"]:
@@ -561,7 +568,7 @@ class Interpolation(Conditional):
 
         def of_output(column: Array, draw: Array) -> Array:
             inverse = ToeplitzInverse(column)
-            return log_normal(jnp.vdot(draw, inverse.solve(draw[:, None])[:, 0]), inverse.log_det, draw.size)
+            return log_normal(matmul(draw, inverse.solve(draw[:, None])[:, 0]), inverse.log_det, draw.size)
 
         return jnp.sum(jax.vmap(of_output, in_axes=(0 if column.ndim == 2 else None, 0))(column, draw))
 
@@ -655,7 +662,7 @@ class Interpolation(Conditional):
 
         def terms(column: Array, columns: Array, variances: Array) -> Array:
             inverse = ToeplitzInverse(column)
-            trace = jnp.vdot(variances, inverse.diagonal()) + jnp.sum(columns * inverse.solve(columns))
+            trace = matmul(variances, inverse.diagonal()) + jnp.sum(columns * inverse.solve(columns))
             return trace + inverse.log_det
 
         by_output = jax.vmap(terms, in_axes=(0 if column.ndim == 2 else None, 0, 0))

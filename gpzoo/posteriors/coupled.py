@@ -29,7 +29,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from gpzoo import linalg
 from gpzoo._pytree import static
-from gpzoo.linalg.operators import matmul
+from gpzoo.linalg.operators import einsum, matmul
 from gpzoo.linalg.quadratic import distance, lower_squares, lower_trace, spread, squares
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.posteriors.forms import Full
@@ -133,7 +133,7 @@ class Coupled(Form):
     def spread_noise(self, R: Float[Array, "D M K"], e: Float[Array, "_ *_"]) -> Float[Array, "M D"]:
         """Rows of the root times noise. The noise is ``[K, D]``, or ``[M, D]`` if outputs are together."""
         e = e.T.reshape(-1, 1) if self.together else e.reshape(len(e), -1)
-        return jnp.einsum("dmk,kd->md", R, jnp.broadcast_to(e, (R.shape[-1], len(R))))
+        return einsum("dmk,kd->md", R, jnp.broadcast_to(e, (R.shape[-1], len(R))))
 
     def given(
         self, mean: Float[Array, "M *D"], noise: Mapping[str, Float[Array, "_ *_"]]

@@ -19,7 +19,7 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo._pytree import static
-from gpzoo.linalg.operators import lower_gram
+from gpzoo.linalg.operators import einsum, lower_gram
 from gpzoo.linalg.quadratic import lower_squares, lower_trace, spread
 from gpzoo.posteriors.base import Conditional, Form
 from gpzoo.processes.process import to_event_shape
@@ -272,7 +272,7 @@ class Diagonal(Form):
 
     def squares(self, B: Float[Array, "M N"] | Float[Array, "D M N"]) -> Float[Array, "D N"]:
         """See :meth:`Form.squares`."""
-        return jnp.einsum("md,mn->dn" if B.ndim == 2 else "md,dmn->dn", jnp.square(self.scale), jnp.square(B))
+        return einsum("md,mn->dn" if B.ndim == 2 else "md,dmn->dn", jnp.square(self.scale), jnp.square(B))
 
     def log_det(self) -> Float[Array, ""]:
         """See :meth:`Form.log_det`."""

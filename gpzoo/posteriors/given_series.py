@@ -11,6 +11,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo.kernels.base import states_of
+from gpzoo.linalg.operators import einsum
 from gpzoo.linalg.state_space import Between, log_density
 from gpzoo.posteriors.row_by_row import RowByRow
 from gpzoo.processes.process import GaussianProcess
@@ -61,8 +62,8 @@ class GivenSeries(RowByRow):
         before = jnp.where(gap > 0, self.times[jnp.maximum(gap - 1, 0)], x)
         after = jnp.where(gap < N, self.times[jnp.minimum(gap, N - 1)], x)
         h, A, P = jax.vmap(partial(states_of, self.prior.kernel))(jnp.stack([before, x, after], axis=1)[..., None])
-        brought = jnp.einsum("nij,ni->nj", A[:, 1], h[:, 1])
-        ahead = jnp.einsum("nij,njk,nk->ni", A[:, 2], P[:, 1], h[:, 1])
+        brought = einsum("nij,ni->nj", A[:, 1], h[:, 1])
+        ahead = einsum("nij,njk,nk->ni", A[:, 2], P[:, 1], h[:, 1])
         both = jnp.stack([brought, ahead], axis=1)
-        mean = jnp.einsum("nis,nis->n", both, self.between.mean[gap])
-        return mean, jnp.einsum("nis,nisr->rn", both, self.between.root[gap])
+        mean = einsum("nis,nis->n", both, self.between.mean[gap])
+        return mean, einsum("nis,nisr->rn", both, self.between.root[gap])

@@ -194,14 +194,16 @@ class InducingPosterior(ProcessAtInputs):
         Each site has its own inputs. The covariance is zero unless the sites share one ``q``.
 
         Args:
-            other: posterior of another site of the same guide. If the sites have the same number of outputs, output
-                ``d`` of one site is paired with output ``d`` of the other site. A single output is paired with each
-                output of the other site.
+            other: posterior of another site of the same guide (for one site, see :meth:`moments`). If the sites have
+                the same number of outputs, output ``d`` of one site is paired with output ``d`` of the other site. A
+                single output is paired with each output of the other site.
 
         Raises:
-            ValueError: if both sites have several outputs, but different numbers of them; if this posterior has no
-                joint distribution, because it is given a time series or data on a grid.
+            ValueError: if both posteriors are of one site; if both sites have several outputs, but different numbers of
+                them; if this posterior has no joint distribution, because it is given a time series or data on a grid.
         """
+        same = f"Both posteriors are of site {self.site!r}: take the moments() of one posterior at the inputs of both."
+        checks.refuse(self.site == other.site, same)
         if self.conditional.row_by_row:
             self.moments()  # raises an error that says why there is no covariance
         outputs = {self.num_outputs or 1, other.num_outputs or 1}

@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import Float, Integer
 
 from gpzoo._pytree import Fields, static
+from gpzoo.linalg.operators import einsum
 
 
 class AffineMap(Fields):
@@ -70,7 +71,7 @@ class AffineMap(Fields):
 
     def mixed(self, A: Float[Array, "K L"]) -> Self:
         """The part of ``f @ A``."""
-        return self._with_fields(weights=jnp.einsum("nkj,kl->nlj", self.dense(), A.astype(self.weights.dtype)))
+        return self._with_fields(weights=einsum("nkj,kl->nlj", self.dense(), A.astype(self.weights.dtype)))
 
     def rows(self, index: Any) -> AffineMap:
         """The part of ``f[index]``."""

@@ -15,6 +15,7 @@ from gpzoo import _checks as checks
 from gpzoo._checks import is_concrete
 from gpzoo._pytree import Fields, static
 from gpzoo._types import ArrayLike
+from gpzoo.linalg.operators import einsum, matmul
 from gpzoo.processes.affine import AffineMap
 from gpzoo.processes.shared import SharedNoise
 
@@ -85,7 +86,7 @@ def draws(f: ArrayLike | GaussianMarginals) -> Any:
 
 def through(loading: Float[Array, "*N J K"], sources: Float[Array, "*S N J"]) -> Float[Array, "*S N K"]:
     """The outputs ``loading_n^T g_n`` for independent functions ``g``; see :meth:`GaussianMarginals.sources`."""
-    return sources @ loading if loading.ndim == 2 else jnp.einsum("njk,...nj->...nk", loading, sources)
+    return matmul(sources, loading) if loading.ndim == 2 else einsum("njk,...nj->...nk", loading, sources)
 
 
 def standard_deviation(variance: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -127,7 +128,7 @@ class VarianceParts(Fields):
 
     def mixed(self, A: Float[Array, "_ _"]) -> VarianceParts:
         """The parts of ``f @ A``."""
-        return self._with_fields(loading=A if self.loading is None else self.loading @ A)
+        return self._with_fields(loading=A if self.loading is None else matmul(self.loading, A))
 
     def rows(self, index: Any) -> VarianceParts:
         """The parts of ``f[index]``."""
@@ -270,14 +271,14 @@ class GaussianMarginals(Fields):
             TypeError: if the site is integrated out, as in :class:`~gpzoo.inference.marginal`.
         """
         self._refuse_integrated_out("variance")
-        own = self.source_variance if self.loading is None else self.source_variance @ jnp.square(self.loading)
+        own = self.source_variance if self.loading is None else matmul(self.source_variance, jnp.square(self.loading))
         return own if self.shared is None else self.shared.beside(own)
 
     @property
     def covariance(self) -> Float[Array, "N K K"]:
         """Covariance of the outputs of every row, for a site ``[N, K]``; see :attr:`variance`."""
         loading = jnp.eye(self.shape[-1], dtype=self.dtype) if self.loading is None else self.loading
-        own = jnp.einsum("jk,nj,jl->nkl", loading, self.source_variance, loading)
+        own = einsum("jk,nj,jl->nkl", loading, self.source_variance, loading)
         return own if self.shared is None else own + self.shared.covariance()
 
     @property
@@ -462,11 +463,11 @@ class GaussianMarginals(Fields):
             self._refuse("f @ A", "A must be a matrix or a vector of numbers, and f have a column per output. ")
         A = self._floating(jnp.asarray(A))
         self._log_mixed()
-        loading = A if self.loading is None else self.loading @ A
+        loading = A if self.loading is None else matmul(self.loading, A)
         mixed = lambda part: part.mixed(A if A.ndim == 2 else A[:, None])  # noqa: E731
         if A.ndim == 1:
-            return self._with(self.loc @ A, self.source_variance @ jnp.square(loading), None, mixed)
-        return self._with(self.loc @ A, self.source_variance, loading, mixed)
+            return self._with(matmul(self.loc, A), matmul(self.source_variance, jnp.square(loading)), None, mixed)
+        return self._with(matmul(self.loc, A), self.source_variance, loading, mixed)
 
     def _floating(self, c: Any) -> Any:
         """Constants as floating numbers, because squares of small integers wrap around."""
@@ -525,7 +526,7 @@ class GaussianMarginals(Fields):
             return self._with(mean, self.source_variance[:, columns], None, chosen)
         loading = self.loading[:, columns]
         if loading.ndim == 1:
-            return self._with(mean, self.source_variance @ jnp.square(loading), None, chosen)
+            return self._with(mean, matmul(self.source_variance, jnp.square(loading)), None, chosen)
         return self._with(mean, self.source_variance, loading, chosen)
 
     def _rows_and_columns(self, index: Any) -> tuple[Any, Any]:

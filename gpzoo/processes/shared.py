@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo._pytree import Fields, static
-from gpzoo.linalg.operators import total
+from gpzoo.linalg.operators import einsum, matmul, total
 
 
 class SharedNoise(Fields):
@@ -46,7 +46,7 @@ class SharedNoise(Fields):
         """The covariance of the outputs of every row."""
         if self.apart:
             return self.variance()[..., None] * jnp.eye(self.loads[0].shape[-1], dtype=self.loads[0].dtype)
-        return self._signed(lambda x: jnp.einsum("mnk,mnl->nkl", x, x))
+        return self._signed(lambda x: einsum("mnk,mnl->nkl", x, x))
 
     def _signed(self, product: Callable[[Array], Array]) -> Array:
         """The sum of the products of all loads with themselves, with a minus for sources in ``taken``."""
@@ -79,7 +79,7 @@ class SharedNoise(Fields):
     def mixed(self, A: Any) -> Self:
         """The part of ``f @ A``."""
         self._refuse_apart("f @ A")
-        return self._with_fields(loads=tuple(x @ A for x in self.loads))
+        return self._with_fields(loads=tuple(matmul(x, A) for x in self.loads))
 
     def columns(self, index: Any) -> Self:
         """The part of ``f[:, index]``, with an index that keeps the axis."""

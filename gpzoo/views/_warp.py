@@ -7,6 +7,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gpzoo import _checks as checks
+from gpzoo.linalg.operators import matmul
 
 #: Positions outside the image by at most this many pixels count as on its border, because of rounding.
 _TOLERANCE = 1e-3
@@ -97,7 +98,7 @@ def smooth_displacements(
         Displacements in pixels.
     """
     down, across = (_smoother(size, smoothness, noise.dtype) for size in noise.shape[-2:])
-    return amplitude * (down @ noise @ across.T)
+    return amplitude * matmul(matmul(down, noise), across.T)
 
 
 def _smoother(size: int, smoothness: Float[Array, ""], dtype: jnp.dtype) -> Float[Array, "{size} {size}"]:

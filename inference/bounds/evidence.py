@@ -32,7 +32,7 @@ from gpzoo.inference.programs.keys import named_key
 from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.base import MaskedLikelihood
 from gpzoo.linalg.gaussian import log_normal
-from gpzoo.linalg.operators import LOG_2PI, matmul
+from gpzoo.linalg.operators import LOG_2PI, einsum, matmul
 from gpzoo.linalg.quadratic import weighted_product
 from gpzoo.posteriors.forms import Diagonal
 from gpzoo.posteriors.posterior import InducingPosterior
@@ -117,7 +117,7 @@ class Site(Fields):
         If there are none, the result has the inputs of the site, and its values at these inputs.
         """
         if self.conditional is None:
-            rows = jnp.einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
+            rows = einsum("jmn,jm->nj", jnp.broadcast_to(A, (len(v), *A.shape[1:])), v)
             inducing, u = self.prior.X, rows.reshape(self.prior.event_shape)
         else:
             v = v.T.reshape(-1, *self.conditional.outputs)
@@ -296,7 +296,7 @@ class Latents(Fields):
         outputs, means = {}, []
         for name, v in own.items():
             A = self.roots[name]
-            outputs[name] = matmul(v, A[0]) if len(A) == 1 else jnp.einsum("jmn,jm->jn", A, v)
+            outputs[name] = matmul(v, A[0]) if len(A) == 1 else einsum("jmn,jm->jn", A, v)
         for term in self.terms:
             f = term.marginals
             means.append(_as_columns(f.loc) + sum(part(outputs[part.site]) for part in f.parts))
@@ -346,7 +346,7 @@ class Latents(Fields):
                 A = parts[name].taken(self.roots[name])
                 each = jnp.broadcast_to(A, (J, *A.shape[1:]))
                 weights = jnp.broadcast_to(parts[name].dense(), (A.shape[-1], term.columns, J))
-                columns.append(jnp.einsum("jmn,nkj->jmnk", each, weights).reshape(J * M, -1))
+                columns.append(einsum("jmn,nkj->jmnk", each, weights).reshape(J * M, -1))
             else:
                 columns.append(jnp.zeros((J * M, len(term.marginals) * term.columns), self.zero.dtype))
         return jnp.concatenate(columns)[None]
@@ -369,7 +369,7 @@ class Latents(Fields):
         (J, M), (K, L) = self.shapes[of_a], self.shapes[of_b]
         if a is None or b is None:
             return jnp.zeros((J * M, K * L), curvature.dtype)
-        between = jnp.einsum("nkj,nkl,nli->jin", a.dense(), curvature, b.dense())
+        between = einsum("nkj,nkl,nli->jin", a.dense(), curvature, b.dense())
         A, B = a.taken(self.roots[of_a]), b.taken(self.roots[of_b])
 
         def row(of_output: tuple[Array, Array]) -> Array:
@@ -500,10 +500,10 @@ def _spread(sites: Sequence[Site], term: Term, block: int) -> Float[Array, ""]:
         w = jnp.broadcast_to(part.dense(), (N, columns, part.outputs))[rows]
         if m.loading is None:
             R = jnp.broadcast_to(R, (len(R), part.outputs, *R.shape[2:]))
-            own = jnp.einsum("gbkj,gckj,gjbc->gkbc", w, w, R)
+            own = einsum("gbkj,gckj,gjbc->gkbc", w, w, R)
             total = own if total is None else total + own
         else:
-            spread += _log_det(jnp.einsum("gbkj,gbk->gbj", jnp.square(w), beta), R)
+            spread += _log_det(einsum("gbkj,gbk->gbj", jnp.square(w), beta), R)
     if total is not None:
         spread += _log_det(beta, total)
     return spread / 2
@@ -634,7 +634,7 @@ def _together(sites: Sequence[Site], terms: Sequence[Term], seens: Sequence[Arra
         w, rows, at = jnp.concatenate(weights), jnp.concatenate(numbers), site.covariance()
         if not (len(terms) == 1 and columns == 1 and part is not None and part.all_rows):
             at = at[:, rows[:, None], rows]
-        total = total + (matmul(w, w.T) * at[0] if len(at) == 1 else jnp.einsum("ej,fj,jef->ef", w, w, at))
+        total = total + (matmul(w, w.T) * at[0] if len(at) == 1 else einsum("ej,fj,jef->ef", w, w, at))
     return total[None]
 
 

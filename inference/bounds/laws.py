@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from gpzoo import linalg
 from gpzoo.inference.bounds.evidence import DataCovariance, Latents, Site, Term, are_apart, covariance_of_data
 from gpzoo.inference.bounds.left_out import Blocks, left_out
+from gpzoo.linalg.operators import einsum
 from gpzoo.processes.affine import AffineMap
 
 
@@ -140,7 +141,7 @@ def _by_covariance(
         several, w = site.prior.num_outputs is not None, seen[site.name]
         K = site.covariance()
         moved_by = w * moved
-        f = prior[site.name] + jnp.einsum("jmn,jn->jm", jnp.broadcast_to(K, (len(moved_by), *K.shape[1:])), moved_by)
+        f = prior[site.name] + einsum("jmn,jn->jm", jnp.broadcast_to(K, (len(moved_by), *K.shape[1:])), moved_by)
         values[f"{site.name}_mean"] = f.T.reshape(site.prior.event_shape)
         values[f"{site.name}_inducing"] = site.prior.X
         of_sites[site.name] = {"mean": a.T if several else a[0], "seen": w if len(w) > 1 else w[0]}

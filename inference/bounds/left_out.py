@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Integer, PRNGKeyArray
 from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inference.bounds.evidence import Latents, Law, Site, Term, covariance_of_data, residual_of
-from gpzoo.linalg.operators import LOG_2PI, matmul
+from gpzoo.linalg.operators import LOG_2PI, einsum, matmul
 
 #: Draws of ``f`` at a row whose outputs depend on each other and enter one term together, as for classes.
 _DRAWS = 500
@@ -122,7 +122,7 @@ def _by_precision(
     L = jnp.linalg.cholesky(data.covariance, symmetrize_input=False)
     inverse = linalg.solve_lower(L, jnp.broadcast_to(jnp.eye(L.shape[-1], dtype=L.dtype), L.shape))
     P = jnp.broadcast_to(matmul(inverse.mT, inverse), (len(data.y), *L.shape[1:]))
-    r = jnp.einsum("kij,kj->ki", P, data.y)
+    r = einsum("kij,kj->ki", P, data.y)
     numbers, there = blocks.entries(1 if latents.apart else term.columns, first)
 
     def of_output(of: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
@@ -239,7 +239,7 @@ def _cavity(
     V = matmul(own.mT, own)
     rest = jnp.eye(V.shape[-1], dtype=V.dtype) - matmul(V, W)
     V = V / rest if V.shape[-1] == 1 else jnp.linalg.solve(rest, V)
-    return _Cavity(f.ravel()[numbers] - jnp.einsum("gef,gf->ge", V, slope.ravel()[numbers]), V)
+    return _Cavity(f.ravel()[numbers] - einsum("gef,gf->ge", V, slope.ravel()[numbers]), V)
 
 
 def _of_gaussian(
@@ -258,7 +258,7 @@ def _of_gaussian(
     L = _factor(covariance)
     distance = jnp.where(there, y.ravel()[numbers] - cavity.mean, 0)
     white = _solve(L, distance[..., None])[..., 0]
-    drawn = cavity.mean + jnp.einsum("gef,gf->ge", L, random.normal(key, distance.shape, distance.dtype))
+    drawn = cavity.mean + einsum("gef,gf->ge", L, random.normal(key, distance.shape, distance.dtype))
     return -jnp.sum(jnp.log(linalg.diagonal(L)), axis=-1) - jnp.sum(jnp.square(white), axis=-1) / 2, drawn
 
 
@@ -308,7 +308,7 @@ def _drawn(
     if len(V) > 1:
         return mean + jnp.sqrt(jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left) * noise
     root = linalg.root(V[0], "the covariance of a row", None)
-    return mean + jnp.einsum("nkl,snl->snk", root, noise) + jnp.sqrt(left) * rest
+    return mean + einsum("nkl,snl->snk", root, noise) + jnp.sqrt(left) * rest
 
 
 def _factor(K: Float[Array, "G E E"]) -> Float[Array, "G E E"]:

@@ -18,6 +18,7 @@ from gpzoo.inference.bounds.evidence import Site, Term, residual_of
 from gpzoo.inference.bounds.laws import SitesGivenData
 from gpzoo.inference.bounds.left_out import one_by_one
 from gpzoo.kernels.base import states_of
+from gpzoo.linalg.operators import einsum
 from gpzoo.linalg.state_space import (
     Between,
     States,
@@ -133,7 +134,7 @@ class AsSeries(NamedTuple):
             first += count
         left = one_by_one(term, series.y[back], later.weights[back], later.precisions[back], key_left)
         # A variance given other rows is a difference from the prior's variance, and has the prior's rounding errors.
-        variances = jnp.einsum("ni,nij,nj->n", series.states.h, series.states.P, series.states.h)
+        variances = einsum("ni,nij,nj->n", series.states.h, series.states.P, series.states.h)
         lost = jnp.finfo(series.y.dtype).eps * jnp.max(variances / series.noise)
         good = series.in_order & jnp.all(found.positive)
         return SitesGivenData(values, {"+".join(of_sites): {"sites": of_sites}}, good, left, lost)

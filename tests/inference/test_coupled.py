@@ -247,6 +247,9 @@ def test_posteriors_have_covariances_with_each_other(two):
     np.testing.assert_allclose(q["f0"].moments()[1], joint[0, 0], atol=1e-5)
     np.testing.assert_allclose(q["f0"].covariance_with(q["f1"]), joint[0, 1], atol=1e-5)
     np.testing.assert_allclose(q["f1"].covariance_with(other["f0"]), joint[1, 0][:, :3], atol=1e-5)
+    for theirs in (q["f0"], other["f0"]):
+        with pytest.raises(ValueError, match="Both posteriors are of site 'f0'"):
+            q["f0"].covariance_with(theirs)
 
 
 def mixture(X, y=None, *, law=lambda f: Gaussian(f, 0.1)):

@@ -9,8 +9,9 @@ import pytest
 
 from gpzoo.inducing.kuu_kuf import Kuf, Kuu
 from gpzoo.inducing.variables import InducingPatches
-from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Linear, Matern32, White
+from gpzoo.kernels import RBF, Constant, Convolutional, DoubleSum, Invariant, Linear, Matern32, White
 from gpzoo.views.base import View
+from gpzoo.views.orbits import Orbit
 from gpzoo.views.patches import Patches
 from tests.reference import assert_close
 
@@ -136,6 +137,22 @@ def test_distances_survive_images_far_from_zero_in_float32():
     X, Z = np.asarray(X), np.asarray(Z)
     for far, near in zip(evaluate(kernel, X + 100, Z + 100), evaluate(kernel, X, Z), strict=True):
         assert_close(far, near, 1e-3)
+
+
+@pytest.mark.parametrize("spread", [1e3, 8e3, 2e5])
+@pytest.mark.parametrize("columns", [2, 3, 12])
+@pytest.mark.parametrize("lengthscales", ["one", "each"])
+def test_rounding_makes_no_covariance_larger_than_the_variance(lengthscales, columns, spread):
+    """In float32, far from each other by the lengthscale: rounded exponents were positive, and variances infinite."""
+    X = np.random.default_rng(0).uniform(0, spread, (6, columns)).astype(np.float32)
+    scale = np.ones(columns, np.float32) if lengthscales == "each" else 1.0
+    turned = Orbit([np.roll(np.arange(columns), i) for i in range(2)])
+    kernel = Invariant(RBF(1.0, scale), turned)
+    np.testing.assert_allclose(kernel.diag(X), 0.5, rtol=1e-5)
+    np.testing.assert_allclose(kernel(X), 0.5 * np.eye(6), atol=1e-5)
+    assert np.asarray(kernel(X, X)).max() < 0.5001
+    slope = jax.grad(lambda scale: Invariant(RBF(1.0, scale), turned).diag(X).sum())(jnp.asarray(scale))
+    np.testing.assert_allclose(slope, 0, atol=1e-5)
 
 
 @pytest.mark.parametrize("N", [1, 7])
