@@ -417,6 +417,30 @@ def test_columns_are_not_spread_over_rows():
     InducingGuide(program, kmeans(3)).setup(X, y)
 
 
+@pytest.mark.parametrize("rows", [1, 6])
+def test_data_that_a_plate_would_repeat_are_refused(rows):
+    """Draws of one output are [N, 1], which a plate over rows spreads to [N, N]: each datum would count N times."""
+
+    def program(X, y=None, by=lambda f: f):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X, num_outputs=1))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", dist.Normal(by(draws(f)), 0.1), obs=y)
+
+    def repeated(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X))
+        with numpyro.plate("times", 3, dim=-2), numpyro.plate("data", len(X), dim=-1):
+            numpyro.sample("y", dist.Normal(draws(f), 0.1), obs=y)
+
+    if rows > 1:
+        with pytest.raises(ValueError, match=r"shape \(6,\), but the site has shape \(6, 6\).*count 6 times.*no plate"):
+            InducingGuide(program, kmeans(3)).setup(X, y)
+        with pytest.raises(ValueError, match="no plate"):
+            train(svi_of(program), 1, X, y)
+    first = lambda f: f[:, 0]  # noqa: E731
+    InducingGuide(program, kmeans(1)).setup(X[:rows], y[:rows], model_kwargs={"by": first})
+    InducingGuide(repeated, kmeans(1)).setup(X[:rows], y[:rows])
+
+
 def test_a_tuple_of_factors_is_told_what_it_should_be():
     with pytest.raises(TypeError, match=r"form of q\(u\) of site 'f' must be .*BlockDiagonal\(blocks\).* got tuple"):
         at = Projection(GaussianProcess(RBF(), X), InducingPoints(X[:2]))

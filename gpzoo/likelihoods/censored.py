@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Shaped
+from numpyro.distributions import constraints
 
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
+from gpzoo.likelihoods.base import dependent_property
 from gpzoo.likelihoods.gaussian import Gaussian
 from gpzoo.likelihoods.quadrature import log_normal_cdf, normal_points, weighted_sum
 from gpzoo.linalg.operators import LOG_2PI
@@ -121,11 +123,14 @@ class Censored(Gaussian):
             return found
         found = jnp.where(self.censored == 1, log_normal_cdf(-z), found)
         found = jnp.where(self.censored == -1, log_normal_cdf(z), found)
+        between = self.censored == 2
         if self.upper is None:
-            return jnp.where(self.censored == 2, jnp.nan, found)
+            return jnp.where(between, jnp.nan, found)
         # Rows without an interval get one at which derivatives are finite, whatever stands in ``upper``.
-        upper = jnp.where(self.censored == 2, self.upper, y + scale)
-        return jnp.where(self.censored == 2, _log_between(z, (upper - f) / scale), found)
+        known = between & ~jnp.isnan(self.upper)
+        upper = jnp.where(known, self.upper, y + scale)
+        found = jnp.where(known, _log_between(z, (upper - f) / scale), found)
+        return jnp.where(between & ~known, jnp.nan, found)
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
         """See :meth:`Likelihood.log_prob <gpzoo.likelihoods.Likelihood.log_prob>`."""
@@ -142,6 +147,27 @@ class Censored(Gaussian):
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         y = self.checked(value).astype(self.f.dtype)
         return self.counted(self._log_density(y, self.mean, self.variance), value)
+
+    @dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """All numbers; in a row that is left out, one that is below the end of its interval."""
+        upper = 0 if self.upper is None else jnp.nan_to_num(self.upper)
+        return constraints.real if self.upper is None else _Below(upper - 1 - jnp.abs(upper))
+
+
+class _Below(constraints.Constraint):
+    """Real numbers, of which some are given, one for each row."""
+
+    is_discrete, event_dim = False, 0
+
+    def __init__(self, feasible: Array) -> None:
+        self.feasible = feasible
+
+    def __call__(self, x: Any) -> Any:
+        return constraints.real(x)
+
+    def feasible_like(self, prototype: Any) -> Array:
+        return jnp.broadcast_to(self.feasible.astype(jnp.result_type(prototype)), jnp.shape(prototype))
 
 
 def _log_between(a: Float[Array, "*#shape"], b: Float[Array, "*#shape"]) -> Float[Array, "*shape"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
@@ -108,14 +107,25 @@ def _checked_c(name: str, f: Array | GaussianMarginals, c: ArrayLike | None) -> 
 def _bound(sign: Float[Array, "*shape"], f: GaussianMarginals, c: Float[Array, "..."] | None) -> Float[Array, "*shape"]:
     """The bound on ``E[log sigma(sign f)]``."""
     square = jnp.square(f.mean) + f.variance
-    if c is None:
-        # At the optimum the derivative of the bound with respect to c is zero.
-        c = jax.lax.stop_gradient(jnp.sqrt(jnp.maximum(square, 0)))
+    if c is None:  # At the optimum, c^2 is the mean square of f. A fixed c would have other second derivatives.
+        return sign * f.mean / 2 - _LOG_2 - _log_cosh_of_root(square / 4)
     half = jnp.abs(c) / 2
     ratio = _tanh_ratio(half)
-    log_cosh = half + jnp.log1p(jnp.exp(-2 * half)) - _LOG_2
-    divergence = log_cosh - jnp.square(half) * ratio / 2
+    divergence = _log_cosh(half) - jnp.square(half) * ratio / 2
     return sign * f.mean / 2 - ratio * square / 8 - _LOG_2 - divergence
+
+
+def _log_cosh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``log(cosh(x))`` of positive numbers."""
+    return x + jnp.log1p(jnp.exp(-2 * x)) - _LOG_2
+
+
+def _log_cosh_of_root(square: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``log(cosh(sqrt(square)))``, with correct derivatives at 0; of 0 in place of negative numbers."""
+    small = square < 0.0025
+    near = jnp.where(small & (square >= 0), square, 0)
+    series = near * (1 / 2 + near * (-1 / 12 + near * (1 / 45 - near * (17 / 2520))))
+    return jnp.where(small, series, _log_cosh(jnp.sqrt(jnp.where(small, 1, square))))
 
 
 def _tanh_ratio(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -268,6 +268,7 @@ def _data(masked: Any, value: Any, test: Shaped[Array, "N ..."] | None) -> Path:
     density = cdf = None
     if test is not None:
         density = fn.predictive_log_prob(test)
+        density = density.reshape(len(density), -1).sum(axis=1) if jnp.ndim(density) > 1 else density
     if fn.num_classes is not None:
         return Path(SitePrediction(None, None, density, fn.probs))
     mean, variance = fn.mean, fn.variance

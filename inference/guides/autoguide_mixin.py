@@ -12,8 +12,9 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax, random
 from jax.scipy.special import ndtri
+from jaxtyping import Float
 from numpyro.distributions import Distribution
-from numpyro.distributions.transforms import biject_to
+from numpyro.distributions.transforms import IdentityTransform, IndependentTransform, biject_to
 
 from gpzoo import _checks as checks
 from gpzoo._types import Argument
@@ -102,6 +103,9 @@ class AutoGuideMixin(Options):
             params: values of parameters, such as ``svi.get_params(state)``.
             quantiles: probabilities between 0 and 1.
 
+        If the entries of a site depend on each other, as in a vector of probabilities, the quantiles are of 2,000
+        draws.
+
         Raises:
             ValueError: as :meth:`get_posterior`.
         """
@@ -114,8 +118,7 @@ class AutoGuideMixin(Options):
             if isinstance(fn, dist.Delta):
                 found[name] = jnp.broadcast_to(loc, (len(quantiles), *loc.shape))
             else:
-                at = loc + jnp.stack([ndtri(q) * params[f"{name}_scale"] for q in jnp.asarray(quantiles, loc.dtype)])
-                found[name] = jax.vmap(fn.transforms[0])(at)
+                found[name] = _quantiles(fn, loc, params[f"{name}_scale"], jnp.asarray(quantiles, loc.dtype))
         return found
 
     @property
@@ -149,6 +152,17 @@ class AutoGuideMixin(Options):
         transform = biject_to(support)
         base = dist.Normal(loc, params[f"{name}_scale"]).to_event(transform.domain.event_dim)
         return dist.TransformedDistribution(base, transform)
+
+
+def _quantiles(fn: Any, loc: Array, scale: Array, levels: Float[Array, " Q"]) -> Float[Array, "Q ..."]:
+    """Quantiles of a transformed normal."""
+    transform = whole = fn.transforms[0]
+    while isinstance(transform, IndependentTransform):
+        transform = transform.base_transform
+    if transform.domain.event_dim and not isinstance(transform, IdentityTransform):
+        return jnp.quantile(fn.sample(random.key(0), (2_000,)), levels, axis=0)
+    below, above = (jax.vmap(lambda q: whole(loc + ndtri(q) * scale))(each) for each in (levels, 1 - levels))
+    return jnp.where(whole(loc + scale) < whole(loc - scale), above, below)  # a transform may be decreasing
 
 
 def probabilities(quantiles: Sequence[float]) -> list[float]:

@@ -362,7 +362,7 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
         if isinstance(fn, GaussianProcess):
             terms |= {(name, part): value for part, value in parts_of(fn).items()}
         if site["is_observed"]:
-            _check_observed(name, fn, site["value"])
+            _check_observed(name, fn, site["value"], {frame.dim for frame in site["cond_indep_stack"]})
             try:
                 terms[name, "log density"] = fn.log_prob(site["value"])
             except checks.OutOfRange as error:
@@ -372,10 +372,11 @@ def _terms(trace: Trace) -> dict[tuple[str, str], Array]:
     return {key: jnp.asarray(term) for key, term in terms.items()}
 
 
-def _check_observed(name: str, fn: Any, value: Any) -> None:
+def _check_observed(name: str, fn: Any, value: Any, plates: Collection[int]) -> None:
     """Refuse data that would broadcast their site's density, such as ``[N, 1]`` for a site ``[N]`` to ``[N, N]``.
 
-    It also refuses NumPyro's distributions around marginals.
+    It also refuses data that count several times, along an axis of the site that is no plate's, and NumPyro's
+    distributions around marginals. ``plates`` are the axes of plates, counted from the end.
     """
     if isinstance(unmasked(fn), Likelihood | GaussianProcess):
         return  # these check their own data
@@ -401,6 +402,15 @@ def _check_observed(name: str, fn: Any, value: Any) -> None:
     if not fits:
         hint = f": drop its last axis, {name}[:, 0]" if shape == (*wanted, 1) else ""
         raise ValueError(f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}{hint}.")
+    ones, batch = (1,) * (len(wanted) - len(shape)) + shape, len(fn.batch_shape)
+    repeated = [i - batch for i in range(batch) if ones[i] < wanted[i] and i - batch not in plates]
+    checks.refuse(
+        repeated,
+        f"The data of site {name!r} have shape {shape}, but the site has shape {wanted}, so that each of them would "
+        f"count {wanted[repeated[0]] if repeated else ''} times: this axis belongs to no plate. If a parameter has "
+        "shape [N, 1], such as draws(f) of one output, drop its last axis, [:, 0]. A repetition that you want is a "
+        "plate.",
+    )
 
 
 def parameters_of(model: Callable, args: tuple, kwargs: dict) -> dict[str, Any]:

@@ -34,7 +34,10 @@ from gpzoo.inference.programs.program import look
 from gpzoo.inference.programs.runs import terms_per_datum, unmasked
 from gpzoo.inference.training.finished import end_of, gain_of_more_steps
 from gpzoo.inference.training.fit import fit
+from gpzoo.inference.training.protocol import of_objective
 from gpzoo.likelihoods import Likelihood
+from gpzoo.posteriors.coupled import Coupled, CoupledAfter
+from gpzoo.posteriors.forms import Full
 
 
 @dataclass(frozen=True)
@@ -214,11 +217,12 @@ def compare(
         score: function of a prediction and ``y_test``, such as :func:`error_rate` or :func:`rmse`; ``None`` for nlpp
             alone.
         elpd: how to find the expected log predictive density (elpd) of rows that are left out; ``None`` for no elpd.
-            ``"loo"`` leaves out single rows. With Gaussian noise and point values of hyperparameters, the density has a
-            closed form, see :meth:`gpzoo.inference.Trained.left_out`. Otherwise, importance weights of posterior draws
-            give the density (PSIS-LOO), as in ``az.loo``. The diagnostic k-hat tells for which rows these weights
-            cannot be trusted. If there are up to 20 such rows, each gets its density from a training without the row.
-            If there are more, or if the draws cannot be weighted at all, ten folds are used instead. A whole number
+            ``"loo"`` leaves out single rows. With Gaussian noise, point values of hyperparameters and a full covariance
+            of ``q(u)``, the density has a closed form, see :meth:`gpzoo.inference.Trained.left_out`. Otherwise,
+            importance weights of posterior draws give the density (PSIS-LOO), as in ``az.loo``. The diagnostic k-hat
+            tells for which rows these weights cannot be trusted. If there are up to 20 such rows, each gets its density
+            from a training without the row. If there are more, if the draws cannot be weighted at all, or if the
+            objective trains no posterior (:class:`PredictiveLogLikelihood`), ten folds are used instead. A whole number
             sets the number of folds. Each fold has one training without its rows; all of these run in one compiled
             program. The table has the sum of the elpd over rows, the distance of this sum from the best sum, and the
             standard errors of both numbers. A distance below two standard errors decides nothing. Exposures and offsets
@@ -358,7 +362,7 @@ class _Task:
 
     def left_out(self, trained: Trained, svi: SVI) -> tuple[np.ndarray, str]:
         """The log predictive density of every row given other rows, and how it was found; see :func:`compare`."""
-        if self.by_weights:
+        if self.by_weights and not of_objective(svi.loss).forgets_data:
             if _integrates_out(trained, self.data, self.kwargs):
                 return trained.left_out(*self.data, model_kwargs=self.kwargs)[self.site], "LOO, closed form"
             subject = trained._bind(self.data, self.kwargs, seen=False)
@@ -396,10 +400,16 @@ class _Task:
 
 
 def _integrates_out(trained: Trained, data: tuple, kwargs: Mapping[str, Any]) -> bool:
-    """Whether GP sites have a closed form given all data but one row, at hyperparameters that are points."""
+    """Whether GP sites have a closed form given all data but one row, at hyperparameters that are points.
+
+    A ``q`` with fewer numbers than that of the closed form is another model.
+    """
     guide, sites = trained.guide, trained.guide.sites
     grids = any(getattr(for_site(guide.inducing, name), "num_axes", 0) for name in sites.processes)
     if type(guide) is not InducingGuide or guide.hyperparameters != "point" or guide.joint or grids:
+        return False
+    whole = all(type(guide.form_at(name)) in (Full, Coupled, CoupledAfter) for name in sites.processes)
+    if not whole or (len(sites.processes) > 1 and guide.coupled is not True):
         return False
     trace = look(trained.model, data, dict(kwargs), dict(trained.params)).trace
     views = any(unmasked(trace[name]["fn"]).samples_views for name in sites.processes)

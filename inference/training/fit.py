@@ -146,9 +146,10 @@ def fit(
             same arguments continues it, and the result has the same bits. (With NumPyro's objectives, the order of a
             sum over sites may differ between processes.) ``fit`` refuses to continue if the data have changed. For an
             array, it compares the sha256 of all bytes. For a table, it compares the first 128 MB and the last 128 MB of
-            the rows. It also refuses to continue if keys, ``batch_size``, keyword arguments, or names or shapes of
-            parameters have changed. It does not compare anything else of the program, the guide and the optimiser. If
-            you have changed the learning rate, for example, the training goes on with the new rate. ``fit`` writes a
+            the rows. It also refuses to continue if keys, ``batch_size``, keyword arguments, ``init_params``, or names
+            or shapes of parameters have changed. It does not compare anything else of the program, the guide, the
+            objective and the optimiser. If you have changed the learning rate, for example, the training goes on with
+            the new rate. ``fit`` writes a
             checkpoint within the first 30 seconds, then every ``checkpoint_seconds``, and at the end. It also writes a
             checkpoint on SIGINT and SIGTERM, and if a callback or the reading of a table fails. Only one training at a
             time can use a folder.
@@ -232,7 +233,7 @@ def fit(
         setup.refuse_other_processes(state.numpyro_state)
         checkpoints = None
         if checkpoint is not None:
-            checkpoints = Checkpoints(checkpoint, setup.settings(), placement)
+            checkpoints = Checkpoints(checkpoint, setup.settings(init_params), placement)
             stack.enter_context(checkpoints.alone())
             state = _resumed(checkpoints, state, num_steps)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from numpyro.infer import SVI
 from numpyro.infer.svi import SVIState
 
@@ -120,10 +121,15 @@ class Setup:
             found |= described(f"argument {name}", value)
         return found
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self, init_params: Mapping[str, Any] | None) -> dict[str, Any]:
         """The settings that a continued training must share; the most informative ones come first."""
         plain = {f"argument {name}": found for name, value in self.static.items() if (found := _plain(value)) != ()}
-        return self.described | plain | {"rng_key": self._key_words()}
+        given: dict[str, str] = {}
+        for path, x in jax.tree_util.tree_leaves_with_path(dict(init_params or {})):
+            if isinstance(x, int | float | np.ndarray | np.generic | Array):
+                number = x if hasattr(x, "dtype") else np.asarray(x)
+                given |= described(f"init_params{jax.tree_util.keystr(path)}", number)
+        return self.described | plain | given | {"rng_key": self._key_words()}
 
     def _key_words(self) -> list[int]:
         return [word for key in self.replicates.keys for word in files.numbers(key).ravel().tolist()]

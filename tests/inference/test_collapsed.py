@@ -319,6 +319,13 @@ def classified(f, y, noise):
     numpyro.sample("y", Bernoulli(f), obs=None if y is None else (y > 0).astype(jnp.int32))
 
 
+def one_label(f, y, noise, *, label=0):
+    """A label between precise data: of all slopes, it has the smallest."""
+    precise = np.delete(np.arange(len(y)), label)
+    numpyro.sample("z", Bernoulli(f[label : label + 1]), obs=jnp.ones(1, int))
+    numpyro.sample("y", Gaussian(f[precise], 1e-5), obs=y[precise])
+
+
 def drawn(f, y, noise):
     numpyro.sample("y", Gaussian(jnp.exp(draws(f)), noise), obs=y)
 
@@ -375,6 +382,8 @@ REFUSED = {
     "grid": (regression, {"inducing": InducingGrid(9, (-3.5, 3.5)), "covariance": "full"}, "grid"),
     "scale": (weighted, {}, "handlers.scale"),
     "classes": (OF_F(likelihood=classified), {}, "quadratic in GP site 'f'"),
+    "a first label": (OF_F(likelihood=one_label), {}, "quadratic in GP site 'f'"),
+    "a last label": (OF_F(likelihood=partial(one_label, label=7)), {}, "quadratic in GP site 'f'"),
     "mixed outputs": (OF_F(likelihood=mixed, num_outputs=2), {}, "mix outputs of GP site 'f'"),
     "mixed by noise": (
         OF_F(likelihood=rotated, num_outputs=2, noise=jnp.array([0.1, 0.4])),

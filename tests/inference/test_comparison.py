@@ -4,6 +4,7 @@ import warnings
 from functools import partial
 from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -12,13 +13,15 @@ import pytest
 from numpyro.infer import SVI
 from numpyro.infer.autoguide import AutoNormal
 
-from gpzoo import GaussianProcess, kmeans
+from gpzoo import GaussianProcess, draws, kmeans
 from gpzoo.inference import (
     Candidate,
     CollapsedELBO,
     Comparison,
     GaussianProcessELBO,
     InducingGuide,
+    PredictiveLogLikelihood,
+    Trained,
     compare,
     lbfgs,
 )
@@ -79,6 +82,52 @@ def test_candidates_are_compared_by_leaving_rows_out(standard_promotion):
         table = az.compare(exports)
     assert list(table.index) == ["right", "smooth"]
     assert np.abs(table["elpd_diff"].to_numpy(float)).max() == pytest.approx(below[0].sum(), abs=error / 2)
+
+
+def with_plate_of_outputs(X, y=None):
+    noise = numpyro.param("noise", 0.1)
+    f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
+    with numpyro.plate("outputs", 3, dim=-1), numpyro.plate("data", len(X), dim=-2):
+        numpyro.sample("y", dist.Normal(draws(f), jnp.sqrt(noise)), obs=y)
+
+
+@pytest.mark.slow
+def test_densities_are_of_rows_however_outputs_are_written(standard_promotion):
+    X, y = sine(20)
+    Y = np.stack([y, -y, y**2], axis=1)
+
+    def with_one_site(X, y=None):
+        noise = numpyro.param("noise", 0.1)
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=3))
+        numpyro.sample("y", Gaussian(f, noise), obs=y)
+
+    candidates = {"plates": (with_plate_of_outputs, kmeans(5)), "site": (with_one_site, kmeans(5))}
+    found = compare(KEY, candidates, X, Y, X, Y, num_steps=30, progress=False)
+    assert found["plates"].nlpp == pytest.approx(found["site"].nlpp, abs=0.3)
+    density = found["plates"].trained.predict(KEY, X, test_data={"y": Y})["y"].log_density
+    assert density.shape == (20,) and -density.mean() == pytest.approx(found["plates"].nlpp, abs=0.2)
+
+
+@pytest.mark.parametrize("kind", ["predictive", "diagonal", "mean field", "full"])
+def test_the_closed_form_is_for_a_posterior_that_has_it(kind, standard_promotion, monkeypatch):
+    """Else the rows would be left out of another model than the trained one."""
+    X, y = sine(12)
+    options = {"diagonal": {"covariance": "diagonal"}, "mean field": {"coupled": False}}.get(kind, {})
+    objective = PredictiveLogLikelihood() if kind == "predictive" else GaussianProcessELBO()
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        if kind == "mean field":
+            f = f + numpyro.sample("g", GaussianProcess(RBF(1.0, 3.0), X))
+        numpyro.sample("y", Gaussian(f, numpyro.param("noise", 0.1)), obs=y)
+
+    asked = []
+    monkeypatch.setattr(Trained, "left_out", lambda *args, **kwargs: asked.append(kind) or {"y": np.zeros(12)})
+    monkeypatch.setattr(comparison._Task, "_without", lambda self, svi, folds: np.zeros(sum(map(len, folds))))
+    svi = SVI(program, InducingGuide(program, kmeans(4), **options), optax.adam(0.01), objective)
+    by = compare(KEY, {"one": svi}, X, y, num_steps=2, elpd="loo", progress=False)["one"].elpd_by
+    assert bool(asked) == (kind == "full") and (by == "LOO, closed form") == (kind == "full")
+    assert kind != "predictive" or by == "10 folds"
 
 
 def test_candidates_that_are_not_finished_come_last_and_have_no_difference():

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from jax import random
 from numpyro import handlers
+from numpyro.distributions.transforms import OrderedTransform
 from numpyro.infer import HMC, MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 from scipy.stats import multivariate_normal
@@ -99,6 +100,38 @@ def test_guides_answer_as_automatic_ones(kind):
         fn = guide.get_posterior(params)["noise"]
         np.testing.assert_allclose(fn.sample(KEY, (4000,)).mean(), draws["noise"].mean(), rtol=0.1)
     assert guide.sample_posterior(KEY, params, X)["f"].shape == (8,)
+
+
+PRIORS = {
+    "negative": dist.TruncatedNormal(0.0, 1.0, high=0.0),
+    "below": dist.TruncatedNormal(jnp.zeros(2), 1.0, high=3.0),
+    "interval": dist.Uniform(-1.0, jnp.ones(2)),
+    "vector": dist.LogNormal(jnp.zeros(2), 1.0).to_event(1),
+    "correlated": dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)),
+    "probabilities": dist.Dirichlet(jnp.ones(3)),
+    "ordered": dist.TransformedDistribution(dist.Normal(0, 1).expand([3]).to_event(1), OrderedTransform()),
+}
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_quantiles_are_those_of_draws_on_every_support(kind):
+    """Transforms to other supports may be decreasing, or mix entries."""
+
+    def program(X, y=None):
+        numpyro.sample("theta", PRIORS[kind])
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    X, y = sine(6)
+    guide = InducingGuide(program, kmeans(3), hyperparameters="normal")
+    params = guide.init_params(KEY, X, y)
+    params["theta_scale"] = jnp.ones_like(params["theta_scale"])
+    levels = [0.9, 0.1, 0.5]
+    fn = guide.get_posterior(params)["theta"]
+    draws = np.asarray(fn.sample(random.key(7), (4000,)))
+    for level, found in zip(levels, guide.quantiles(params, levels)["theta"], strict=True):
+        np.testing.assert_allclose((draws < found).mean(0), np.full(draws.shape[1:], level), atol=0.05)
+    np.testing.assert_array_equal(guide.median(params)["theta"], guide.quantiles(params, [0.5])["theta"][0])
 
 
 # -- rule 10: names --------------------------------------------------------------------------------------------------

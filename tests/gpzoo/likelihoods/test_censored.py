@@ -103,6 +103,26 @@ def test_ends_of_rows_without_an_interval_are_not_used(unused):
         np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
+@pytest.mark.parametrize("upper", [-3.0, 0.0, -1e30, 5.0, np.nan])
+@pytest.mark.parametrize("how", ["mask", "missing"])
+def test_rows_that_are_left_out_may_have_any_interval(how, upper):
+    """Masked rows, and rows without a datum; their ends neither refuse the data nor spoil a derivative."""
+    f = GaussianMarginals(jnp.zeros(3), jnp.ones(3))
+    y, ends = np.array([-2.0, np.nan, -1.0]), np.array([-1.0, upper, 0.0])
+
+    def density(noise, method="log_prob", rows=slice(None)):
+        own = f if rows == slice(None) else GaussianMarginals(f.mean[rows], f.variance[rows])
+        fn = Censored(own, noise, np.full(3, 2)[rows], ends[rows], missing="mask" if how == "missing" else None)
+        fn = fn.mask(np.array([True, False, True])[rows]) if how == "mask" else fn
+        return jnp.sum(getattr(fn, method)(y[rows]))
+
+    for method in ("log_prob", "predictive_log_prob")[: 1 + (how == "missing")]:
+        wanted = [jax.value_and_grad(density)(1.0, method, np.array([i])) for i in (0, 2)]
+        found = jax.value_and_grad(density)(1.0, method)
+        np.testing.assert_allclose(found, np.sum(wanted, axis=0), rtol=1e-12)
+    assert np.isnan(Censored(f, 1.0, np.full(3, 2), ends * np.nan).log_prob(np.zeros(3))).all()
+
+
 def test_what_cannot_be_is_refused():
     for kinds, upper, message in [
         ([3], None, "censored must hold 0 .* got 3"),

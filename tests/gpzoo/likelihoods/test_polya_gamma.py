@@ -31,6 +31,31 @@ def exact_expectation(sign, mean, variance):
     return integrate.quad(value, -12, 12, limit=200)[0]
 
 
+@pytest.mark.parametrize("mean", [-3.0, -0.05, 0.0, 0.2, 8.0])
+@pytest.mark.parametrize("variance", [0.0, 1e-3, 0.04, 2.0, 50.0])
+def test_the_bound_at_the_best_c_has_all_its_derivatives(mean, variance):
+    """Laplace's approximation takes second ones: with c held fixed, curvatures are those of another function."""
+
+    def best(mean, variance):
+        square = mean**2 + variance
+        return mean / 2 - np.log(2) - np.log(np.cosh(np.sqrt(square) / 2))
+
+    def ours(mean, variance):
+        return _bound(jnp.ones(1), GaussianMarginals(mean[None], variance[None]), None)[0]
+
+    at = jnp.asarray(mean), jnp.asarray(variance)
+    np.testing.assert_allclose(ours(*at), best(mean, variance), rtol=1e-12, atol=1e-15)
+    first, second = jax.grad(ours, (0, 1))(*at), jax.hessian(ours, (0, 1))(*at)
+    assert np.isfinite(np.asarray([first, *second])).all()
+    if variance:
+        h = 1e-4 * variance
+        slopes = [jax.grad(ours, (0, 1))(*at) for at in ((mean + h, variance), (mean - h, variance))]
+        by_mean = [(a - b) / (2 * h) for a, b in zip(*slopes, strict=True)]
+        np.testing.assert_allclose([second[0][0], second[1][0]], by_mean, rtol=1e-5, atol=1e-7)
+        by_variance = (best(mean, variance + h) - best(mean, variance - h)) / (2 * h)
+        np.testing.assert_allclose(first[1], by_variance, rtol=1e-6, atol=1e-8)
+
+
 @jax.jit
 def binary(mean, variance, y, c=None):
     return PolyaGamma(marginals(mean, variance), c).log_prob(y)

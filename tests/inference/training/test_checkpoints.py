@@ -36,7 +36,7 @@ from gpzoo.inference.training.state import TrainState
 from gpzoo.kernels import RBF
 from gpzoo.processes.process import GaussianProcess
 from tests.conftest import ROOT
-from tests.programs import adam, positive, sine, with_model_kwargs
+from tests.programs import adam, bayesian_regression, positive, sine, with_model_kwargs
 
 KEY = random.key(0)
 X, y = map(np.asarray, sine(12))
@@ -246,6 +246,22 @@ def test_other_values_of_a_keyword_array_are_refused(tmp_path):
     train(1, tmp_path, df=jnp.asarray([4.0, 5.0] * 6), batch_size=None)
     with pytest.raises(CheckpointError, match="training: argument df sha256 is"):
         train(2, tmp_path, df=jnp.asarray([5.0, 4.0] * 6), batch_size=None)
+
+
+def test_other_initial_values_are_refused(tmp_path):
+    """A training that went on from the old ones would look like one from the new ones."""
+    guide = InducingGuide(bayesian_regression, InducingPoints(X[:3]))
+    svi = SVI(bayesian_regression, guide, adam(0.01), GaussianProcessELBO())
+    start = {"f_mean": np.zeros(3)}
+
+    def of(steps, init_params):
+        return fit(random.key(0), svi, steps, X, y, checkpoint=tmp_path, init_params=init_params, progress=False)
+
+    of(1, start)
+    assert len(of(2, {"f_mean": jnp.zeros(3)}).losses) == 2
+    for other in ({"f_mean": np.array([0, 0, 1e-9])}, None, start | {"lengthscale": 0.5}):
+        with pytest.raises(CheckpointError, match=r"init_params\['(f_mean|lengthscale)'\]"):
+            of(3, other)
 
 
 CHOICES = {
