@@ -17,8 +17,8 @@ from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, check_labels
 from gpzoo.likelihoods.negative import refuse_negative
-from gpzoo.likelihoods.quadrature import log_mean_exp, log_weighted_mean, normal_points, weighted_sum
-from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.likelihoods.quadrature import log_expectation, log_mean_exp, normal_points, weighted_sum
+from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
 
 
 class Expected(Likelihood):
@@ -201,16 +201,29 @@ class Expected(Likelihood):
         """See :meth:`Likelihood.predictive_log_prob <gpzoo.likelihoods.Likelihood.predictive_log_prob>`."""
         if not self.is_marginal:
             return self._log_density(self.f, value)
-        _, weights, values = self._densities_at_points(value, self.num_predictive_draws)
-        found = log_weighted_mean(weights, values) if self.single else log_mean_exp(values)
+        if not self.single:
+            found = log_mean_exp(self._densities_at_points(value, self.num_predictive_draws)[2])
+        elif jnp.ndim(value) > len(self.batch_shape + self.event_shape):
+            return jax.vmap(self.predictive_log_prob)(self.checked(value))
+        else:
+            found = self._log_mean(value)
         seen = self.seen_rows(value)
         return found if seen is None else jnp.where(seen, found, 0)  # the logarithm of a sum of weights rounds
+
+    def _log_mean(self, value: ArrayLike) -> Float[Array, " N"]:
+        """``log E[p(y | f)]`` over marginals with one number for each row."""
+        mean, scale = self.f.mean, standard_deviation(self.f.variance)
+        at = lambda z: self._log_density(mean + scale * z.reshape(mean.shape), value)  # noqa: E731
+        return log_expectation(at, len(mean), mean.dtype)
 
     @property
     def probs(self) -> Float[Array, "N K"]:
         """Probability of every class, if ``fn`` is categorical; the predictive probability if ``f`` is marginals."""
         if not self.is_categorical:
             raise NotImplementedError(f"{self.given_centre()} has no classes: use mean and variance.")
+        if self.is_marginal and self.single and not self.event_shape:
+            labels = jnp.broadcast_to(jnp.arange(self.num_classes)[:, None], (cast(int, self.num_classes), len(self.f)))
+            return jnp.exp(jax.vmap(self._log_mean)(labels)).T
         return self._averaged(lambda f: self._given(f).probs)
 
     @property

@@ -1,14 +1,17 @@
 """Likelihoods with every kind of ``f``: extreme marginals, predictive distributions, samples."""
 
 from functools import lru_cache
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.special
+from scipy import integrate, stats
 
-from gpzoo.likelihoods import Expected, Gaussian, RobustMax
+from gpzoo.likelihoods import Expected, Gaussian, Ordinal, RobustMax
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import log_normal_cdf
 from gpzoo.processes.marginals import GaussianMarginals
@@ -161,3 +164,65 @@ def test_draws_of_y_given_marginals_draw_the_correlated_latents_jointly():
     centred = sample - np.asarray(f.mean)
     estimate = np.einsum("snk,snl->nkl", centred, centred) / len(sample)
     np.testing.assert_allclose(estimate, covariance, atol=0.06 * covariance.max())
+
+
+LAWS = {
+    "student": (lambda f, s: dist.StudentT(jnp.full_like(f, 4), f, s), lambda y, f, s: stats.t.logpdf(y, 4, f, s)),
+    "laplace": (lambda f, s: dist.Laplace(f, s), lambda y, f, s: stats.laplace.logpdf(y, f, s)),
+    "normal": (lambda f, s: dist.Normal(f, s), lambda y, f, s: stats.norm.logpdf(y, f, s)),
+    "counts": (
+        lambda f, s: dist.Poisson(jnp.exp(f / s)),
+        lambda y, f, s: stats.poisson.logpmf(np.round(y), np.exp(f / s)),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scale", [3.0, 0.3, 0.05, 0.003])
+@pytest.mark.parametrize("law", LAWS)
+def test_predictive_densities_are_integrals_however_narrow_the_likelihood(law, scale, dtype):
+    """Between the nodes of a Gauss-Hermite rule, a narrow density is not seen; at a node, it counts too much."""
+    if law == "counts" and scale < 0.3:
+        pytest.skip("rates overflow")
+    fn, logpdf = LAWS[law]
+    means, variances, y = (
+        np.array([0.0, 1.0, -2.0, 0.5]),
+        np.array([1.0, 4.0, 0.25, 1.0]),
+        np.array([0.35, 1.0, 1.0, 4.0]),
+    )
+
+    def exact(mean, variance, y):
+        sd = np.sqrt(variance)
+        peaks = np.clip([y, mean], mean - 11 * sd, mean + 11 * sd)
+        near = [p + scale * k for p in peaks for k in (-5, 0, 5)]
+        at = np.unique(np.clip([mean - 12 * sd, *near, mean + 12 * sd], mean - 12 * sd, mean + 12 * sd))
+        density = lambda f: np.exp(logpdf(y, f, scale) + stats.norm.logpdf(f, mean, sd))  # noqa: E731
+        return np.log(sum(integrate.quad(density, a, b, limit=200, epsabs=0)[0] for a, b in pairwise(at)))
+
+    def ours(scale, y=y):
+        f = GaussianMarginals(jnp.asarray(means, dtype), jnp.asarray(variances, dtype))
+        data = np.round(y).astype(int) if law == "counts" else np.asarray(y, dtype)
+        return Expected(fn, f, scale).predictive_log_prob(data)
+
+    wanted = [exact(*each) for each in zip(means, variances, y, strict=True)]
+    np.testing.assert_allclose(ours(scale), wanted, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(ours(scale, np.stack([y, y]))[1], wanted, rtol=2e-4, atol=2e-4)
+    if dtype == np.float64:
+        h = 1e-4 * scale
+        slope, around = (
+            jax.grad(lambda s: ours(s).sum())(scale),
+            (ours(scale + h).sum() - ours(scale - h).sum()) / (2 * h),
+        )
+        np.testing.assert_allclose(slope, around, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("variance", [0.01, 1.0, 100.0, 1e4])
+def test_probabilities_of_ordered_classes_are_integrals(variance):
+    f = GaussianMarginals(jnp.asarray([0.0, 2.0]), jnp.full(2, variance))
+    below = []
+    for mean in (0.0, 2.0):
+        density = lambda f, c, mean=mean: scipy.special.expit(c - f) * stats.norm.pdf(f, mean, np.sqrt(variance))  # noqa: E731
+        ends = mean - 12 * np.sqrt(variance), mean + 12 * np.sqrt(variance)
+        below.append([integrate.quad(density, *ends, (c,), points=[c], limit=400)[0] for c in (-1.0, 1.0)])
+    found = Ordinal(f, jnp.array([-1.0, 1.0])).probs
+    np.testing.assert_allclose(found, np.diff(below, axis=1, prepend=0, append=1), rtol=1e-3)
