@@ -203,8 +203,8 @@ class Expected(Likelihood):
             return self._log_density(self.f, value)
         if not self.single:
             found = log_mean_exp(self._densities_at_points(value, self.num_predictive_draws)[2])
-        elif jnp.ndim(value) > len(self.batch_shape + self.event_shape):
-            return jax.vmap(self.predictive_log_prob)(self.checked(value))
+        elif (y := self.checked(value)).ndim > len(self.batch_shape + self.event_shape):
+            return jax.vmap(self.predictive_log_prob)(y)
         else:
             found = self._log_mean(value)
         seen = self.seen_rows(value)
