@@ -14,7 +14,6 @@ from numpyro.distributions import Distribution
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.kernels import Kernel, White
-from gpzoo.linalg import matmul
 from gpzoo.models.parameters import gaussian, positive, precision, rbf
 from gpzoo.processes.marginals import draws
 from gpzoo.processes.process import GaussianProcess
@@ -86,7 +85,7 @@ def deep_gp(
             )
         else:
             W = _checked_map(i, layer, h)
-            prior = GaussianProcess(covariance, h, matmul(h, W), num_outputs=W.shape[1], jitter=jitter)
+            prior = GaussianProcess(covariance, h, h @ W, num_outputs=W.shape[1], jitter=jitter)
         h = numpyro.sample(name, prior)
         if propagate_inputs:
             h = jnp.concatenate([X, draws(h)], axis=-1)

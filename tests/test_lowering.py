@@ -26,8 +26,8 @@ ACCELERATORS = ("cuda", "tpu")
 KNOWN = re.compile(r"cu[a-z]+_\w+|Eigh|Qr|ProductOfElementaryHouseholderReflectors|Sharding|annotate_device_placement")
 
 
-#: Programs with products that are not ours: those of networks and of funsor.
-OWN_PRODUCTS = ("invariant", "deep kernel", "deep with a latent of each row", "mixture")
+#: Programs with products that are not ours: those of networks, of linear means, and of funsor.
+OWN_PRODUCTS = ("invariant", "deep", "deep kernel", "deep with a latent of each row", "mixture")
 
 
 def text_of(traced):

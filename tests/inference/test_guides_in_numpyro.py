@@ -102,7 +102,7 @@ def test_guides_answer_as_automatic_ones(kind):
     assert guide.sample_posterior(KEY, params, X)["f"].shape == (8,)
 
 
-PRIORS = {
+SUPPORTS = {
     "negative": dist.TruncatedNormal(0.0, 1.0, high=0.0),
     "below": dist.TruncatedNormal(jnp.zeros(2), 1.0, high=3.0),
     "interval": dist.Uniform(-1.0, jnp.ones(2)),
@@ -113,12 +113,12 @@ PRIORS = {
 }
 
 
-@pytest.mark.parametrize("kind", PRIORS)
+@pytest.mark.parametrize("kind", SUPPORTS)
 def test_quantiles_are_those_of_draws_on_every_support(kind):
     """Transforms to other supports may be decreasing, or mix entries."""
 
     def program(X, y=None):
-        numpyro.sample("theta", PRIORS[kind])
+        numpyro.sample("theta", SUPPORTS[kind])
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         numpyro.sample("y", Gaussian(f, 0.1), obs=y)
 
