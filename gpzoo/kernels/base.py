@@ -99,7 +99,9 @@ class Kernel(Fields):
     * Inputs and hyperparameters have the same dtype. Their values may be traced.
 
     gpzoo checks these assumptions. It also checks that results have one entry per row. Your class must check its other
-    requirements, such as a number of columns.
+    requirements, such as a number of columns. If your class replaces the covariance of its base class, it inherits only
+    what still belongs to it: with another :meth:`cross`, for example, it has the default :meth:`gram` and
+    :meth:`variances`, and no spectrum.
 
     Example:
         >>> import numpy as np
