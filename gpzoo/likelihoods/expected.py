@@ -26,7 +26,8 @@ class Expected(Likelihood):
 
     ``f`` can be marginals with one number per row, ``[N]`` or ``[N, 1]``. Then Gauss-Hermite quadrature computes
     expectations, and a rule whose nodes follow the likelihood computes predictive densities. If ``f`` has several
-    numbers per row, ``[N, K]``, reparameterised draws estimate both. ``fn`` must then consume the last axis, for example with ``to_event(1)``::
+    numbers per row, ``[N, K]``, reparameterised draws estimate both. ``fn`` must then consume the last axis, for
+    example with ``to_event(1)``::
 
         Expected(lambda f: dist.Poisson(jnp.exp(f)), f)
         Expected(lambda f, df, scale: dist.StudentT(df, f, scale), f, 4.0, noise_scale)
