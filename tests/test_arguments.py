@@ -72,6 +72,7 @@ def test_numbers_that_32_bits_do_not_hold_are_refused():
     checks.data("X", np.array([1e39, 0.0]))
 
 
+@pytest.mark.slow_but(x64=[False])
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.parametrize(
     "as_given", [np.asarray, np.ndarray.tolist, pd.DataFrame, lambda x: x.astype(np.uint64), lambda x: x.tolist()[0]]

@@ -118,6 +118,7 @@ def with_more(X, y=None, more=None, on=False):
     numpyro.sample("y", Gaussian(f + shift, 0.1), obs=y)
 
 
+@pytest.mark.slow_but(more=["gp", "latent"])
 @pytest.mark.parametrize("more", MORE_SITES)
 def test_arguments_that_add_a_site_are_refused(more):
     """A new site has no posterior: predictions would draw it from its prior, and bounds would be another program's."""

@@ -248,6 +248,7 @@ def test_points_are_left_out_at_the_inducing_variables_of_a_guide():
         Trained(regression, normal, normal.init_params(KEY, X, Y)).left_out(X, Y)
 
 
+@pytest.mark.slow_but(by=["series"])
 @pytest.mark.parametrize("by", ["series", "dataset"])
 def test_labels_of_blocks_go_by_the_labels_of_rows(by):
     """As test data do: a Series of groups may have the rows in any order."""

@@ -139,6 +139,7 @@ def test_distances_survive_images_far_from_zero_in_float32():
         assert_close(far, near, 1e-3)
 
 
+@pytest.mark.slow_but(spread=[8e3], columns=[3, 12])
 @pytest.mark.parametrize("spread", [1e3, 8e3, 2e5])
 @pytest.mark.parametrize("columns", [2, 3, 12])
 @pytest.mark.parametrize("lengthscales", ["one", "each"])

@@ -31,6 +31,7 @@ def exact_expectation(sign, mean, variance):
     return integrate.quad(value, -12, 12, limit=200)[0]
 
 
+@pytest.mark.slow_but(mean=[0.0, 0.2], variance=[0.0, 2.0])
 @pytest.mark.parametrize("mean", [-3.0, -0.05, 0.0, 0.2, 8.0])
 @pytest.mark.parametrize("variance", [0.0, 1e-3, 0.04, 2.0, 50.0])
 def test_the_bound_at_the_best_c_has_all_its_derivatives(mean, variance):
