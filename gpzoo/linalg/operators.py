@@ -152,10 +152,10 @@ def _diagonal_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
     return _diagonal(*primals), jnp.sum(jnp.where(jnp.eye(dK.shape[-1], dtype=bool), dK, 0), axis=-1)
 
 
-def matmul(A: Float[Array, "..."] | BlockDiagonalMatrix, B: Float[Array, "..."]) -> Float[Array, "..."]:
+def matmul(A: Float[Array, "..."] | BlockDiagonalMatrix, B: Float[Array, "..."] | BlockDiagonalMatrix) -> Any:
     """``A @ B`` in the full precision of its arguments; by default, accelerators round float32 factors to ten bits."""
     return (
-        cast(Array, A @ B) if isinstance(A, BlockDiagonalMatrix) else jnp.matmul(A, B, precision=lax.Precision.HIGHEST)
+        A @ B if isinstance(A, BlockDiagonalMatrix) else jnp.matmul(A, cast(Array, B), precision=lax.Precision.HIGHEST)
     )
 
 

@@ -108,7 +108,7 @@ def test_densities_are_of_rows_however_outputs_are_written(standard_promotion):
     assert density.shape == (20,) and -density.mean() == pytest.approx(found["plates"].nlpp, abs=0.2)
 
 
-@pytest.mark.slow_but(kind=["predictive", "full"])
+@pytest.mark.slow_but(kind=["predictive"])
 @pytest.mark.parametrize("kind", ["predictive", "diagonal", "mean field", "full"])
 def test_the_closed_form_is_for_a_posterior_that_has_it(kind, standard_promotion, monkeypatch):
     """Else the rows would be left out of another model than the trained one."""

@@ -113,7 +113,7 @@ SUPPORTS = {
 }
 
 
-@pytest.mark.slow_but(kind=["negative", "probabilities"])
+@pytest.mark.slow_but(kind=["negative"])
 @pytest.mark.parametrize("kind", SUPPORTS)
 def test_quantiles_are_those_of_draws_on_every_support(kind):
     """Transforms to other supports may be decreasing, or mix entries."""

@@ -177,7 +177,7 @@ LAWS = {
 }
 
 
-@pytest.mark.slow_but(dtype=[np.float64], scale=[0.3, 0.003])
+@pytest.mark.slow_but(dtype=[np.float64], scale=[0.003], law=["student"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("scale", [3.0, 0.3, 0.05, 0.003])
 @pytest.mark.parametrize("law", LAWS)
@@ -202,9 +202,10 @@ def test_predictive_densities_are_integrals_however_narrow_the_likelihood(law, s
 
     def ours(scale, y=y):
         f = GaussianMarginals(jnp.asarray(means, dtype), jnp.asarray(variances, dtype))
-        data = np.round(y).astype(int) if law == "counts" else np.asarray(y, dtype)
+        data = jnp.round(y).astype(int) if law == "counts" else jnp.asarray(y, dtype)
         return Expected(fn, f, scale).predictive_log_prob(data)
 
+    ours = jax.jit(ours)
     wanted = [exact(*each) for each in zip(means, variances, y, strict=True)]
     np.testing.assert_allclose(ours(scale), wanted, rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose(ours(scale, np.stack([y, y]))[1], wanted, rtol=2e-4, atol=2e-4)
@@ -217,7 +218,7 @@ def test_predictive_densities_are_integrals_however_narrow_the_likelihood(law, s
         np.testing.assert_allclose(slope, around, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.slow_but(variance=[100.0])
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [0.01, 1.0, 100.0, 1e4])
 def test_probabilities_of_ordered_classes_are_integrals(variance):
     f = GaussianMarginals(jnp.asarray([0.0, 2.0]), jnp.full(2, variance))
