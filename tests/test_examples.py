@@ -10,6 +10,11 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
+#: The longest examples, whose models other quick tests train.
+LONG = ("time_series", "hyperparameters", "counts")
+
+
+@pytest.mark.slow_but(example=[path for path in EXAMPLES if path.stem not in LONG])
 @pytest.mark.filterwarnings("ignore")  # of trainings that are much too short
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(example, monkeypatch, capsys, standard_promotion):

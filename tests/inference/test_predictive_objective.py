@@ -64,7 +64,7 @@ def at_start(name):
     return model, guide, params, y, counted
 
 
-@pytest.mark.slow_but(name=["counts", "masked"], weight=[0.2])
+@pytest.mark.slow_but(name=["masked"], weight=[0.2])
 @pytest.mark.parametrize("weight", [1.0, 0.2])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_is_the_density_of_predictions_less_divergences(name, weight):

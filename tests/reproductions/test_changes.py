@@ -232,6 +232,7 @@ def test_choices_of_deep_kernels_are_refused_before_training(name, value):
         each.run(run)
 
 
+@pytest.mark.slow
 def test_factors_of_the_learning_rate_name_parameters(standard_promotion):
     def trained(**factors):
         setting = Setting(steps=2, batch_size=None, factors=factors)
