@@ -39,15 +39,19 @@ def same_covariance(kernel: Any, of: type[Kernel], *, apart: Collection[str] = (
 
 
 def _replaces(cls: type, covariance: str, name: str) -> bool:
-    """Whether a class has another covariance than the one for which a base class wrote the method ``name``."""
+    """Whether a class has another covariance than the one for which a base class wrote the method ``name``.
 
-    def inherited_from(*methods: str, of: type = cls) -> type:
-        return next((base for base in of.__mro__[of is cls :] if not vars(base).keys().isdisjoint(methods)), object)
-
-    wrote = inherited_from(name)
-    own = vars(inherited_from("evaluate", "profile", "cross", of=wrote))
+    A base class whose ``evaluate`` or ``profile`` is abstract wrote it for the covariances of all classes below it.
+    """
+    wrote = _first(cls.__mro__[1:], name)
+    own = vars(_first(wrote.__mro__, "evaluate", "profile", "cross"))
     left_open = any(getattr(method, "__isabstractmethod__", False) for method in own.values())
-    return covariance in vars(cls) and (not left_open or issubclass(inherited_from(covariance), wrote))
+    return covariance in vars(cls) and (not left_open or issubclass(_first(cls.__mro__[1:], covariance), wrote))
+
+
+def _first(classes: Sequence[type], *methods: str) -> type:
+    """The first class that defines one of some methods."""
+    return next((each for each in classes if not vars(each).keys().isdisjoint(methods)), object)
 
 
 class Kernel(Fields):

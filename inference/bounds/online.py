@@ -85,7 +85,7 @@ class OnlineELBO(GaussianProcessELBO):
             inducing variables of the earlier training. Inside ``jit``, the bound is NaN in this case.
     """
 
-    forgets_data = True  # they are a part of all data
+    trains_posterior = False  # the data of the training are a part of all data
 
     def __init__(
         self, trained: Any, num_particles: int = 1, vectorize_particles: bool = True, sum_sites: bool = True

@@ -55,7 +55,7 @@ class PredictiveLogLikelihood(GaussianProcessELBO):
         ValueError: for a weight that is not a positive number; see :class:`GaussianProcessELBO`.
     """
 
-    forgets_data = True  # its q(u) is for predictions
+    trains_posterior = False  # its q(u) is for predictions
     takes_natural = False  # its slope in q(u) is not the slope of an expected log density
 
     def __init__(

@@ -362,7 +362,7 @@ class _Task:
 
     def left_out(self, trained: Trained, svi: SVI) -> tuple[np.ndarray, str]:
         """The log predictive density of every row given other rows, and how it was found; see :func:`compare`."""
-        if self.by_weights and not of_objective(svi.loss).forgets_data:
+        if self.by_weights and of_objective(svi.loss).trains_posterior:
             if _integrates_out(trained, self.data, self.kwargs):
                 return trained.left_out(*self.data, model_kwargs=self.kwargs)[self.site], "LOO, closed form"
             subject = trained._bind(self.data, self.kwargs, seen=False)

@@ -16,7 +16,7 @@ class Objective(NamedTuple):
         needs_all_rows: whether the objective cannot be estimated on a minibatch.
         takes_natural: whether it has a slope in ``q(u)`` that natural gradients can follow.
         takes_mesh: whether rows may be split over devices.
-        forgets_data: whether the trained ``q`` is not the posterior given the data of the training.
+        trains_posterior: whether the trained ``q`` approximates the posterior given the data of the training.
         mode: which values GP sites have when gpzoo runs the guide outside of training steps; ``None`` for joint draws.
             Two modules do this: ``start.py``, for guides that are not an :class:`~gpzoo.inference.InducingGuide`, and
             ``failures.py``. In a step, the objective's ``loss`` sets its own mode.
@@ -31,7 +31,7 @@ class Objective(NamedTuple):
     needs_all_rows: bool = False
     takes_natural: bool = True
     takes_mesh: bool = True
-    forgets_data: bool = False
+    trains_posterior: bool = True
     mode: SiteMode | None = None
     by_site: Callable[[], Any] | None = None
     finisher: Callable[[Any, dict[str, Any]], Callable[[Mapping[str, Any], tuple, dict], dict]] | None = None
