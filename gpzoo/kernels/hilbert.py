@@ -61,7 +61,7 @@ class Box:
         for i, (M, (a, b)) in enumerate(zip(self.sizes, self.bounds, strict=True)):
             own = jnp.sin(jnp.pi * (X[:, i, None] - a) / (b - a) * jnp.arange(1, M + 1, dtype=X.dtype))
             own = own / np.sqrt((b - a) / 2)
-            values = (values[:, :, None] * own[:, None, :]).reshape(X.shape[0], -1)
+            values = (values[:, :, None] * own[:, None, :]).reshape(X.shape[0], values.shape[1] * M)
         return self.inside(X, values)
 
     def inside(self, X: Float[Array, "N d"], values: Float[Array, "N M"]) -> Float[Array, "N M"]:

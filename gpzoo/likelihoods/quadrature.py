@@ -74,10 +74,13 @@ def log_mean_exp(log_values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]
     return logsumexp(log_values, axis=0) - float(np.log(log_values.shape[0]))
 
 
-#: A grid of a standard normal's likely values, and how often it is refined.
-_COARSE, _REFINED = np.linspace(-8, 8, 33), 6
+#: A standard normal's values ``_BEND sinh(t)`` on a grid of ``t``, as far as 96, and how often the grid is refined.
+_BEND, _COARSE, _REFINED = 4.0, np.arange(-31, 32) / 8, 6
 
-#: Distances from the largest density: fine at 0, and up to both ends of the grid.
+#: Standard deviations that hold all of a normal distribution that counts.
+_ALL = 8.0
+
+#: Distances from the largest density: fine at 0, and beyond ``2 _ALL``.
 _FINEST, _STEP = 2e-4, 0.15
 _DISTANCES = _FINEST * np.sinh(_STEP * np.arange(-81, 82))
 
@@ -87,7 +90,7 @@ def log_expectation(log_density: Callable[[Float[Array, " N"]], Float[Array, " N
 
     A Gauss-Hermite rule would need a node in every peak. Here, the nodes grow denser towards the largest density, with
     distances from it proportional to ``sinh(t)`` (a trapezoidal rule in ``t``). So each width down to a thousandth is
-    resolved. Values of ``z`` beyond 8 standard deviations do not count.
+    resolved, and so are densities of data that are many standard deviations away (up to 96).
 
     Args:
         log_density: a function of one number for each row.
@@ -98,10 +101,13 @@ def log_expectation(log_density: Callable[[Float[Array, " N"]], Float[Array, " N
     def log_densities(z: Float[Array, "H N"]) -> Float[Array, "H N"]:
         return jax.vmap(log_density)(z)
 
-    def best(z: Float[Array, "H N"]) -> Float[Array, " N"]:
-        found = log_densities(z) - jnp.square(z) / 8  # not far outside, for a density that hardly falls there
+    def best(t: Float[Array, "H N"]) -> Float[Array, " N"]:
+        z = _BEND * jnp.sinh(t)
+        # Up to 8, a narrow density must be found although a wide tail elsewhere has a larger product. Farther outside,
+        # the largest product counts.
+        found = log_densities(z) - jnp.where(jnp.abs(z) <= _ALL, jnp.square(z) / 8, jnp.square(z) / 2 - _ALL**2 * 3 / 8)
         at = jnp.argmax(jnp.where(jnp.isnan(found), -jnp.inf, found), axis=0)
-        return jnp.take_along_axis(z, at[None], axis=0)[0]
+        return jnp.take_along_axis(t, at[None], axis=0)[0]
 
     def columns(x: np.ndarray) -> Float[Array, "H N"]:
         return jnp.broadcast_to(jnp.asarray(x, dtype)[:, None], (len(x), num_rows))
@@ -109,8 +115,9 @@ def log_expectation(log_density: Callable[[Float[Array, " N"]], Float[Array, " N
     centre, width = best(columns(_COARSE)), _COARSE[1] - _COARSE[0]
     for _ in range(_REFINED):
         centre, width = best(centre + columns(width * np.linspace(-1, 1, 9))), width / 4
-    z = lax.stop_gradient(centre) + columns(_DISTANCES)
-    last = float(_COARSE[-1])  # beyond it, where nothing counts, densities may overflow
+    centre = lax.stop_gradient(_BEND * jnp.sinh(centre))
+    z = centre + columns(_DISTANCES)
+    last = jnp.abs(centre) + _ALL  # beyond it, where nothing counts, densities may overflow
     values = jnp.where(jnp.abs(z) <= last, log_densities(jnp.clip(z, -last, last)), -jnp.inf)
     weights = np.log(_STEP * np.hypot(_DISTANCES, _FINEST)) - LOG_2PI / 2
     return logsumexp(values - jnp.square(z) / 2 + columns(weights), axis=0)

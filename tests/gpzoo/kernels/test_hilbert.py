@@ -46,6 +46,7 @@ def test_it_is_numpyros(kernel):
     found = HilbertSpace(kernel, **BOX)
     np.testing.assert_allclose(jax.jit(found)(X), wanted, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found.diag(X), np.diag(wanted), rtol=1e-10)
+    assert found(X[:0], X).shape == (0, len(X))
     both = HilbertSpace(kernel + 2.0 * KERNELS[0], **BOX)
     np.testing.assert_allclose(both(X), wanted + 2 * (PHI * np.asarray(of_numpyro(KERNELS[0]))) @ PHI.T, rtol=1e-10)
 

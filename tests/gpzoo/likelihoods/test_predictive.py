@@ -218,6 +218,34 @@ def test_predictive_densities_are_integrals_however_narrow_the_likelihood(law, s
         np.testing.assert_allclose(slope, around, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.slow_but(dtype=[np.float32], scale=[0.3])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scale", [2.0, 0.3, 0.02])
+@pytest.mark.parametrize("law", LAWS)
+def test_predictive_densities_of_data_far_away_are_integrals(law, scale, dtype):
+    """With nodes of likely values alone, the density of an outlier is that of the nearest one: far too low."""
+    if law == "counts" and scale < 0.3:
+        pytest.skip("rates overflow")
+    fn, logpdf = LAWS[law]
+    mean, sd = 1.0, 0.5
+    if law == "counts":
+        y = np.round(np.exp(min(9, 15 / scale) * np.array([0.3, 0.7, 1.0])))
+    else:
+        y = mean + sd * np.array([-80.0, -25, -11, -8.5, 8.5, 11, 25, 80])
+    f = mean + sd * np.linspace(-96, 96, 400_001)
+    if law == "laplace":
+        given = -np.abs(y[:, None] - f) / scale - np.log(2 * scale)  # the densities of SciPy underflow
+    else:
+        given = logpdf(y[:, None], f, scale)
+    given += stats.norm.logpdf(f, mean, sd)
+    wanted = scipy.special.logsumexp(given, axis=1) + np.log(f[1] - f[0])
+    marginals = GaussianMarginals(jnp.full(len(y), mean, dtype), jnp.full(len(y), sd**2, dtype))
+    data = jnp.asarray(y, int if law == "counts" else dtype)
+    ours = lambda s: Expected(fn, marginals, s).predictive_log_prob(data)  # noqa: E731
+    np.testing.assert_allclose(jax.jit(ours)(scale), wanted, rtol=1e-4, atol=2e-3)
+    assert jnp.isfinite(jax.jit(jax.grad(lambda s: ours(s).sum()))(jnp.asarray(scale, dtype)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variance", [0.01, 1.0, 100.0, 1e4])
 def test_probabilities_of_ordered_classes_are_integrals(variance):
