@@ -44,8 +44,10 @@ class InducingHarmonics(InducingVariable):
         degree: ``L``; there are ``(L + 1)^2`` variables.
 
     Raises:
-        ValueError: for a degree below one, for several lengthscales, or for inputs that are not on the sphere (checked
-            only outside ``jit``). Under ``jit``, inputs off the sphere give NaN, which ``fit`` and predictions refuse.
+        TypeError: for a kernel that is not a function of the distance.
+        ValueError: for a degree below one, for a kernel of some columns or with several lengthscales, or for inputs
+            that are not on the sphere (checked only outside ``jit``). Under ``jit``, inputs off the sphere give NaN,
+            which ``fit`` and predictions refuse.
     """
 
     degree: int = static()

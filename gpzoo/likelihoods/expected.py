@@ -49,9 +49,10 @@ class Expected(Likelihood):
             ``jit`` does not compile again for every instance.
         params: the parameters of ``fn``, pytrees of numbers and arrays. Arrays in a closure of ``fn`` would be
             invisible to ``jit``, ``vmap`` and ``grad`` of the likelihood. Floating numbers get the precision of ``f``.
-        num_points: number of quadrature points.
+        num_points: number of points of the Gauss-Hermite rule.
         num_draws: draws per row, in ``log_prob`` if ``K > 1``.
-        num_predictive_draws: draws per row, in ``mean``, ``variance`` and ``predictive_log_prob`` if ``K > 1``.
+        num_predictive_draws: draws per row, in ``mean``, ``variance``, ``probs`` and ``predictive_log_prob`` if
+            ``K > 1``.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term. If ``y`` has several
             outputs, ``fn`` must then return a distribution with independent outputs, by ``to_event(1)``.
         validate_args: as in NumPyro.

@@ -22,7 +22,7 @@ class Ordinal(Expected):
     ``p(y = k | f) = s(c_k - f) - s(c_(k-1) - f)`` with the logistic function ``s`` and the cutpoints ``c_0`` to
     ``c_(K-2)``. By definition, ``c_(-1)`` is minus infinity and ``c_(K-1)`` is infinity. gpzoo computes densities in
     log space. So densities and their gradients are finite even if ``f`` is far from the cutpoints. Gauss-Hermite
-    quadrature computes expectations.
+    quadrature computes the expected log density; see :class:`Expected` for predictive densities.
 
     Example:
         >>> import numpy as np
@@ -34,7 +34,7 @@ class Ordinal(Expected):
         f: ``[N]``, array or marginals.
         cutpoints: ``c``, ``[K - 1]``, ascending, in the units of ``f``. The label is the number of cutpoints below
             ``f + e``, where ``e`` is logistic noise. The standard deviation of this noise is always 1.8.
-        num_points: number of quadrature points.
+        num_points: number of points of the Gauss-Hermite rule.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 

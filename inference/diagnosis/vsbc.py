@@ -89,6 +89,7 @@ def vsbc(
         num_steps: steps of each training. NumPyro trains on all rows.
         *args: the program's positional arguments, data included. Simulated data replace the arguments that are data of
             the program. If a data argument is ``None``, the program must draw the data.
+        num_simulations: number of simulated data sets.
         num_draws: number of draws of each trained guide, two or more.
         model_kwargs: the program's keyword arguments, by name.
 
@@ -105,7 +106,7 @@ def vsbc(
     rng_key = checks.rng_key(rng_key)
     num_steps = checks.positive_int("num_steps", num_steps)
     num_simulations = checks.positive_int("num_simulations", num_simulations)
-    num_draws = checks.positive_int("num_draws", num_draws)
+    num_draws = checks.whole("num_draws", num_draws, least=2)
     args, kwargs = arguments(svi.model, args, model_kwargs)
     if (objective := of_objective(svi.loss)).finisher is not None:
         raise ValueError(f"vsbc ranks draws of q(u), which {objective.name} does not train: use GaussianProcessELBO().")

@@ -301,6 +301,7 @@ def draws_to_arviz(
         model_kwargs: the program's keyword arguments, by name.
 
     Raises:
+        TypeError: for a :class:`~gpzoo.inference.marginal` program, or an ``rng_key`` that is not a key.
         ValueError: for samples that are not all ``[chains, draws, ...]``, or if a latent site has no samples.
         FactorisationError: naming the GP site whose covariance does not factorise at some draw.
         NonFiniteError: naming a site whose draws or densities are not finite for another reason.

@@ -87,7 +87,7 @@ def predict(
         parts: see :meth:`gpzoo.inference.Trained.predict`.
         batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
             1,000. If there are more than 20,000 rows, and no row has more than 100 numbers: 20,000, or 2,000 for
-            quantiles without ``num_draws``.
+            quantiles without ``num_draws`` and ``keep_draws``.
         model_kwargs: the model's keyword arguments, by name.
 
     Returns:

@@ -184,7 +184,9 @@ class Trained:
             TypeError: for a program that is not marginal.
             ValueError: if draws are not all ``[chains, draws, ...]`` or all ``[draws, ...]``, miss a site, or have
                 other shapes than their sites.
-            FactorisationError: if, at some draw, a covariance does not factorise, or Newton's steps find no mode.
+            FactorisationError: if, at some draw, the distribution of the functions given the data is not found. If only
+                the prior's covariance has no factor (with Gaussian noise), a ``PrecisionWarning`` names these draws:
+                :meth:`functions` and :meth:`to_arviz` then need a larger jitter.
         """
         own: Any = draws
         if isinstance(draws, MCMC):
@@ -274,7 +276,7 @@ class Trained:
                 computed for results that need them: class probabilities, and draws of the inner layers of a deep GP.
             batch_size: rows at a time. It changes only rounding and the draws of latent variables of rows. ``None``:
                 1,000. If there are more than 20,000 rows, and no row has more than 100 numbers: 20,000, or 2,000 for
-                quantiles without ``num_draws``.
+                quantiles without ``num_draws`` and ``keep_draws``.
             train_args: the positional arguments of training, for observed GP sites (exact GP regression). These sites
                 are conditioned on their data.
             train_kwargs: the keyword arguments of training, with ``train_args``; ``model_kwargs`` unless given.
@@ -291,6 +293,7 @@ class Trained:
                 * data are not finite, or arguments have different numbers of rows;
                 * ``test_data`` has unknown names;
                 * parameters are missing, unknown or of another shape, or the guide has not seen data;
+                * with the keyword arguments, the program has other sites than the guide;
                 * there is an observed GP site, and no ``train_args``;
                 * there are several batches, and the guide draws a site jointly;
                 * there are several batches, and rows of a site do not correspond to rows of the inputs;
@@ -750,7 +753,8 @@ class Trained:
             FactorisationError: naming the GP site whose draws are not finite.
             NonFiniteError: naming a site whose draws are not finite for another reason, or whose log density is NaN.
 
-        If draws from a prior are not finite, a warning says so.
+        If a prior has no draws, as :class:`numpyro.distributions.ImproperUniform`, the groups ``prior`` and
+        ``prior_predictive`` are left out. A warning says so, and also if draws from a prior are not finite.
         """
         if several := self.losses.ndim > 1:
             failed = [k for k, losses in enumerate(self.losses) if not np.all(np.isfinite(losses))]

@@ -222,11 +222,11 @@ def compare(
             importance weights of posterior draws give the density (PSIS-LOO), as in ``az.loo``. The diagnostic k-hat
             tells for which rows these weights cannot be trusted. If there are up to 20 such rows, each gets its density
             from a training without the row. If there are more, if the draws cannot be weighted at all, or if the
-            objective trains no posterior (:class:`PredictiveLogLikelihood`), ten folds are used instead. A whole number
-            sets the number of folds. Each fold has one training without its rows; all of these run in one compiled
-            program. The table has the sum of the elpd over rows, the distance of this sum from the best sum, and the
-            standard errors of both numbers. A distance below two standard errors decides nothing. Exposures and offsets
-            of rows must be columns of ``X``.
+            objective trains no posterior (:class:`PredictiveLogLikelihood`, :class:`OnlineELBO`), ten folds are used
+            instead. A whole number sets the number of folds. Each fold has one training without its rows; all of these
+            run in one compiled program. The table has the sum of the elpd over rows, the distance of this sum from the
+            best sum, and the standard errors of both numbers. A distance below two standard errors decides nothing.
+            Exposures and offsets of rows must be columns of ``X``.
         site: the data site whose predictions are compared with the data.
         learning_rate: learning rate of Adam, for candidates that are not an ``SVI``.
         batch_size: rows per minibatch, ``None`` for all.

@@ -181,6 +181,7 @@ def fit(
             * an array is masked;
             * the optimiser is :func:`~gpzoo.inference.lbfgs`, and there are minibatches (its line search needs the same
               function in every step);
+            * the objective is :class:`~gpzoo.inference.PredictiveLogLikelihood`, and there is ``natural``;
             * the objective is :class:`~gpzoo.inference.CollapsedELBO`, and there are minibatches, ``natural``,
               ``mesh`` or a program that this objective cannot train;
             * a ``mesh`` has several axes, is given with several keys, or its devices do not divide ``batch_size``;
