@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, random
+from jax import Array, lax, random
 from jaxtyping import Float, PRNGKeyArray, Shaped
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, Distribution, Independent, constraints
 
@@ -17,7 +17,7 @@ from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, check_labels
 from gpzoo.likelihoods.negative import refuse_negative
-from gpzoo.likelihoods.quadrature import log_expectation, log_mean_exp, normal_points, weighted_sum
+from gpzoo.likelihoods.quadrature import even_points, log_expectation, log_mean_exp, normal_points, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
 
 
@@ -179,11 +179,16 @@ class Expected(Likelihood):
             return self.f.draws(num_draws), jnp.full((num_draws,), 1 / num_draws, self.f.dtype)
         return normal_points(self.num_points, self.f.mean, self.f.variance)
 
+    def _predictive_points(self) -> tuple[Float[Array, "S N *K"], Float[Array, " S"]]:
+        if self.single:
+            return even_points(self.f.mean, self.f.variance)
+        return self._points(self.num_predictive_draws)
+
     def _averaged(self, of: Callable[[Array], Array]) -> Float[Array, "N *_"]:
         """A function of ``f``, averaged over marginals."""
         if not self.is_marginal:
             return of(self.f)
-        points, weights = self._points(self.num_predictive_draws)
+        points, weights = self._predictive_points()
         return weighted_sum(weights, jax.vmap(of)(points))
 
     def log_prob(self, value: ArrayLike, intermediates: Any = None) -> Float[Array, "*S N"]:
@@ -216,7 +221,7 @@ class Expected(Likelihood):
         """``log E[p(y | f)]`` over marginals with one number for each row."""
         mean, scale = self.f.mean, standard_deviation(self.f.variance)
         at = lambda z: self._log_density(mean + scale * z.reshape(mean.shape), value)  # noqa: E731
-        return log_expectation(at, len(mean), mean.dtype)
+        return log_expectation(at, mean.shape[:1], mean.dtype)
 
     @property
     def probs(self) -> Float[Array, "N K"]:
@@ -225,7 +230,7 @@ class Expected(Likelihood):
             raise NotImplementedError(f"{self.given_centre()} has no classes: use mean and variance.")
         if self.is_marginal and self.single and not self.event_shape:
             labels = jnp.broadcast_to(jnp.arange(self.num_classes)[:, None], (cast(int, self.num_classes), len(self.f)))
-            return jnp.exp(jax.vmap(self._log_mean)(labels)).T
+            return jnp.exp(lax.map(self._log_mean, labels)).T
         return self._averaged(lambda f: self._given(f).probs)
 
     @property
@@ -238,7 +243,7 @@ class Expected(Likelihood):
         """``Var[y]``. If ``f`` is marginals, it is ``E[Var[y | f]] + Var[E[y | f]]``."""
         if not self.is_marginal:
             return self._moments(self.f)[1]
-        points, weights = self._points(self.num_predictive_draws)
+        points, weights = self._predictive_points()
         means, variances = jax.vmap(self._moments)(points)
         spread_of_means = jnp.square(means - weighted_sum(weights, means))
         return weighted_sum(weights, variances + spread_of_means)

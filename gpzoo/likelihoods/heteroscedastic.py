@@ -12,9 +12,9 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.base import Likelihood, dependent_property
-from gpzoo.likelihoods.quadrature import log_weighted_mean, normal_log_density, normal_points
+from gpzoo.likelihoods.quadrature import log_expectation, normal_log_density
 from gpzoo.linalg.operators import LOG_2PI
-from gpzoo.processes.marginals import GaussianMarginals
+from gpzoo.processes.marginals import GaussianMarginals, standard_deviation
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -34,16 +34,12 @@ class HeteroscedasticGaussian(Likelihood):
 
     Args:
         f: ``[N, 2]``, the function and the logarithm of the noise variance; array or marginals.
-        num_points: number of quadrature points.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
 
     Raises:
-        ValueError: if ``f`` does not have two columns, if the columns of marginals are correlated, or if a count is
-            below one.
+        ValueError: if ``f`` does not have two columns, or if the columns of marginals are correlated.
     """
-
-    pytree_aux_fields = ("num_points",)
 
     @property
     def light_tails(self) -> bool:
@@ -54,7 +50,6 @@ class HeteroscedasticGaussian(Likelihood):
         self,
         f: ArrayLike | GaussianMarginals,
         *,
-        num_points: int = 20,
         missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
@@ -69,7 +64,6 @@ class HeteroscedasticGaussian(Likelihood):
             "HeteroscedasticGaussian takes a function and a noise that are independent; these columns are mixtures "
             "of the same sources, or outputs with one q, which InducingGuide(coupled=False) leaves apart.",
         )
-        self.set_counts(num_points=num_points)
         super().__init__(f, missing=missing, validate_args=validate_args)
 
     @dependent_property(is_discrete=False)
@@ -95,11 +89,12 @@ class HeteroscedasticGaussian(Likelihood):
             return self.log_prob(value)
         self.refuse_estimates()
         mean, variance = self.f.mean, self.f.variance
-        log_noise, weights = normal_points(self.num_points, mean[:, 1], variance[:, 1])
-        total = variance[:, 0] + jnp.exp(log_noise)
-        square = jnp.square(self._cast(value) - mean[:, 0])
-        total = jnp.reshape(total, (len(weights),) + (1,) * (square.ndim - 1) + total.shape[1:])
-        return self.counted(log_weighted_mean(weights, normal_log_density(square, total)), value)
+        square, scale = jnp.square(self._cast(value) - mean[:, 0]), standard_deviation(variance[:, 1])
+
+        def log_density(z: Float[Array, "*S N"]) -> Float[Array, "*S N"]:
+            return normal_log_density(square, variance[:, 0] + jnp.exp(mean[:, 1] + scale * z))
+
+        return self.counted(log_expectation(log_density, square.shape, mean.dtype), value)
 
     def _cast(self, value: ArrayLike) -> Float[Array, "..."]:
         return self.checked(value).astype(self.f.dtype)

@@ -20,42 +20,43 @@ from gpzoo.processes.marginals import standard_deviation
 _TAIL = -15.0
 
 
+#: Nodes for a standard normal distribution and for functions such as ``exp``, which move its mass away from 0.
+_EVEN = np.linspace(-10, 10, 641)
+
+
 @functools.cache
 def _rule(num_points: int) -> tuple[np.ndarray, np.ndarray]:
     nodes, weights = np.polynomial.hermite.hermgauss(num_points)
     return nodes * np.sqrt(2.0), weights / np.sqrt(np.pi)
 
 
-def gauss_hermite(num_points: int, dtype: Any) -> tuple[Float[Array, "{num_points}"], Float[Array, "{num_points}"]]:
-    """Nodes and weights of the Gauss-Hermite rule for a standard normal: ``E[g(x)] = sum_h weights_h g(nodes_h)``.
-
-    Args:
-        num_points: number of nodes.
-        dtype: dtype of the result.
-    """
-    nodes, weights = _rule(num_points)
-    return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)
-
-
 def normal_points(
     num_points: int, mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
 ) -> tuple[Float[Array, "{num_points} *shape"], Float[Array, "{num_points}"]]:
-    """Nodes and weights of the Gauss-Hermite rule for ``N(mean, variance)``; see :func:`gauss_hermite`."""
-    nodes, weights = gauss_hermite(num_points, jnp.result_type(mean))
-    return spread(nodes, mean, variance), weights
+    """Nodes and weights of the Gauss-Hermite rule for ``N(mean, variance)``."""
+    nodes, weights = _rule(num_points)
+    return _spread(nodes, mean, variance), jnp.asarray(weights, jnp.result_type(mean))
+
+
+def even_points(
+    mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
+) -> tuple[Float[Array, "_ *shape"], Float[Array, " _"]]:
+    """Nodes and weights of a trapezoidal rule for ``N(mean, variance)``, for functions that may have steep steps."""
+    weights = np.exp(-np.square(_EVEN) / 2)
+    return _spread(_EVEN, mean, variance), jnp.asarray(weights / weights.sum(), jnp.result_type(mean))
+
+
+def _spread(
+    nodes: np.ndarray, mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
+) -> Float[Array, "_ *shape"]:
+    """Nodes for ``N(mean, variance)`` from nodes for a standard normal distribution."""
+    columns = jnp.asarray(nodes, jnp.result_type(mean)).reshape(-1, *(1 for _ in mean.shape))
+    return mean + standard_deviation(variance) * columns
 
 
 def normal_log_density(square: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]) -> Float[Array, "*shape"]:
     """The log density of a normal distribution, given the square of the distance from its mean."""
     return -0.5 * (LOG_2PI + jnp.log(variance) + square / variance)
-
-
-def spread(
-    nodes: Float[Array, " H"], mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
-) -> Float[Array, "H *shape"]:
-    """Nodes for ``N(mean, variance)`` from nodes for a standard normal distribution."""
-    nodes = jnp.reshape(nodes, (-1,) + (1,) * mean.ndim)
-    return mean + standard_deviation(variance) * nodes
 
 
 def weighted_sum(weights: Float[Array, " H"], values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]:
@@ -74,34 +75,38 @@ def log_mean_exp(log_values: Float[Array, "H *shape"]) -> Float[Array, "*shape"]
     return logsumexp(log_values, axis=0) - float(np.log(log_values.shape[0]))
 
 
-#: A standard normal's values ``_BEND sinh(t)`` on a grid of ``t``, as far as 96, and how often the grid is refined.
-_BEND, _COARSE, _REFINED = 4.0, np.arange(-31, 32) / 8, 6
-
 #: Standard deviations that hold all of a normal distribution that counts.
 _ALL = 8.0
 
-#: Distances from the largest density: fine at 0, and beyond ``2 _ALL``.
-_FINEST, _STEP = 2e-4, 0.15
-_DISTANCES = _FINEST * np.sinh(_STEP * np.arange(-81, 82))
+#: A standard normal's values ``_BEND sinh(t)`` on a grid of ``t``, as far as 96, and how often the grid is refined.
+_BEND, _COARSE, _REFINED = 4.0, np.arange(-31, 32) / 8, 6
+
+#: Distances from the largest density, and how far they count: their weight falls as ``exp(-(distance / _NEAR)^4)``.
+_FINEST, _STEP, _NEAR = 2e-4, 0.15, 0.25
+_DISTANCES = _FINEST * np.sinh(_STEP * np.arange(-58, 59))
+
+#: All other values, as shares of their range: a thirty-second apart, or more if the largest density is far outside.
+_SHARES = np.linspace(0, 1, 513)
 
 
-def log_expectation(log_density: Callable[[Float[Array, " N"]], Float[Array, " N"]], num_rows: int, dtype: Any) -> Any:
+def log_expectation(log_density: Callable[[Array], Array], shape: tuple[int, ...], dtype: Any) -> Any:
     """``log E[exp(log_density(z))]`` of a standard normal ``z``, for densities that may be much narrower than it.
 
     A Gauss-Hermite rule would need a node in every peak. Here, the nodes grow denser towards the largest density, with
-    distances from it proportional to ``sinh(t)`` (a trapezoidal rule in ``t``). So each width down to a thousandth is
-    resolved, and so are densities of data that are many standard deviations away (up to 96).
+    distances from it proportional to ``sinh(t)`` (a trapezoidal rule in ``t``). So this peak is resolved down to a
+    width of a thousandth, also at data that are up to 96 standard deviations away. Farther from it, nodes are a
+    thirty-second apart, for other peaks of that width.
 
     Args:
-        log_density: a function of one number for each row.
-        num_rows: number of rows ``N``.
+        log_density: a function of an array, entry by entry.
+        shape: shape of the array, one entry for each expectation.
         dtype: dtype of the numbers.
     """
 
-    def log_densities(z: Float[Array, "H N"]) -> Float[Array, "H N"]:
+    def log_densities(z: Float[Array, "H *shape"]) -> Float[Array, "H *shape"]:
         return jax.vmap(log_density)(z)
 
-    def best(t: Float[Array, "H N"]) -> Float[Array, " N"]:
+    def best(t: Float[Array, "H *shape"]) -> Float[Array, "*shape"]:
         z = _BEND * jnp.sinh(t)
         # Up to 8, a narrow density must be found although a wide tail elsewhere has a larger product. Farther outside,
         # the largest product counts.
@@ -109,18 +114,32 @@ def log_expectation(log_density: Callable[[Float[Array, " N"]], Float[Array, " N
         at = jnp.argmax(jnp.where(jnp.isnan(found), -jnp.inf, found), axis=0)
         return jnp.take_along_axis(t, at[None], axis=0)[0]
 
-    def columns(x: np.ndarray) -> Float[Array, "H N"]:
-        return jnp.broadcast_to(jnp.asarray(x, dtype)[:, None], (len(x), num_rows))
+    def entries(x: np.ndarray) -> Float[Array, "H *shape"]:
+        return jnp.broadcast_to(jnp.asarray(x, dtype).reshape(-1, *(1 for _ in shape)), (len(x), *shape))
 
-    centre, width = best(columns(_COARSE)), _COARSE[1] - _COARSE[0]
+    centre, width = best(entries(_COARSE)), _COARSE[1] - _COARSE[0]
     for _ in range(_REFINED):
-        centre, width = best(centre + columns(width * np.linspace(-1, 1, 9))), width / 4
+        centre, width = best(centre + entries(width * np.linspace(-1, 1, 9))), width / 4
     centre = lax.stop_gradient(_BEND * jnp.sinh(centre))
-    z = centre + columns(_DISTANCES)
-    last = jnp.abs(centre) + _ALL  # beyond it, where nothing counts, densities may overflow
-    values = jnp.where(jnp.abs(z) <= last, log_densities(jnp.clip(z, -last, last)), -jnp.inf)
-    weights = np.log(_STEP * np.hypot(_DISTANCES, _FINEST)) - LOG_2PI / 2
-    return logsumexp(values - jnp.square(z) / 2 + columns(weights), axis=0)
+    outside = jnp.where(jnp.abs(centre) <= _ALL, 0, centre)
+    low, high = jnp.minimum(outside, 0) - _ALL, jnp.maximum(outside, 0) + _ALL
+    grid = low + (high - low) * entries(_SHARES)
+    far = jnp.log(-jnp.expm1(-(((grid - centre) / _NEAR) ** 4))) + jnp.log((high - low) / (len(_SHARES) - 1))
+    near = np.log(_STEP * np.hypot(_DISTANCES, _FINEST)) - (_DISTANCES / _NEAR) ** 4
+    z = jnp.concatenate([centre + entries(_DISTANCES), grid])
+    weights = jnp.concatenate([entries(near), far])
+    return logsumexp(log_densities(z) + weights - jnp.square(z) / 2 - LOG_2PI / 2, axis=0)
+
+
+def log_mean_of_link(
+    log_link: Callable[[Array], Array], mean: Float[Array, "*#shape"], variance: Float[Array, "*#shape"]
+) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """``log E[link(f)]`` and ``log(1 - E[link(f)])`` of ``f ~ N(mean, variance)``, for ``link(-f) = 1 - link(f)``."""
+    mean, scale = jnp.broadcast_arrays(mean, standard_deviation(variance))
+    below = jnp.where(mean > 0, -mean, mean)  # the smaller of the two: its largest density is at the step of the link
+    small = log_expectation(lambda z: log_link(below + scale * z), mean.shape, mean.dtype)
+    large = jnp.log1p(-jnp.exp(small))
+    return jnp.where(mean > 0, large, small), jnp.where(mean > 0, small, large)
 
 
 def log_normal_cdf(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

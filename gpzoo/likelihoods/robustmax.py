@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 from gpzoo import _checks as checks
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.classes import ClassLikelihood
-from gpzoo.likelihoods.quadrature import gauss_hermite, spread, weighted_sum
+from gpzoo.likelihoods.quadrature import normal_points, weighted_sum
 from gpzoo.processes.marginals import GaussianMarginals, standard_deviation, through
 
 # A standard normal is outside these bounds with probability 4e-33. This is negligible compared with the probabilities
@@ -49,7 +49,9 @@ class RobustMax(ClassLikelihood):
         epsilon: probability that a label does not name the largest latent function, in (0, 1).
         squash: replaces each ``Phi`` by ``squash + (1 - 2 squash) Phi``, for independent outputs only. gpzoo does not
             need ``squash``. The code of van der Wilk et al. (2017) uses 1e-4, and GPflow 2 uses 1e-6.
-        num_points: number of quadrature points.
+        num_points: number of points of the Gauss-Hermite rule. With 20 points, ``p_y`` may be off by 0.05 if
+            ``sd[f_y]`` is 5 times the other standard deviations, and by 0.1 if it is 30 times these. With 200 points,
+            these errors are 0.001 and 0.03.
         num_draws: draws per row, in ``log_prob`` with correlated outputs.
         num_predictive_draws: draws per row, in ``probs`` and ``predictive_log_prob`` with correlated outputs.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
@@ -102,11 +104,10 @@ class RobustMax(ClassLikelihood):
 
     def _largest_by_quadrature(self, labels: Integer[Array, "*S N"]) -> Float[Array, "*S N"]:
         own = _one_hot(labels, self.num_classes)
-        nodes, weights = gauss_hermite(self.num_points, self.f.dtype)
         mean, variance = jnp.broadcast_arrays(self.f.mean, self.f.variance)
         mean, variance = (jnp.broadcast_to(m, own.shape) for m in (mean, variance))
-        f_y = spread(nodes, _pick(mean, labels), _pick(variance, labels))[..., None]
-        z = jnp.clip((f_y - mean) / standard_deviation(variance), -_BOUND, _BOUND)
+        f_y, weights = normal_points(self.num_points, _pick(mean, labels), _pick(variance, labels))
+        z = jnp.clip((f_y[..., None] - mean) / standard_deviation(variance), -_BOUND, _BOUND)
         log_cdf = jnp.log(self.squash + (1 - 2 * self.squash) * ndtr(z))
         return weighted_sum(weights, jnp.exp(jnp.where(own, 0.0, log_cdf).sum(-1)))
 

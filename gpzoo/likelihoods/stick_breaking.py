@@ -12,7 +12,7 @@ from jaxtyping import Float, Int32, PRNGKeyArray
 from gpzoo._types import ArrayLike
 from gpzoo.likelihoods.classes import TabledClasses
 from gpzoo.likelihoods.polya_gamma import _bound, _checked_c
-from gpzoo.likelihoods.quadrature import log_weighted_mean, normal_points
+from gpzoo.likelihoods.quadrature import log_mean_of_link
 from gpzoo.processes.marginals import GaussianMarginals
 
 
@@ -34,7 +34,6 @@ class StickBreaking(TabledClasses):
     Args:
         f: ``[N, K - 1]``, array or marginals.
         c: as for :class:`PolyaGamma`; it broadcasts to the shape of ``f``. ``None`` means the optimal ``c``.
-        num_points: number of quadrature points for predictive probabilities.
         num_predictive_draws: number of joint draws for predictive probabilities if outputs are correlated.
         missing: ``"mask"``: entries of ``y`` that are NaN were not observed and have no term.
         validate_args: as in NumPyro.
@@ -45,7 +44,7 @@ class StickBreaking(TabledClasses):
     """
 
     pytree_data_fields = ("c",)
-    pytree_aux_fields = ("num_points", "num_predictive_draws")
+    pytree_aux_fields = ("num_predictive_draws",)
     quadratic = True
 
     def __init__(
@@ -53,12 +52,11 @@ class StickBreaking(TabledClasses):
         f: ArrayLike | GaussianMarginals,
         c: ArrayLike | None = None,
         *,
-        num_points: int = 20,
         num_predictive_draws: int = 100,
         missing: str | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.set_counts(num_points=num_points, num_predictive_draws=num_predictive_draws)
+        self.set_counts(num_predictive_draws=num_predictive_draws)
         super().__init__(f, missing=missing, validate_args=validate_args)
         self.c = _checked_c(type(self).__name__, self.f, c)
 
@@ -89,9 +87,7 @@ class StickBreaking(TabledClasses):
         self.refuse_estimates()
         if not self.is_marginal or not self.f.independent:
             return super().log_probs()
-        points, weights = normal_points(self.num_points, self.f.mean, self.f.variance)
-        taken, left = (log_weighted_mean(weights, jax.nn.log_sigmoid(s * points)) for s in (1, -1))
-        return _of_sticks(taken, left)
+        return _of_sticks(*log_mean_of_link(jax.nn.log_sigmoid, self.f.mean, self.f.variance))
 
     def sample_given(self, key: PRNGKeyArray, f: Float[Array, "S N _"]) -> Int32[Array, "S N"]:
         """Draws of ``y`` for ``f``; see :meth:`Likelihood.sample_given`."""

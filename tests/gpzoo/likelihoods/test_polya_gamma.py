@@ -210,7 +210,7 @@ REFUSED = {
     "a class too many": (lambda: StickBreaking(jnp.ones((2, 2))).log_prob(np.array([0, 3])), "3 classes"),
     "one-hot": (lambda: StickBreaking(jnp.ones((2, 2))).log_prob(np.eye(3)[:2]), "argmax"),
     "a vector": (lambda: StickBreaking(jnp.ones(3)), r"\[N, K\]"),
-    "no points": (lambda: StickBreaking(jnp.ones((3, 2)), num_points=0), "num_points"),
+    "no points": (lambda: StickBreaking(jnp.ones((3, 2)), num_predictive_draws=0), "num_predictive_draws"),
     "nan": (lambda: PolyaGamma(jnp.ones(2)).log_prob(np.array([np.nan, 1])), "mask"),
 }
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 from scipy import integrate, stats
 
-from gpzoo.likelihoods import Expected, Gaussian, Ordinal, RobustMax
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Ordinal, RobustMax, StickBreaking
 from gpzoo.likelihoods.classes import ClassLikelihood
 from gpzoo.likelihoods.quadrature import log_normal_cdf
 from gpzoo.processes.marginals import GaussianMarginals
@@ -244,6 +244,44 @@ def test_predictive_densities_of_data_far_away_are_integrals(law, scale, dtype):
     ours = lambda s: Expected(fn, marginals, s).predictive_log_prob(data)  # noqa: E731
     np.testing.assert_allclose(jax.jit(ours)(scale), wanted, rtol=1e-4, atol=2e-3)
     assert jnp.isfinite(jax.jit(jax.grad(lambda s: ours(s).sum()))(jnp.asarray(scale, dtype)))
+
+
+SEVERAL_PEAKS = {
+    "angles": (lambda f: dist.VonMises(f, 50.0), lambda y, f: stats.vonmises.logpdf(y, 50.0, f), 2.5),
+    "squares": (lambda f: dist.Normal(f**2, 0.3), lambda y, f: stats.norm.logpdf(y, f**2, 0.3), 4.0),
+    "waves": (lambda f: dist.Normal(jnp.sin(f), 0.15), lambda y, f: stats.norm.logpdf(y, np.sin(f), 0.15), 0.2),
+}
+
+
+@pytest.mark.slow_but(variance=[4.0])
+@pytest.mark.parametrize("variance", [0.2, 4.0, 9.0])
+@pytest.mark.parametrize("law", SEVERAL_PEAKS)
+def test_predictive_densities_with_several_peaks_are_integrals(law, variance):
+    """Nodes around the highest peak alone miss the others, or count them several times."""
+    fn, logpdf, y = SEVERAL_PEAKS[law]
+    z, means = np.linspace(-12, 12, 400_001)[:, None], np.array([0.0, 1.0, -2.0])
+    given = logpdf(y, means + np.sqrt(variance) * z) + stats.norm.logpdf(z)
+    wanted = scipy.special.logsumexp(given, axis=0) + np.log(z[1, 0] - z[0, 0])
+    f = GaussianMarginals(jnp.asarray(means), jnp.full(3, variance))
+    np.testing.assert_allclose(Expected(fn, f).predictive_log_prob(jnp.full(3, y)), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow_but(scale=[0.3, 30.0])
+@pytest.mark.parametrize("scale", [0.01, 0.3, 1.0, 2.9, 3.1, 30.0, 1000.0])
+def test_predictive_probabilities_are_integrals_however_steep_the_link(scale):
+    """20 nodes of a Gauss-Hermite rule are too far apart for a link that is nearly a step."""
+    means = scale * np.array([0.0, 0.2, -0.25, 1.0, -3.0])
+    z = np.linspace(-12, 12, 1_000_001)[:, None]
+    step, density = z[1, 0] - z[0, 0], stats.norm.pdf(z)
+    yes = (scipy.special.expit(means + scale * z) * density).sum(0) * step
+    f = GaussianMarginals(jnp.asarray(means), jnp.full(5, scale**2))
+    binary = Bernoulli(f, "logit")
+    np.testing.assert_allclose(binary.probs, yes, rtol=2e-3)
+    np.testing.assert_allclose(np.exp(binary.predictive_log_prob(jnp.zeros(5))), 1 - yes, rtol=2e-3)
+    of_labels = Expected(lambda f: dist.Bernoulli(logits=f), f)
+    np.testing.assert_allclose(of_labels.mean, yes, atol=5e-3)
+    sticks = StickBreaking(GaussianMarginals(jnp.asarray(means)[:, None], jnp.full((5, 1), scale**2)))
+    np.testing.assert_allclose(sticks.probs[:, 0], yes, rtol=1e-4)
 
 
 @pytest.mark.slow
