@@ -298,17 +298,19 @@ class _Data(NamedTuple):
 
 def _along_one_axis(noise: Float[Array, " N"], cells: Cells) -> tuple[list[Float[Array, " _"]], Bool[Array, ""]]:
     """The noise at the points of the axis along which it differs, 1 for other axes, and whether it fits one axis."""
-    means, errors = zip(*(_by_point(noise, cells, i) for i in range(len(cells.sizes))), strict=True)
+    found, errors = zip(*(_by_point(noise, cells, i) for i in range(len(cells.sizes))), strict=True)
     least = jnp.argmin(jnp.stack(errors))
     same = jnp.min(jnp.stack(errors)) <= 1e2 * jnp.finfo(noise.dtype).eps * jnp.max(noise)
-    return [jnp.where(least == i, mean, jnp.ones_like(mean)) for i, mean in enumerate(means)], same
+    return [jnp.where(least == i, each, jnp.ones_like(each)) for i, each in enumerate(found)], same
 
 
 def _by_point(noise: Float[Array, " N"], cells: Cells, axis: int) -> tuple[Float[Array, " _"], Float[Array, ""]]:
-    """Means of the noise of rows at each point of an axis, 1 without rows, and the largest difference from them."""
-    own, size = cells.of_rows[axis], cells.sizes[axis]
-    counts = np.bincount(own[cells.seen], minlength=size)
-    total = jnp.zeros(size, noise.dtype).at[own].add(jnp.where(cells.seen, noise, 0))
-    means = jnp.where(counts > 0, total / np.maximum(counts, 1).astype(noise.dtype), 1)
-    difference = jnp.where(cells.seen, jnp.abs(noise - means[own]), 0)
-    return means, lax.stop_gradient(jnp.max(difference))
+    """Noise of a row at each point of an axis, 1 without rows, and the largest difference of other rows from it.
+
+    A mean over rows would have rounding errors that grow with their number.
+    """
+    own = cells.of_rows[axis]
+    known, rows = np.unique(own[cells.seen], return_index=True)
+    of_points = jnp.ones(cells.sizes[axis], noise.dtype).at[known].set(noise[np.flatnonzero(cells.seen)[rows]])
+    difference = jnp.where(cells.seen, jnp.abs(noise - of_points[own]), 0)
+    return of_points, lax.stop_gradient(jnp.max(difference))

@@ -185,7 +185,8 @@ def draw_together(layout: Layout, posterior: InducingPosterior, key: PRNGKeyArra
     X, own = posterior.prior.X, int(posterior.prior.kernel.has_outputs(posterior.prior.X))
     X = lax.all_gather(layout.by_row(X, own), WEIGHTS, axis=own + 1)  # [*D, N, K, ...], the same in all runs
     N, K = X.shape[own : own + 2]
-    draws = draws_in_groups(posterior, key, X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :]), K * layout.count)
+    together = K * (posterior.in_row or layout.count)
+    draws = draws_in_groups(posterior, key, X.reshape(*X.shape[:own], N * K, *X.shape[own + 2 :]), together)
     draws = layout.by_row(draws.reshape(len(draws), N, K), 1, back=True)
     return posterior._with_loc(lax.dynamic_index_in_dim(draws, lax.axis_index(WEIGHTS), 2, keepdims=False))
 

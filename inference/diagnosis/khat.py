@@ -297,7 +297,7 @@ def _joint(
         elif site["is_observed"]:
             data += _log_prob(site)
     for name, site in runs.guide.items():
-        if name.endswith("_log_weight"):
+        if name.endswith("_log_weight") and site["type"] == "deterministic":
             data += site["value"]
     return prior, data
 

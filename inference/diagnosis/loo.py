@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+import jax
 import numpy as np
 from jax import Array
 
@@ -45,7 +46,7 @@ def of_draws(rng_key: Array, subject: BoundModel, held_out: Mapping[str, np.ndar
     of_u, of_others = _sizes(subject)
     if not of_u + of_others:
         return unavailable(TITLE, "the guide draws nothing")
-    if (rows := max(map(len, subject.args), default=0)) > _MOST_ROWS:
+    if (rows := max((len(x) for x in jax.tree.leaves(subject.args) if np.ndim(x)), default=0)) > _MOST_ROWS:
         reason = f"{rows} rows are more than {_MOST_ROWS}; trained.to_arviz(key, X, y) takes them in batches"
         return unavailable(TITLE, reason)
     try:

@@ -442,7 +442,7 @@ def _terms(
     said = dict.fromkeys(terms, _GIVEN_F) | dict.fromkeys(found["left_out"], _GIVEN_OTHERS)
     for name, of_site in left_out.items():
         x, mask, drawn = of_site["density"], found["masks"].get(name), of_site.get("drawn")
-        single = x.shape[1] == np.size(mask)
+        single = drawn is not None  # blocks have no draws, even if there is one for each row
         x = x[:, mask] if single else x
         if np.isnan(x).any():
             warnings.warn(

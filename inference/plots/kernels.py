@@ -18,7 +18,7 @@ from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import of_runs, posterior_at
 from gpzoo.inference.programs.calls import entry_point
-from gpzoo.inference.programs.labelled import columns_of_inputs
+from gpzoo.inference.programs.labelled import columns_of_inputs, in_order_of_rows
 from gpzoo.inference.programs.runs import Runs, unmasked
 from gpzoo.processes.process import GaussianProcess
 
@@ -221,7 +221,8 @@ def kernel_by_class(
     Raises:
         ValueError: if there is not one label for each row, if the output does not exist, or if the site is unknown.
     """
-    labels = np.asarray(labels)
+    (labels,) = map(np.asarray, in_order_of_rows(trained.model, args, {"labels": labels}))
+    args = trained._bind(args, model_kwargs).args
     rows = {len(x) for x in jax.tree.leaves(args)}
     if labels.ndim != 1 or rows != {len(labels)}:
         raise ValueError(f"labels must be [N] with one for each row, got shape {labels.shape} for rows {sorted(rows)}.")

@@ -16,6 +16,7 @@ from gpzoo.inference.plots import _axes as draw
 from gpzoo.inference.plots._model import columns, model_at
 from gpzoo.inference.plots.fits import fit_1d
 from gpzoo.inference.programs.calls import entry_point
+from gpzoo.inference.programs.labelled import in_order_of_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,6 +130,9 @@ def groups(
             for each group; see also :func:`forecast`.
     """
     checks.refuse((at is None) != (at_by is None), "Give groups both at and at_by, the groups of its rows, or neither.")
+    (by,) = in_order_of_rows(trained.model, args, {"by": by})
+    if at is not None:
+        (at_by,) = in_order_of_rows(trained.model, at, {"at_by": at_by})
     seen = _Series.of(rng_key, trained, args, model_kwargs, column, data)
     shown = seen if at is None else _Series.of(rng_key, trained, at, model_kwargs, column, seen.name)
     of_seen = _labels("by", by, seen)

@@ -297,6 +297,24 @@ def test_what_it_refuses(model, options, message):
         ImportanceWeightedELBO(2).loss(KEY, params, model, guide, ROWS, y)
 
 
+def in_pairs(rows, y=None):
+    """The difference of one function at two inputs of a row, which are the same input."""
+    with numpyro.plate("data", len(rows)):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    inputs = jnp.stack([w, w], axis=1)[:, :, None]
+    h = numpyro.sample("h", GaussianProcess(RBF(), inputs, jitter=JITTER, per_row=True))
+    with numpyro.plate("data", len(rows)):
+        numpyro.sample("y", dist.Normal(h[:, 0] - h[:, 1], 0.1), obs=y)
+
+
+def test_inputs_of_one_row_are_one_function():
+    guide = guide_of(in_pairs)
+    params = guide.init_params(KEY, ROWS, y)
+    for num_draws in (1, 3):
+        bounds = mean_of(ImportanceWeightedELBO(num_draws), in_pairs, guide, params, ROWS, 0 * y, num=20)
+        assert bounds.min() > -60  # independent functions would differ by far more than the noise
+
+
 def test_numbers_of_draws_are_positive():
     with pytest.raises(ValueError, match="num_draws"):
         ImportanceWeightedELBO(0)

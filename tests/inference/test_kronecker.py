@@ -14,6 +14,7 @@ from numpyro.infer.util import log_density
 
 from gpzoo import GaussianProcess, kmeans
 from gpzoo.inference import Trained, marginal, nuts
+from gpzoo.inference.bounds.grids import Cells, _along_one_axis
 from gpzoo.kernels import RBF, Constant, Linear, Matern12, Matern32, Matern52, Periodic, Pointwise, White
 from gpzoo.likelihoods import Bernoulli, Gaussian
 from tests.programs import KEY
@@ -163,6 +164,19 @@ def test_trains_by_gradients_and_by_nuts(standard_promotion):
     mcmc.run(KEY, X, y, **options)
     ours = nuts(KEY, model, X, y, num_warmup=20, num_samples=20, progress=False, model_kwargs=options)
     assert all(np.isfinite(run.get_samples()["a"]).all() for run in (mcmc, ours))
+
+
+@pytest.mark.parametrize("by", [None, 0, 1, 2])
+def test_noise_of_many_rows_is_along_one_axis(by):
+    """A mean of many equal numbers of float32 is another number."""
+    numbers = np.indices((40, 35, 45)).reshape(3, -1)
+    cells = Cells.of(((0,), (1,), (2,)), numbers.T.astype(np.float32), np.ones(numbers.shape[1], bool), "y")
+    for of_points in np.random.default_rng(0).uniform(0.01, 3, (20, 45)).astype(np.float32):
+        noise = np.broadcast_to(of_points[0 if by is None else numbers[by]], numbers.shape[1])
+        scales, fits = _along_one_axis(jnp.asarray(noise), cells)
+        assert fits
+        each = [np.asarray(scale)[own] for scale, own in zip(scales, numbers, strict=True)]
+        np.testing.assert_array_equal(np.prod(each, axis=0), noise)
 
 
 OPTIONS = {"kernel": lambda a, b: RBF(a, b)}

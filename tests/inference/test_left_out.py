@@ -94,6 +94,16 @@ def test_data_sites_know_each_other():
     np.testing.assert_allclose(np.concatenate([sparse["y"], sparse["z"]]), expected, atol=1e-4)
 
 
+def test_as_many_blocks_as_rows_are_blocks():
+    """Blocks are in the order of their labels, which need not be the order of the rows."""
+    labels = np.random.default_rng(0).permutation(N)
+    trained = Trained.of_draws(KEY, {}, X, Y, program=marginal(one), num_draws=1, leave_out=labels)
+    exported = trained.to_arviz(KEY, X, Y, num_draws=1).log_likelihood["y"]
+    assert exported.dims[-1] == "y_block"
+    rows = of_rows(K + 0.1 * np.eye(N), Y, np.argsort(labels))
+    np.testing.assert_allclose(exported.values.ravel(), rows, atol=1e-9)
+
+
 @pytest.mark.slow_but(inducing=[None])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
 @pytest.mark.parametrize("kind", ["apart", "mixed"])

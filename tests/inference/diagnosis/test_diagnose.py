@@ -99,6 +99,19 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.slow
+def test_an_argument_may_be_none(standard_promotion):
+    def program(X, exposure=None, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(), X))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("y", Gaussian(f, 0.1 if exposure is None else exposure), obs=y)
+
+    X = np.linspace(0, 3, 30)[:, None]
+    svi = SVI(program, InducingGuide(program, kmeans(5)), optax.adam(0.05), GaussianProcessELBO())
+    trained = fit(KEY, svi, 50, X, None, np.sin(X[:, 0]), progress=False)
+    assert table(diagnose(KEY, trained, X, None, np.sin(X[:, 0])), "Leave-one-out")
+
+
 def waves_of_one_column(rows):
     X = np.linspace(0, 10, rows)[:, None]
     return X, np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(rows).standard_normal(rows)

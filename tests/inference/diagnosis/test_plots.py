@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from jax import random
 from matplotlib.figure import Figure
+from numpyro.infer import SVI
 
 from gpzoo import InducingPoints, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
-from gpzoo.inference import Candidate, Trained, plots
+from gpzoo.inference import Candidate, GaussianProcessELBO, InducingGuide, Trained, fit, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
 from gpzoo.inference.plots import _axes as draw
 from gpzoo.kernels import RBF, Matern12, Pointwise, White
@@ -377,6 +379,24 @@ def test_kernel_matrix_in_the_order_of_the_classes():
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "1", "2"]
     assert [each.get_ydata()[0] for each in ax.get_lines()[::2]] == [1.5, 3.5]
     assert plots.kernel_by_class(trained, X, labels=labels, count=3).get_images()[0].get_array().shape == (3, 3)
+    other = np.array([3, 0, 5, 1, 4, 2])
+    by_row = plots.kernel_by_class(trained, pd.DataFrame(X), labels=pd.Series(labels)[other])
+    np.testing.assert_array_equal(by_row.get_images()[0].get_array(), ax.get_images()[0].get_array())
+
+
+@pytest.mark.slow
+def test_kernel_matrix_of_columns_in_another_order():
+    X = np.random.default_rng(0).normal(size=(6, 2))
+    frame, labels = pd.DataFrame(X, columns=["a", "b"]), np.arange(6)
+
+    def program(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, np.array([0.1, 10.0])), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    svi = SVI(program, InducingGuide(program, random_subset(3)), numpyro.optim.SGD(0.0), GaussianProcessELBO())
+    trained = fit(KEY, svi, 1, frame, X[:, 0], progress=False)
+    one, other = (plots.kernel_by_class(trained, x, labels=labels) for x in (frame, frame[["b", "a"]]))
+    np.testing.assert_array_equal(one.get_images()[0].get_array(), other.get_images()[0].get_array())
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
@@ -645,8 +665,13 @@ def test_groups_have_a_panel_each_with_their_own_rows():
         np.testing.assert_allclose(line(panel, "data"), np.column_stack([X[:, 0], y])[by == name])
     assert panels[0].get_ylim() == panels[1].get_ylim()
     grid = np.linspace(-3, 3, 8)[:, None]
-    panels = plots.groups(KEY, trained, X, y, by=by, at=(grid,), at_by=np.repeat(["b", "a"], 4))
-    np.testing.assert_allclose(line(panels[0], "mean")[:, 0], grid[4:, 0])
+    at_by, order = np.repeat(["b", "a"], 4), np.random.default_rng(0).permutation(8)
+    for x, labels in ((grid, at_by), (pd.DataFrame(grid), pd.Series(at_by)[order])):
+        panels = plots.groups(KEY, trained, X, y, by=by, at=(x,), at_by=labels)
+        np.testing.assert_allclose(line(panels[0], "mean")[:, 0], grid[4:, 0])
+    frame, order = pd.DataFrame(X), np.random.default_rng(0).permutation(20)
+    panels = plots.groups(KEY, trained, frame, y, by=pd.Series(by)[order])
+    np.testing.assert_allclose(line(panels[0], "data"), np.column_stack([X[:, 0], y])[by == "a"])
 
 
 def test_models_stand_beside_each_other_on_one_scale():
