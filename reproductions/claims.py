@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,7 @@ class Table:
         note: a fact about the numbers that readers must know, such as a misprint.
         margin: see :attr:`Claim.margin`.
         test_rows: see :class:`Printed`.
+        of_mean: see :class:`Printed`.
     """
 
     where: str
@@ -137,12 +139,13 @@ class Table:
     note: str = ""
     margin: float | None = None
     test_rows: int | None = None
+    of_mean: bool = False
 
     def cells(self, row: Row) -> Iterator[tuple[Column, Printed | None, Answer | None]]:
         """The cells of a row: the column, the number, and what answers it."""
-        for column, text in zip(self.columns, row.numbers.split(), strict=True):
+        for column, text in zip(self.columns, _numbers(row.numbers), strict=True):
             written = f"{text} %" if column.percent else text
-            printed = None if text == "-" else Printed(written, self.test_rows, self.margin)
+            printed = None if text == "-" else Printed(written, self.test_rows, self.margin, self.of_mean)
             answer = None
             if column.key is not None:
                 answer = Answer(*self.answer.format(row=row.key, column=column.key).split())
@@ -188,6 +191,7 @@ class Paper:
         titles: names of variants in words, for legends of figures. Other variants keep their names.
         module: the file with the experiments of a user's own paper; ``None`` for a paper of ``gpzoo``.
         sha256: one hash of both files of a user's own paper, as they were when they were read; else empty.
+        program: the hash of ``module`` alone.
     """
 
     key: str
@@ -204,6 +208,7 @@ class Paper:
     titles: Mapping[str, str] = field(default_factory=dict)
     module: Path | None = None
     sha256: str = ""
+    program: str = ""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -243,23 +248,45 @@ def load(paper: str | Path) -> Paper:
     for name, facts in found.pop("metrics", {}).items():
         if "means" not in facts or METRICS.setdefault(name, facts) != facts:
             raise ValueError(f"[metrics.{name}] must say what it means, and be no metric of gpzoo or of another paper.")
+        if facts.get("better", "lower") not in ("lower", "higher"):
+            raise ValueError(f"[metrics.{name}]: better must be 'lower' or 'higher', not {facts['better']!r}.")
     others = [_claim(**each) for each in claims]
     if isinstance(paper, Path):
         module = path.resolve().with_suffix(".py")
-        files = b"".join(each.read_bytes() for each in (module, path) if each.is_file())
-        found |= {"module": module, "sha256": hashlib.sha256(files).hexdigest()}
+        code = module.read_bytes() if module.is_file() else b""
+        found |= {"module": module, "program": hashlib.sha256(code).hexdigest()}
+        found["sha256"] = hashlib.sha256(code + path.read_bytes()).hexdigest()
     return Paper(path.stem, tables=[_table(**each) for each in tables], others=others, **found)
 
 
+def _numbers(text: str) -> list[str]:
+    """The numbers of a row, each with its sign for a percentage and its deviation: ``"5.0 % 0.77 ± 0.01"`` has two."""
+    return re.sub(r"\s+(?=%)|\s*(±)\s*", r"\1", text).split()
+
+
 def _table(columns: Iterable[dict[str, Any]], rows: Iterable[Any], **facts: Any) -> Table:
-    """A table of a TOML file. A row is an array of heading, key and numbers, or it has these names."""
-    rows = [Row(**row) if isinstance(row, dict) else Row(*row) for row in rows]
-    return Table(columns=[Column(**column) for column in columns], rows=rows, **facts)
+    """A table of a TOML file. A row is an array of heading, key and numbers, or it has these names.
+
+    Raises:
+        ValueError: for a row that is not as the columns say, naming the table and the row.
+    """
+    rows, columns = [Row(**row) if isinstance(row, dict) else Row(*row) for row in rows], [Column(**x) for x in columns]
+    for row in rows:
+        at = f"{facts.get('where')}, row {row.title!r}"
+        if not isinstance(row.numbers, str):
+            raise ValueError(f"{at}: write numbers as the paper prints them, in quotes, not {row.numbers!r}.")
+        if (count := len(_numbers(row.numbers))) != len(columns):
+            raise ValueError(f"{at}: {len(columns)} columns, but {count} numbers in {row.numbers!r}.")
+        if len(row.key.split()) > 1:
+            raise ValueError(f"{at}: the key {row.key!r} must be one word, as in the table's answer.")
+    return Table(columns=columns, rows=rows, **facts)
 
 
-def _claim(printed: str = "", answer: str = "", **facts: Any) -> Claim:
+def _claim(printed: str = "", answer: str = "", of_mean: bool = False, **facts: Any) -> Claim:
     """A claim of a TOML file."""
-    number = Printed(printed, margin=facts.get("margin")) if printed else None
+    if not isinstance(printed, str):
+        raise ValueError(f"{facts.get('what')!r}: write the number as the paper prints it, in quotes, not {printed!r}.")
+    number = Printed(printed, margin=facts.get("margin"), of_mean=of_mean) if printed else None
     return Claim(printed=number, answer=Answer(*answer.split()) if answer else None, **facts)
 
 
@@ -289,6 +316,8 @@ class Printed(float):
         deviation: the standard deviation that is printed with the number, or ``None``.
         test_rows: number of test rows behind the number, if it differs from ours; otherwise ``None``.
         margin: see :attr:`Claim.margin`.
+        of_mean: whether ``deviation`` is the standard error of the number, which is a mean. Otherwise it is the
+            standard deviation over splits, or of trainings.
     """
 
     text: str
@@ -298,8 +327,11 @@ class Printed(float):
     deviation: float | None
     test_rows: int | None
     margin: float | None
+    of_mean: bool
 
-    def __new__(cls, text: str, test_rows: int | None = None, margin: float | None = None) -> Printed:
+    def __new__(
+        cls, text: str, test_rows: int | None = None, margin: float | None = None, of_mean: bool = False
+    ) -> Printed:
         """The number in a text. It is a percentage if the text ends in the sign for it."""
         digits, _, deviation = (part.strip() for part in text.removesuffix("%").partition("±"))
         scale, value = 100 if text.endswith("%") else 1, float(digits)
@@ -309,6 +341,7 @@ class Printed(float):
         self.text, self.scale, self.decimals = text, scale, decimals
         self.rounding, self.margin = 0.5 * 10.0**last / scale, margin
         self.deviation, self.test_rows = float(deviation) / scale if deviation else None, test_rows
+        self.of_mean = of_mean
         return self
 
 

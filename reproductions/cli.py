@@ -623,6 +623,8 @@ def results_command(folder: Path | None, output: Path, checks: bool, own: Sequen
         click.echo(check(folder, output, experiments, papers))
         return
     texts = {output / name: text for name, text in pages(folder, experiments, papers, output).items()}
+    if own and any((path.parent / f"{paper.key}.md").is_file() for path in texts for paper in PAPERS):
+        raise click.UsageError(f"{output} has the pages of gpzoo's own papers: choose another --output.")
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)

@@ -9,6 +9,7 @@ neither in the paper nor in the code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from gpzoo.reproductions import datasets, metrics
 from gpzoo.reproductions.claims import Claim, load
 from gpzoo.reproductions.datasets import Dataset
 from gpzoo.reproductions.experiment import Inspected, Outcome, Run, experiment, some
-from gpzoo.reproductions.judge import Found, Judged, Value, judged
+from gpzoo.reproductions.judge import Found, Judged, Value, holding, judged
 from gpzoo.reproductions.records import Key, Ours, Records, error_of
 from gpzoo.reproductions.training import Setting, train
 
@@ -133,7 +134,22 @@ def rectangles(run: Run) -> Outcome:
     """
     quick = run.preset == "quick"
     data = datasets.load("rectangles" if quick else "rectangles-original")
-    return _train(run, data, Setting.of(run.options), (3, 3), uniform_patches, stands_in=quick)
+    found = _train(run, data, Setting.of(run.options), (3, 3), uniform_patches, stands_in=quick)
+    if run.finished or quick:
+        return found
+    return replace(found, metrics={**found.metrics, **_along_edge(data, found.settings["wrong_rows"]["error"])})
+
+
+def _along_edge(data: Dataset, bits: str) -> dict[str, float]:
+    """Shares of all and of misclassified images with a side in the outer two rows or columns (section 4.2).
+
+    The pixels there are in fewer patches of 3 x 3 than other pixels.
+    """
+    outer = np.pad(np.zeros((24, 24), bool), 2, constant_values=True)
+    along = (data.X_test[..., 0][:, outer] > 0.5).any(axis=1)
+    wrong = np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[: len(along)].astype(bool)
+    of_wrong = {"wrong_along_edge": float(along[wrong].mean())} if wrong.any() else {}
+    return {"images_along_edge": float(along.mean()), **of_wrong}
 
 
 @experiment(PAPER, "mnist-0-vs-1", ("rbf", "invariant", "weighted"))
@@ -211,6 +227,18 @@ def mnist_study(run: Run) -> Outcome:
         figures={},
         inspected=cast(Inspected, first.inspected)._replace(trained=then.trained.with_params(kept)),
     )
+
+
+def along_edge(found: Found, name: str) -> Judged:
+    """Misclassified images have rectangles along the edge more often than all images (section 4.2)."""
+    known = [each["metrics"] for each in found[name].results if "wrong_along_edge" in each["metrics"]]
+    if not known:
+        return Judged(None, found.all("wrong_images", [name]))
+    wrong = sum(each["wrong_images"] for each in known)
+    share = sum(each["wrong_along_edge"] * each["wrong_images"] for each in known) / wrong
+    among = known[0]["images_along_edge"]
+    shares = [Value("share of wrong images:", Ours(share)), Value("of all images:", Ours(among))]
+    return Judged(holding([Ours(share - among, math.sqrt(among * (1 - among) / wrong))]), shares)
 
 
 def rank(found: Found, images: int, most: int | None = None, corner: bool = False) -> Judged:

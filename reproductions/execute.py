@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import gpzoo
 from gpzoo._extras import needs
@@ -158,7 +160,7 @@ def _now() -> str:
 def _start(run: Run, steps: int) -> dict[str, Any]:
     """The record of a start of a run, with ``steps``, the number of steps before this start."""
     # It is read when a run starts, because files may be changed during the training.
-    own = {"paper": run.source.sha256} if run.source is not None and run.source.module is not None else {}
+    own = {"paper": run.source.program} if run.source is not None and run.source.module is not None else {}
     return {**recorded(), **own, "command": run.command, "steps": steps, "time": _now()}
 
 
@@ -186,9 +188,12 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     try:
         run.output.mkdir(parents=True, exist_ok=True)
         claims.enter_context(alone_in(run.output, partial(print, waiting, file=sys.stderr, flush=True)))
-        steps = _steps_taken(run.checkpoint)
+        steps = _steps_taken(run.output)
         earlier = _earlier(run, path, steps) if path.exists() else []
         start = _start(run, steps)
+        if steps and earlier and (name := _other_program(earlier[-1], start, run)):
+            said = f"{run.output} continues {steps:,} steps of a training with another {name}. If its program or its "
+            warnings.warn(f"{said}data changed, delete the folder.", RuntimeWarning, stacklevel=2)
         if start["steps"] and start["commit"] and not (earlier and earlier[0]["commit"]):
             raise ReproductionError(
                 f"{run.checkpoint} is of a training whose commit was not recorded: choose another --output, or delete "
@@ -201,6 +206,12 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
             f"Cannot write to {run.output}: {error.strerror}. Choose another --output or make room."
         ) from error
     return starts
+
+
+def _other_program(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> str:
+    """The file of a user's own paper, if it changed between two starts; else empty."""
+    same = before.get("paper") == now.get("paper") or run.source is None or run.source.module is None
+    return "" if same else run.source.module.name
 
 
 def _mark(run: Run, starts: Sequence[Mapping[str, Any]], *, complete: bool) -> None:
@@ -220,11 +231,15 @@ def _earlier(run: Run, path: Path, steps: int) -> list[dict[str, Any]]:
     if held != run.identity:
         described = " ".join(f"{key}={value}" for key, value in held.items())
         raise ReproductionError(f"{run.output} holds another run ({described}): choose another --output.")
-    if steps and (other := run.other_settings(found)):
+    other = run.other_settings(found)
+    if steps and other:
         raise ReproductionError(
             f"{run.output} holds {steps:,} steps of a training with other settings ({', '.join(other)}): choose "
             "another --output, or delete the folder."
         )
+    if other and (result := run.output / "result.json").exists():
+        # The mark will have the new settings: if this run is stopped, the old result must not be taken for its result.
+        result.replace(run.output / "earlier_result.json")
     return starts
 
 
@@ -242,7 +257,9 @@ def _write_pictures(outcome: Outcome, run: Run, result: Mapping[str, Any]) -> No
 
     curve = partial(plots.learning_curve, outcome.elbo)
     figures = {name: partial(draw, {run.variant: result}) for name, draw in outcome.drawn.items()}
-    figures |= {**outcome.figures, "learning_curve": lambda: curve(ax=plots.blank(6, 4).subplots())}
+    figures |= outcome.figures
+    if np.size(outcome.elbo):
+        figures["learning_curve"] = lambda: curve(ax=plots.blank(6, 4).subplots())
     if has_curves(outcome.curve):
         words: dict[str, Any] = {"titles": run.source.titles if run.source is not None else {}}
         words |= {"test_rows": None if outcome.folds else outcome.data.sizes["test"]}

@@ -181,7 +181,8 @@ class Run:
 
     def made_by(self, settings: Mapping[str, Any], data: Dataset) -> dict[str, Any]:
         """Everything that determines an intermediate result of this run, in addition to the program."""
-        own = {"paper": self.source.sha256} if self.source is not None and self.source.module is not None else {}
+        of = self.source
+        own = {"paper": of.sha256, "program": of.program} if of is not None and of.module is not None else {}
         return {"run": self.identity, "settings": settings, "data": data_record(data)} | own
 
 
@@ -198,7 +199,7 @@ class Outcome:
         seconds_training: wall time of these steps, without compilation of the evaluation.
         data: the training data.
         dtype: floating-point type of training, such as ``"float32"``.
-        elbo: the learning curve: the bound at every step ``[steps]``.
+        elbo: the learning curve: the bound at every step ``[steps]``; empty if there is no bound.
         curve: metrics on the test set during training, each with its ``step`` and ``seconds`` of training. A single
             point at the end is not recorded in addition to the metrics.
         figures: figures by file name without suffix; each is a figure, or a function that makes one.
@@ -219,7 +220,7 @@ class Outcome:
     seconds_training: float
     data: Dataset
     dtype: str
-    elbo: ArrayLike
+    elbo: ArrayLike = ()
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     drawn: Mapping[str, Draw] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from gpzoo.reproductions.records import Records
 def test_curves(
     curves: Mapping[str, Sequence[Mapping[str, float]]],
     printed: Mapping[str, Mapping[str, float | None]] | None = None,
-    metrics: Sequence[str] = tuple(name for name, facts in METRICS.items() if "drawn" in facts),
+    metrics: Sequence[str] | None = None,
     *,
     titles: Mapping[str, str] | None = None,
     test_rows: int | None = None,
@@ -35,7 +35,7 @@ def test_curves(
         curves: points of each variant, with ``seconds`` and metrics. Known metrics are drawn for the variants that have
             them.
         printed: numbers of the paper by variant and metric. They are dashed lines in the colour of the variant.
-        metrics: the metrics to draw, one panel each.
+        metrics: the metrics to draw, one panel each; all known ones if ``None``.
         titles: names of variants in the legend. Other variants keep their names.
         test_rows: number of test rows, for the binomial error of a share. Bands are one standard error wide on either
             side, if the error is known.
@@ -47,7 +47,8 @@ def test_curves(
     longest = max(point["seconds"] for point in points)
     unit, name = (3600, "hours") if longest >= 3 * 3600 else (60, "minutes") if longest >= 180 else (1, "seconds")
     passed, unit, words = ("step", 1, "steps") if longest < 120 else ("seconds", unit, f"time in training ({name})")
-    metrics = [metric for metric in metrics if any(metric in point for point in points)]
+    drawn = [name for name, facts in METRICS.items() if "drawn" in facts] if metrics is None else metrics
+    metrics = [metric for metric in drawn if any(metric in point for point in points)]
     named, banded = {variant: (titles or {}).get(variant, variant) for variant in curves}, False
     columns = len(metrics) if len(metrics) <= 3 else 2
     figure = plots.blank(4.2 * columns, 3.4 * -(-len(metrics) // columns))

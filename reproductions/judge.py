@@ -78,13 +78,16 @@ def margin_of(metric: str, paper: float) -> float:
 def error_of_paper(metric: str, ours: Ours, printed: Printed, result: Mapping[str, Any]) -> float | None:
     """The standard error of a number of the paper on the paper's own data, as far as it is known.
 
-    It is computed from the standard deviation over splits if the paper prints one. For a share on one split, it is
-    binomial. Otherwise the error of our number, or of the first of our seeds, is used. The number of test rows is ours,
-    unless ``printed`` has one. The paper's number is of one training, so it varies as our seeds do, too.
+    It is computed from the standard deviation over splits, or the standard error, if the paper prints one. For a share
+    on one split, it is binomial. Otherwise the error of our number, or of the first of our seeds, is used. The number
+    of test rows is ours, unless ``printed`` has one. The paper's number is of one training, so it varies as our seeds
+    do, too.
     """
     rows = result["data"]["sizes"]["test"]
     if printed.deviation is not None:
-        return printed.deviation * math.sqrt(1 / (result["folds"] or {"of": 1})["of"] + overlap_of(result))
+        splits = (result["folds"] or {"of": 1})["of"]
+        of_mean = printed.deviation / (1 if printed.of_mean else math.sqrt(splits))
+        return of_mean * math.sqrt(1 + splits * overlap_of(result))
     if 0 <= printed <= 1 and is_share(result, metric):
         return math.hypot(ours.between, math.sqrt(printed * (1 - printed) / (printed.test_rows or rows)))
     if ours.error is None:
@@ -214,6 +217,8 @@ def holding(leads: Iterable[Ours], *, tie: float | None = None, allow: str = "",
         return 0 if wide is None or not abs(value.value) > wide else 1 if value.value > 0 else -1
 
     def no_worse(value: Ours) -> bool:
+        if math.isnan(value.value):
+            return False
         wide = value.wide(beyond=EITHER_SIDE)
         return clear(value) >= 0 and tie is not None if wide is None else value.value - wide >= -margin
 
@@ -272,16 +277,22 @@ def pairs(
     tie: float | None = None,
     margin: float = 0.0,
 ) -> Judged:
-    """In every run, each of its models is better than the model ``than``; without ``than``, than the model before."""
-    leads = [
-        Value(f"{model} on {name}" if len(found) > 1 else model, run.lead(metric, model, other), "lead")
-        for name, run in found.items()
-        for model, other in ([(each, than) for each in models] if than else [(b, a) for a, b in pairwise(models)])
-        if f"{model}_{metric}" in run.result["metrics"] and f"{other}_{metric}" in run.result["metrics"]
-    ]
+    """In every run, each of its models is better than the model ``than``; without ``than``, than the model before.
+
+    A pair of which no run has both models leaves the statement undecided.
+    """
+    asked = [(each, than) for each in models] if than else [(b, a) for a, b in pairwise(models)]
+    leads, seen = [], set()
+    for name, run in found.items():
+        for model, other in asked:
+            if f"{model}_{metric}" in run.result["metrics"] and f"{other}_{metric}" in run.result["metrics"]:
+                said = f"{model} on {name}" if len(found) > 1 else model
+                leads.append(Value(said, run.lead(metric, model, other), "lead"))
+                seen.add((model, other))
     by: dict[str, Any] = {"allow": allow, "tie": tie, "margin": margin}
     holds = holding([each.ours for each in leads], **by)
     one = [each for each in leads if holding([each.ours], **by) is not True]
+    holds = None if holds and len(seen) < len(asked) else holds
     return Judged(holds, one if len(leads) > 4 else leads, len(leads))
 
 
@@ -303,7 +314,7 @@ def same_order(found: Found, by: str, metric: str, tie: float = 0.0, margin: flo
 
 
 def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
-    """Metrics of every run are at most ``limit``."""
+    """Metrics of every run are at most ``limit``. A metric that no run has leaves the statement undecided."""
     values = [
         Value(f"{_model(metric)} on {name}" if len(metrics) * len(found) > 1 else "", ours, metric)
         for name, run in found.items()
@@ -314,7 +325,9 @@ def at_most(found: Found, limit: float, metrics: Sequence[str]) -> Judged:
         raise ReproductionError(f"No run of {', '.join(found)} has one of the metrics {', '.join(metrics)}.")
     largest = max(values, key=lambda each: each.ours.value)
     named = largest._replace(name=f"the largest number, of {largest.name}, is" if largest.name else "")
-    return Judged(largest.ours.value <= limit, [named], len(values) if len(values) > 1 else 0)
+    absent = {each.metric for each in values} < set(metrics)
+    holds = None if absent and largest.ours.value <= limit else largest.ours.value <= limit
+    return Judged(holds, [named], len(values) if len(values) > 1 else 0)
 
 
 def few_wrong(found: Found, name: str, limit: int, test_rows: int) -> Judged:
@@ -374,6 +387,8 @@ def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, S
     by = [list(records.compared(paper.key, *run, presets.get(run[0], ()))) for run in claim.runs]
     if "experiment" in claim.needs:
         there = [of for of in by if of or not claim.needs.get("some")]
+        if not there:
+            return None
         shared = [each.keys[0].preset for each in there[0] if all(each.keys[0].preset in _presets(of) for of in there)]
         by = [[each for each in of if each.keys[0].preset in shared[:1]] for of in by]
     names = [variant if variant != "all" else name for name, variant in claim.runs]
@@ -382,7 +397,9 @@ def judged(claim: Claim, paper: Paper, records: Records, presets: Mapping[str, S
         return None
     try:
         found = judge_of(claim, paper)(Found(runs, records), **claim.arguments)
-    except (LookupError, TypeError, ValueError) as error:
+        if not isinstance(found, Judged):
+            raise TypeError(f"the function must return a Judged, not {found!r}")
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         said = f"{claim.what!r} cannot be judged by {claim.judge}: {type(error).__name__}: {error}"
         raise ReproductionError(said) from error
     if len(runs) < len(by) and found.holds:

@@ -85,6 +85,10 @@ def has_result(run: Run) -> bool:
         return False
     if not (isinstance(found, dict) and isinstance(mark, dict)) or run.other_settings(mark):
         return False
+    if run.source is not None and run.source.module is not None:
+        # Of several hashes, the last is that of the program that wrote the result.
+        if not str(found.get("versions", {}).get(run.source.module.name)).endswith(run.source.program):
+            return False
     same = run.identity.items() <= (found | {"changes": changes_of(found)}).items()
     return same and mark.get("complete", True)
 

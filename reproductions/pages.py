@@ -61,7 +61,8 @@ def pages(
         context = _context(each, own) | {"telling": next(iter(drawn), "")}
         found[f"{FOLDER}/{each.paper.key}.md"] = written(name, **context)
         findings[each.paper.key] = _finding(env.get_template(f"{name}.md.jinja"), context)
-    found["RESULTS.md"] = written("summary", findings=findings)
+    if not papers or any(paper.module is None for paper in papers):
+        found["RESULTS.md"] = written("summary", findings=findings)
     if rest:
         keys = dict.fromkeys(each.paper for each in rest)
         found[f"{FOLDER}/more.md"] = written("more", experiments=rest, keys=keys, last=_last(records))

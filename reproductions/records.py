@@ -135,7 +135,7 @@ def _lead_of(result: Mapping[str, Any], metric: str, model: str, other: str) -> 
     by = result["settings"]
     if splits_of(result) == 1:
         return lead(error_of(result, f"{model}_{metric}"), error_of(result, f"{other}_{metric}"), metric)
-    if "by_split" in by:
+    if "by_fold" not in by:
         ours, theirs = ([split[f"{each}_{metric}"] for split in by["by_split"]] for each in (model, other))
     else:
         ours, theirs = (by["by_fold"][each][metric] for each in (model, other))
@@ -215,7 +215,8 @@ class Records:
             (e.paper, e.name, variant, preset) for e in experiments for variant in e.variants for preset in e.presets
         ]
         in_runs = sorted(folder.glob("*/result.json"))
-        for path in in_runs or sorted(each for each in folder.rglob("*.json") if each.name != "run.json"):
+        of_runs = in_runs or any(folder.glob("*/run.json"))
+        for path in in_runs if of_runs else sorted(each for each in folder.rglob("*.json") if each.name != "run.json"):
             key, result = _read(path)
             if in_runs and (changes_of(result) or key.paper not in {run[0] for run in runs}):
                 continue
@@ -263,11 +264,19 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any], *folders: Path) ->
         yield "subset"
     if any(one["data"][name] != other["data"][name] for name in ("name", "sizes")):
         yield "data"
+    if _program_of(one) != _program_of(other):
+        yield "program"
     marks = [folder / "run.json" for folder in folders]
     if all(mark.is_file() for mark in marks):
         settings = [read_json(mark).get("settings") for mark in marks]
         if None not in settings and settings[0] != settings[1]:
             yield "settings"
+
+
+def _program_of(result: Mapping[str, Any]) -> dict[str, str]:
+    """The last hash of the module of a user's own paper, which wrote the result."""
+    hashes = {name: x.split(", ")[-1] for name, x in result["versions"].items() if x.startswith("sha256 ")}
+    return {name: x.removeprefix("sha256 ") for name, x in hashes.items()}
 
 
 def _part_of(result: Mapping[str, Any]) -> str:

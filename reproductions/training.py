@@ -369,13 +369,18 @@ def over_splits(
     return replace(
         kept,
         metrics=means({name: [found.metrics[name] for found in every] for name in names}, errors),
-        settings={**own, **(settings(every) if settings else {})},
+        settings=_by_split(every, count) | own | dict(settings(every) if settings else {}),
         steps=sum(found.steps for found in every),
         seconds_training=sum(found.seconds_training for found in every),
         curve=(),
         folds=None if (of or count) == 1 else {"count": count, "of": of or count, "seeds": list(range(count))},
         selection=selection,
     )
+
+
+def _by_split(every: Sequence[Outcome], count: int) -> dict[str, Any]:
+    """The setting by which models of one run are compared split by split, if there are several splits."""
+    return {"by_split": [dict(found.metrics) for found in every]} if count > 1 else {}
 
 
 def nlpp_by_fold(every: Sequence[Outcome]) -> dict[str, list[float]]:
@@ -521,8 +526,8 @@ class Curve:
     """Test metrics during training, as a callback for :func:`gpzoo.inference.fit`.
 
     Points are kept on disk, because a resumed run no longer has the parameters of earlier points. Points are used again
-    if settings and data are the same, whatever changed in the files of a user's own paper. The checkpoint of the
-    training refuses another program. A point with a number that is not finite is in ``points`` alone.
+    if settings, data and, for a user's own paper, its module are the same. Otherwise the last step is evaluated again.
+    A point with a number that is not finite is in ``points`` alone.
 
     Args:
         path: file of the points.

@@ -132,13 +132,6 @@ def load(name: str, **options: Any) -> Dataset:
         TypeError: if the data set has no such option.
         DatasetError: if a file is damaged, cannot be downloaded or cannot be written.
         MissingExtraError: if a library that reads or downloads the data set is not installed.
-            random draws and splits, ``rows`` for ``"...-generated"`` and ``months`` for ``"taxi"``.
-
-    Raises:
-        ValueError: if there is no data set of that name, or an option has no such value.
-        TypeError: if the data set has no such option.
-        DatasetError: if a file is damaged, cannot be downloaded or cannot be written.
-        MissingExtraError: if a library that reads or downloads it is not installed.
     """
     if name not in _KNOWN:
         close = difflib.get_close_matches(str(name), _KNOWN, n=1, cutoff=0.5)

@@ -5,6 +5,7 @@ import itertools
 import math
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from gpzoo.inference import SitePrediction
 from gpzoo.reproductions import convolutional, deep, deep_kernel, invariant, judge, metrics
 from gpzoo.reproductions.claims import Claim, Paper, Printed, amount, as_printed, load
-from gpzoo.reproductions.experiment import Run, all_experiments
+from gpzoo.reproductions.experiment import ReproductionError, Run, all_experiments
 from gpzoo.reproductions.judge import (
     FEWER_FOLDS,
     READING,
@@ -93,6 +94,9 @@ def test_a_paper_has_an_error_and_a_claim_may_have_a_margin():
         ("2±0.4 %", one | {"folds": {"count": 4, "of": 16}}, 0.004 * math.sqrt(1 / 16 + 1 / 4)),
         ("0.02", one | {"folds": {"count": 4, "of": 16}}, 0.0002),
     ):
+        if "±" in text:  # the standard error of a mean is larger only by the rows that splits share
+            of_mean = judge.error_of_paper("error", ours, Printed(text, of_mean=True), result)
+            assert of_mean == pytest.approx(0.004 * math.sqrt(1 + 16 / 4))
         found = judge.error_of_paper("error", ours, Printed(text), result)
         assert found == pytest.approx(expected) == rederive.error_of_paper("error", 0.0002, text, result)
     assert judge.error_of_paper("nlpp", ours, Printed("0.3"), one) == 0.0002
@@ -250,6 +254,50 @@ def test_leads_and_trainings_are_of_all_seeds():
     assert training(recorded(*run.results[:1]), "error", Printed("1.2 %")).seed is None
 
 
+def test_numbers_that_are_missing_support_no_statement():
+    nan, lead = Ours(math.nan), Ours(0.1, 0.01)
+    for allow, tie in itertools.product(("", "level", "equal"), (None, 0.0, 0.01)):
+        assert holding([lead, nan], tie=tie, allow=allow) is not True
+    run = recorded({"metrics": {"a_error": 0.02, "b_error": 0.04}})
+    found = Found({"one": run}, None)
+    assert judge.pairs(found, "error", ["a"], "b", tie=0.0).holds
+    assert judge.pairs(found, "error", ["a", "c"], "b", tie=0.0).holds is None
+    assert judge.at_most(found, 0.05, ["a_error", "b_error"]).holds
+    assert judge.at_most(found, 0.05, ["a_error", "c_error"]).holds is None
+    assert judge.at_most(found, 0.03, ["b_error", "c_error"]).holds is False
+
+
+@pytest.mark.parametrize("judge_of_own", [lambda found: True, lambda found: found.none, lambda found: found["no run"]])
+def test_a_judge_that_fails_names_its_claim(tmp_path, monkeypatch, judge_of_own):
+    monkeypatch.setattr(judge, "own", judge_of_own, raising=False)
+    record(tmp_path, Run("toy", "squares", "plain", "paper", 0, tmp_path / "run"))
+    needs = {"experiment": "squares", "variants": ["plain"]}
+    claim, records = Claim("", "it is so", judge="own", needs=needs), Records(tmp_path, [toy_experiment()])
+    with pytest.raises(ReproductionError, match="'it is so' cannot be judged by own"):
+        judge.judged(claim, Paper("toy", "Toys"), records, {"squares": ("paper",)})
+
+
+def test_wrong_rectangles_are_along_the_edge_more_often_than_others():
+    images = np.zeros((400, 28, 28, 1))
+    at = np.random.default_rng(0).integers(0, 20, 400)
+    for image, corner in zip(images, at, strict=True):
+        image[corner : corner + 8, corner + 2] = image[corner : corner + 8, 22] = 1
+    data, along = SimpleNamespace(X_test=images), (at < 2) | (at > 18)
+    for wrong, holds in ((along & (np.arange(400) % 2 == 0), True), (np.arange(400) % 8 == 0, None), (~along, False)):
+        found = convolutional._along_edge(data, np.packbits(wrong).tobytes().hex())
+        assert found["images_along_edge"] == along.mean() and found["wrong_along_edge"] == along[wrong].mean()
+        run = recorded({"metrics": found | {"wrong_images": wrong.sum()}}, {"metrics": {"wrong_images": 5}})
+        assert convolutional.along_edge(Found({"invariant": run}, None), "invariant").holds is holds
+    none = convolutional._along_edge(data, "00" * 50)
+    assert none.keys() == {"images_along_edge"}
+    assert (
+        convolutional.along_edge(
+            Found({"invariant": recorded({"metrics": none | {"wrong_images": 0}})}, None), "invariant"
+        ).holds
+        is None
+    )
+
+
 def test_some_recorded_runs_are_enough_for_a_claim_that_says_so(tmp_path):
     plain = {"experiment": "squares", "variants": ["fancy", "plain"]}
     claim = Claim("", "", judge="near", arguments={"metric": "error", "value": 0.03, "within": 0.01}, needs=plain)
@@ -259,6 +307,8 @@ def test_some_recorded_runs_are_enough_for_a_claim_that_says_so(tmp_path):
         own = replace(claim, needs=plain | {"some": some})
         found = judge.judged(own, paper, records, {"squares": ("paper",)})
         assert (found.holds if found else "not run") == holds
+    nothing = Records(tmp_path / "empty", [toy_experiment()])
+    assert judge.judged(replace(claim, needs=plain | {"some": True}), paper, nothing, {"squares": ("paper",)}) is None
 
 
 def test_seeds_have_as_many_degrees_as_their_numbers_vary():

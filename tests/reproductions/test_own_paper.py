@@ -18,6 +18,8 @@ from gpzoo.reproductions.datasets import dataset, registry
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import ReproductionError, Run, module_of_file
 from gpzoo.reproductions.many_runs import has_result
+from gpzoo.reproductions.records import Records
+from gpzoo.reproductions.training import Curve
 from tests.conftest import ROOT
 from tests.reproductions.test_execute import checkpointed, outcome
 
@@ -90,6 +92,7 @@ def test_what_is_kept_depends_on_the_papers_files(waves, tmp_path):
         assert run.made_by({}, data) == made[name]
     own = Run("waves", "points", "25", "paper", 0, tmp_path, source=waves.PAPER).made_by({}, data)
     assert own == made["same"] and len({each["paper"] for each in made.values()}) == 3
+    assert made["facts"]["program"] == own["program"] != made["code"]["program"]
 
 
 SETTINGS = [
@@ -123,9 +126,93 @@ def test_a_folder_is_of_the_settings_of_one_toml_file(waves, tmp_path, name, old
         assert len(trained) == 1 and has_result(run)
         (run.checkpoint / "500.checkpoint").unlink()  # nothing is left that could go on
     after = execute(replace(points, source=other, run=train), again)
-    assert has_result(again) and before["versions"]["waves.py"] == f"sha256 {first.sha256}"
-    both = other.sha256 if name else f"{first.sha256}, {other.sha256}"
-    assert after["versions"]["waves.py"] == f"sha256 {both}"
+    assert has_result(again) and before["versions"] == after["versions"]
+    assert (run.output / "earlier_result.json").is_file() is bool(name)
+
+
+def test_a_stopped_run_with_other_settings_leaves_no_result_of_the_earlier_settings(waves, tmp_path):
+    (points,), facts = (
+        waves.EXPERIMENTS,
+        FILES["waves.toml"].replace("rate = 0.05\nevaluations", "rate = 0.01\nevaluations"),
+    )
+    runs = [Run("waves", "points", "25", "paper", seed, tmp_path / str(seed), source=waves.PAPER) for seed in (0, 1)]
+    for run in runs:
+        execute(replace(points, run=lambda run: outcome(metrics={"rmse": 0.3})), run)
+    assert [
+        len(each.results) for each in Records(tmp_path, (points,)).compared("waves", "points", "25", ["paper"])
+    ] == [2]
+
+    def stopped(run):
+        raise KeyboardInterrupt
+
+    other = load(write(tmp_path, toml=facts).with_suffix(".toml"))
+    execute(replace(points, source=other, run=lambda run: outcome(metrics={"rmse": 0.1})), runs[0])
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(points, source=other, run=stopped), runs[1])
+    found = list(Records(tmp_path, (points,)).compared("waves", "points", "25", ["paper"]))
+    assert [each.ours("rmse").value for each in found] == [0.1]
+
+
+def test_a_changed_module_is_evaluated_again_and_not_averaged_with_the_old_one(waves, tmp_path):
+    (points,), other = waves.EXPERIMENTS, write(tmp_path, py=FILES["waves.py"] + "# changed\n").with_suffix(".toml")
+    first, second = waves.PAPER, load(other)
+    found = []
+
+    def train(run):
+        checkpointed(run, 500)
+        curve = Curve(run.curve, run.made_by({}, datasets.load("two-waves")), lambda params: {"rmse": 0.3 + len(found)})
+        if 500 not in curve.points:
+            curve(500, 1.0, {})
+        found.append(curve.points[500]["rmse"])
+        return outcome(metrics={"rmse": found[-1]})
+
+    run = Run("waves", "points", "25", "paper", 0, tmp_path / "0", source=first)
+    execute(replace(points, run=train), run)
+    again = replace(run, source=second)
+    assert has_result(run) and not has_result(again)
+    with pytest.warns(RuntimeWarning, match=r"continues 500 steps of a training with another waves.py"):
+        after = execute(replace(points, source=second, run=train), again)
+    assert found == [0.3, 1.3] and has_result(again) and not has_result(run)
+    assert after["versions"]["waves.py"] == f"sha256 {first.program}, {second.program}"
+    execute(replace(points, run=train), replace(run, seed=1, output=tmp_path / "1"))
+    with pytest.raises(ReproductionError, match="program is not that of seed 0"):
+        Records(tmp_path, (points,))
+
+
+def test_folders_of_stopped_runs_alone_have_no_results(waves, tmp_path):
+    (points,) = waves.EXPERIMENTS
+    (tmp_path / "0").mkdir()
+    for name in ("run", "curve"):
+        (tmp_path / "0" / f"{name}.json").write_text("{}")
+    assert not Records(tmp_path, (points,)).found
+
+
+def test_a_run_without_a_bound_is_complete(waves, tmp_path):
+    (points,) = waves.EXPERIMENTS
+    run = Run("waves", "points", "25", "paper", 0, tmp_path / "0", source=waves.PAPER)
+    execute(replace(points, run=lambda run: outcome(metrics={"rmse": 0.3}, elbo=())), run)
+    assert has_result(run) and not (run.output / "learning_curve.png").exists()
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ('"0.77"]', '"0.77 0.26"]', "table 1, row '5 points': 1 columns, but 2 numbers"),
+        ('"0.77"]', "0.77]", "table 1, row '5 points': write numbers as the paper prints them, in quotes, not 0.77"),
+        ('"5", "0.77"]', '"5 points", "0.77"]', "the key '5 points' must be one word"),
+    ],
+)
+def test_rows_that_are_no_rows_are_named(tmp_path, old, new, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        load(write(tmp_path, toml=FILES["waves.toml"].replace(old, new)).with_suffix(".toml"))
+
+
+def test_numbers_may_have_spaces(tmp_path):
+    text = FILES["waves.toml"].replace('"0.77"]', '"0.77 ± 0.02"]').replace('"0.26"]', '"26 %"]')
+    (few, many) = [x.printed for x in load(write(tmp_path, toml=text).with_suffix(".toml")).claims if x.printed]
+    assert (few, few.deviation, few.of_mean, many) == (0.77, 0.02, False, 0.26)
+    mean = text.replace('title = "two waves"', 'title = "two waves"\nof_mean = true')
+    assert load(write(tmp_path, toml=mean).with_suffix(".toml")).claims[0].printed.of_mean
 
 
 def test_a_file_that_is_no_paper_is_refused(tmp_path, waves):
@@ -191,7 +278,7 @@ def test_it_goes_through_all_commands(waves, gpzoo_command, standard_promotion):
     assert Path("runs/waves-points-paper-seed0.html").is_file()
     assert json.loads((folder / "result.json").read_text()) == result
     (points,) = waves.EXPERIMENTS
-    claimed = replace(waves.PAPER, sha256="0" * 64)
+    claimed = replace(waves.PAPER, sha256="0" * 64)  # other claims, the same program
     points = replace(points, source=claimed, run=lambda run: waves.points.run(replace(run, source=claimed)))
     again = execute(points, Run("waves", "points", "5", "paper", 0, folder))
     assert all(again[name] == result[name] for name in ("metrics", "curve", "commit", "steps"))
