@@ -237,7 +237,7 @@ def along_edge(found: Found, name: str) -> Judged:
     wrong = sum(each["wrong_images"] for each in known)
     share = sum(each["wrong_along_edge"] * each["wrong_images"] for each in known) / wrong
     among = known[0]["images_along_edge"]
-    shares = [Value("share of wrong images:", Ours(share)), Value("of all images:", Ours(among))]
+    shares = [Value("of wrong images", Ours(share)), Value("of all", Ours(among))]
     return Judged(holding([Ours(share - among, math.sqrt(among * (1 - among) / wrong))]), shares)
 
 

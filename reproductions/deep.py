@@ -667,8 +667,7 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             told[("undecided", "above", "below")[_sign(leads)]].append(each["set"])
             told["slight"] += [each["set"]] if _sign(leads) > 0 and all(within(lead, margin) for lead in leads) else []
             told["unfinished"] += [each["set"]] if _sign(each["bounds less sgpr"]) < 0 else []
-    run = {each["set"] for each in natural}
-    return told | {"lacking": [name for name in UCI if name not in run]}
+    return told
 
 
 def _sgpr_apart(records: Records) -> list[tuple[str, float]]:

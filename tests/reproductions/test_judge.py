@@ -664,7 +664,7 @@ STATEMENTS = [
     ("invariant", SLIGHTLY, errors("rbf", error=0.0150), "short"),  # rotation is worse
     ("invariant", SLIGHTLY, slight, "matched"),
     # Far above: nearer to zero by more than a quarter, and by more than the noise of a bound.
-    ("invariant", "90 degrees: bounds far above", None, "undecided"),
+    ("invariant", "90 degrees: bounds far above", None, "short"),
     ("invariant", FAR_ABOVE, None, "matched"),
     ("invariant", FAR_ABOVE, bound_of_rbf(-0.330), "undecided"),
     ("invariant", FAR_ABOVE, bound_of_rbf(-0.300), "short"),
