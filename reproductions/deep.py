@@ -566,6 +566,7 @@ def facts(records: Records) -> dict[str, Any]:
         | {"gain": _number(result, "dgp2-natural", "dgp2")}
         | {f"{model} less sgpr": _number(result, model, "sgpr") for model in ("dgp2", "dgp2-natural")}
         | {"bounds less sgpr": [_bound_less(result, model, "sgpr") for model in ("dgp2", "dgp2-natural")]}
+        | {"later": _gain_of_steps(result)}
         for experiment in ("uci-natural", "uci-few-steps")
         for key, result in records.of("deep", experiment)
         if key.preset != "quick" and not key.seed
@@ -657,16 +658,17 @@ def _layers(natural: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The sets on which two layers after 10,000 steps are above or below SGPR, with Adam and with natural steps.
 
     On ``slight`` sets, they are above by less than ``margin``, the margin of log likelihoods. On ``unfinished`` sets,
-    both bounds are below the bound of SGPR.
+    both bounds are below the bound of SGPR. On ``flat`` sets, Adam gains less than the margin after 2,000 steps.
     """
-    margin = margin_of(_LL, 0.0)
-    told: dict[str, Any] = {"above": [], "undecided": [], "below": [], "slight": [], "unfinished": [], "margin": margin}
+    names, margin = ("above", "undecided", "below", "slight", "unfinished", "flat"), margin_of(_LL, 0.0)
+    told: dict[str, Any] = {name: [] for name in names} | {"margin": margin}
     for each in natural:
         leads = [each[f"{model} less sgpr"] for model in ("dgp2", "dgp2-natural")]
         if (each["preset"], each["experiment"]) == ("cpu", "uci-natural") and None not in leads:
             told[("undecided", "above", "below")[_sign(leads)]].append(each["set"])
             told["slight"] += [each["set"]] if _sign(leads) > 0 and all(within(lead, margin) for lead in leads) else []
             told["unfinished"] += [each["set"]] if _sign(each["bounds less sgpr"]) < 0 else []
+            told["flat"] += [each["set"]] if each["later"] < margin else []
     return told
 
 
@@ -715,6 +717,13 @@ def _of_set(result: Mapping[str, Any]) -> dict[str, Any]:
     bounds = {model: over_splits([bound / rows for bound in by[model]["elbo"]]) for model in ("sgpr", *MODELS)}
     slower = float(np.sum(by["dgp5"]["seconds"]) / np.sum(by["sgp-500"]["seconds"]))
     return {"set": result["variant"], "best": best, "models": models, "bounds": bounds, "slower": slower, **less}
+
+
+def _gain_of_steps(result: Mapping[str, Any]) -> float:
+    """The mean gain of two layers after 2,000 steps of Adam, in nats; NaN if the file does not have it."""
+    curve = result["settings"]["by_fold"].get("dgp2", {}).get("curve", ())
+    at = {point["step"]: point[_LL] for point in curve}
+    return at.get(10_000, math.nan) - at.get(2_000, math.nan)
 
 
 def _bound_less(result: Mapping[str, Any], model: str, other: str) -> Ours | None:
