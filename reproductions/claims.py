@@ -270,16 +270,17 @@ def _table(columns: Iterable[dict[str, Any]], rows: Iterable[Any], **facts: Any)
     Raises:
         ValueError: for a row that is not as the columns say, naming the table and the row.
     """
-    rows, columns = [Row(**row) if isinstance(row, dict) else Row(*row) for row in rows], [Column(**x) for x in columns]
-    for row in rows:
+    of_rows = [Row(**row) if isinstance(row, dict) else Row(*row) for row in rows]
+    of_columns = [Column(**column) for column in columns]
+    for row in of_rows:
         at = f"{facts.get('where')}, row {row.title!r}"
         if not isinstance(row.numbers, str):
             raise ValueError(f"{at}: write numbers as the paper prints them, in quotes, not {row.numbers!r}.")
-        if (count := len(_numbers(row.numbers))) != len(columns):
-            raise ValueError(f"{at}: {len(columns)} columns, but {count} numbers in {row.numbers!r}.")
+        if (count := len(_numbers(row.numbers))) != len(of_columns):
+            raise ValueError(f"{at}: {len(of_columns)} columns, but {count} numbers in {row.numbers!r}.")
         if len(row.key.split()) > 1:
             raise ValueError(f"{at}: the key {row.key!r} must be one word, as in the table's answer.")
-    return Table(columns=columns, rows=rows, **facts)
+    return Table(columns=of_columns, rows=of_rows, **facts)
 
 
 def _claim(printed: str = "", answer: str = "", of_mean: bool = False, **facts: Any) -> Claim:

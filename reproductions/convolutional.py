@@ -146,7 +146,7 @@ def _along_edge(data: Dataset, bits: str) -> dict[str, float]:
     The pixels there are in fewer patches of 3 x 3 than other pixels.
     """
     outer = np.pad(np.zeros((24, 24), bool), 2, constant_values=True)
-    along = (data.X_test[..., 0][:, outer] > 0.5).any(axis=1)
+    along = np.any(np.asarray(data.X_test)[..., 0][:, outer] > 0.5, axis=1)
     wrong = np.unpackbits(np.frombuffer(bytes.fromhex(bits), np.uint8))[: len(along)].astype(bool)
     of_wrong = {"wrong_along_edge": float(along[wrong].mean())} if wrong.any() else {}
     return {"images_along_edge": float(along.mean()), **of_wrong}

@@ -210,8 +210,8 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
 
 def _other_program(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> str:
     """The file of a user's own paper, if it changed between two starts; else empty."""
-    same = before.get("paper") == now.get("paper") or run.source is None or run.source.module is None
-    return "" if same else run.source.module.name
+    module = run.source.module if run.source is not None else None
+    return "" if module is None or before.get("paper") == now.get("paper") else module.name
 
 
 def _mark(run: Run, starts: Sequence[Mapping[str, Any]], *, complete: bool) -> None:
@@ -256,7 +256,7 @@ def _write_pictures(outcome: Outcome, run: Run, result: Mapping[str, Any]) -> No
     from gpzoo.reproductions.figures import has_curves, test_curves
 
     curve = partial(plots.learning_curve, outcome.elbo)
-    figures = {name: partial(draw, {run.variant: result}) for name, draw in outcome.drawn.items()}
+    figures: dict[str, Any] = {name: partial(draw, {run.variant: result}) for name, draw in outcome.drawn.items()}
     figures |= outcome.figures
     if np.size(outcome.elbo):
         figures["learning_curve"] = lambda: curve(ax=plots.blank(6, 4).subplots())

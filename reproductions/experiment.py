@@ -220,7 +220,7 @@ class Outcome:
     seconds_training: float
     data: Dataset
     dtype: str
-    elbo: ArrayLike = ()
+    elbo: ArrayLike | Sequence[float] = ()
     curve: Sequence[Mapping[str, float]] = ()
     figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     drawn: Mapping[str, Draw] = field(default_factory=dict)
