@@ -268,7 +268,7 @@ def test_it_goes_through_all_commands(waves, gpzoo_command, standard_promotion):
     assert {"rmse", "test_log_likelihood", "test_log_likelihood_se", "elbo"} == set(result["metrics"])
     assert result["settings"]["num_inducing"] == 5 and result["paper_metrics"]["rmse"] == 0.77
     assert [point["step"] for point in result["curve"]] == [500, 1000, 1500, 2000]
-    assert result["versions"]["waves.py"] == f"sha256 {waves.PAPER.sha256}"
+    assert result["versions"]["waves.py"] == f"sha256 {waves.PAPER.program}"
     assert {"learning_curve.png", "test_curves.png"} <= {path.name for path in folder.iterdir()}
     posterior = az.from_netcdf(str(folder / "posterior.nc"))["posterior"]
     assert posterior and all(np.isfinite(posterior[name]).all() for name in posterior)
