@@ -124,11 +124,11 @@ def log_expectation(log_density: Callable[[Array], Array], shape: tuple[int, ...
     outside = jnp.where(jnp.abs(centre) <= _ALL, 0, centre)
     low, high = jnp.minimum(outside, 0) - _ALL, jnp.maximum(outside, 0) + _ALL
     grid = low + (high - low) * entries(_SHARES)
-    far = jnp.log(-jnp.expm1(-(((grid - centre) / _NEAR) ** 4))) + jnp.log((high - low) / (len(_SHARES) - 1))
-    near = np.log(_STEP * np.hypot(_DISTANCES, _FINEST)) - (_DISTANCES / _NEAR) ** 4
+    far = (1 - jnp.exp(-jnp.square(jnp.square((grid - centre) / _NEAR)))) * (high - low) / (len(_SHARES) - 1)
+    near = _STEP * np.hypot(_DISTANCES, _FINEST) * np.exp(-((_DISTANCES / _NEAR) ** 4))
     z = jnp.concatenate([centre + entries(_DISTANCES), grid])
     weights = jnp.concatenate([entries(near), far])
-    return logsumexp(log_densities(z) + weights - jnp.square(z) / 2 - LOG_2PI / 2, axis=0)
+    return logsumexp(log_densities(z) - jnp.square(z) / 2 - LOG_2PI / 2, axis=0, b=weights)
 
 
 def log_mean_of_link(
