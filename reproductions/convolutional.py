@@ -206,7 +206,7 @@ def mnist_study(run: Run) -> Outcome:
     last, precise = Setting.of(options), options.get("float64", False)
     if run.finished:
         return own(run, data, last)
-    first = own(replace(run, output=run.output / "first"), data, setting)
+    first = own(replace(run, output=run.checkpoint / "first"), data, setting)  # its steps are steps of this run
     dtype = np.float64 if precise else np.float32
     data = replace(data, X_train=data.X_train.astype(dtype), X_test=data.X_test.astype(dtype))
     with jax.enable_x64(precise):

@@ -188,7 +188,7 @@ def _claim(run: Run, claims: ExitStack) -> list[dict[str, Any]]:
     try:
         run.output.mkdir(parents=True, exist_ok=True)
         claims.enter_context(alone_in(run.output, partial(print, waiting, file=sys.stderr, flush=True)))
-        steps = _steps_taken(run.output)
+        steps = _steps_taken(run.checkpoint)
         earlier = _earlier(run, path, steps) if path.exists() else []
         start = _start(run, steps)
         if steps and earlier and (name := _other_program(earlier[-1], start, run)):

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from gpzoo.reproductions import cli, datasets
+from gpzoo.reproductions import cli, datasets, figures
 from gpzoo.reproductions import experiment as experiments
-from gpzoo.reproductions.claims import load
+from gpzoo.reproductions.claims import METRICS, load
 from gpzoo.reproductions.datasets import dataset, registry
 from gpzoo.reproductions.execute import execute
 from gpzoo.reproductions.experiment import ReproductionError, Run, module_of_file
 from gpzoo.reproductions.many_runs import has_result
 from gpzoo.reproductions.records import Records
-from gpzoo.reproductions.training import Curve
+from gpzoo.reproductions.training import Curve, over_splits
 from tests.conftest import ROOT
 from tests.reproductions.test_execute import checkpointed, outcome
 
@@ -205,6 +205,46 @@ def test_a_run_without_a_bound_is_complete(waves, tmp_path):
 def test_rows_that_are_no_rows_are_named(tmp_path, old, new, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         load(write(tmp_path, toml=FILES["waves.toml"].replace(old, new)).with_suffix(".toml"))
+
+
+def test_the_direction_of_a_metric_is_a_known_one(tmp_path):
+    text = FILES["waves.toml"] + '[metrics.less_known]\nmeans = "lower is better"\nbetter = "less"\n'
+    with pytest.raises(ValueError, match="better must be 'lower' or 'higher', not 'less'"):
+        load(write(tmp_path, toml=text).with_suffix(".toml"))
+
+
+def test_models_of_one_run_are_compared_split_by_split(waves, tmp_path):
+    """An experiment over splits needs no settings of its own for the judge ``pairs``."""
+
+    def one(run):
+        return outcome(metrics={"a_rmse": 0.3 + run.split, "b_rmse": 0.4 + run.split, "rmse": 0.3})
+
+    (points,) = waves.EXPERIMENTS
+    run = Run("waves", "points", "25", "paper", 0, tmp_path / "0", source=waves.PAPER)
+    execute(replace(points, run=lambda run: over_splits(run, 3, one)), run)
+    (found,) = Records(tmp_path, (points,)).compared("waves", "points", "25", ["paper"])
+    lead = found.lead("rmse", "a", "b")
+    assert lead.value == pytest.approx(0.1) and lead.error < 1e-9  # the errors of both are far larger
+
+
+def test_pages_of_gpzoo_are_not_replaced(waves, gpzoo_command, tmp_path):
+    (tmp_path / "runs").mkdir()
+    page = tmp_path / "docs/results/deep.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("gpzoo's")
+    said = gpzoo_command(f"results --folder {tmp_path / 'runs'} --output {tmp_path}", 2)
+    assert "has the pages of gpzoo's own papers" in said
+    page.unlink()
+    gpzoo_command(f"results --folder {tmp_path / 'runs'} --output {tmp_path}")
+    assert not (tmp_path / "RESULTS.md").exists()
+    assert "we usually chose our settings by hand" not in (page.parent / "waves.md").read_text("utf-8").lower()
+
+
+def test_a_metric_of_ones_own_is_drawn(waves, monkeypatch):
+    monkeypatch.setitem(METRICS, "surprise", {"means": "surprise", "drawn": "surprise"})
+    points = [{"step": step, "seconds": 1.0 * step, "surprise": 1.0 / step} for step in (1, 2)]
+    (axes,) = figures.test_curves({"25": points}).axes
+    assert axes.get_ylabel() == "surprise"
 
 
 def test_numbers_may_have_spaces(tmp_path):

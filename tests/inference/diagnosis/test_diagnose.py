@@ -29,7 +29,7 @@ from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.guides.draws import DrawsGuide
 from gpzoo.inference.training.sources import described_arguments
 from gpzoo.kernels import RBF, White
-from gpzoo.likelihoods import Bernoulli, Gaussian
+from gpzoo.likelihoods import Bernoulli, Expected, Gaussian
 from gpzoo.models import categories, gp_regression, network_of
 from tests.inference.diagnosis.planted_fits import FAULTS, ROWS, SETS, deep_fits, sparse, sparse_fits, waves
 from tests.programs import (
@@ -477,6 +477,27 @@ def test_khat_of_hyperparameters_sees_a_posterior_that_is_too_narrow(line, facto
     else:
         assert whole["effective"] > 0.8
         assert noise["shift"] < 0.15 and noise["spread"] == pytest.approx(1, abs=0.1)
+
+
+def test_weights_do_not_depend_on_the_name_of_a_hyperparameter():
+    """``f_log_weight`` is the weight of ``u``, and a user's site may end like it."""
+    X, y, found = jnp.linspace(0, 3, 12)[:, None], jnp.sin(jnp.linspace(0, 3, 12)), []
+    for name in ("scale", "scale_log_weight"):
+
+        def program(X, y=None, name=name):
+            scale = numpyro.sample(name, dist.LogNormal(-1.0, 1.0))
+            f = numpyro.sample("f", GaussianProcess(RBF(), X))
+            with numpyro.plate("data", len(X)):
+                numpyro.sample("y", Expected(student, f, scale), obs=y)
+
+        guide = InducingGuide(program, kmeans(4), hyperparameters="normal")
+        at = Trained(program, guide, guide.init_params(KEY, X, y))._bind((X, y), None).batch()
+        found.append(khat._joint(program, guide, KEY, {name: jnp.asarray(-0.7)}, at))
+    np.testing.assert_allclose(*found)
+
+
+def student(f, scale):
+    return dist.StudentT(4.0, f, scale)
 
 
 @pytest.mark.parametrize(
