@@ -694,14 +694,14 @@ def _matches(records: Records) -> dict[str, Any]:
 
     ``less`` has the lead of our two layers over our models of one layer.
     """
-    key = Key("deep", "mnist", "dgp2", "cpu")
-    if key not in records.found:
+    models = ("sgp", "sgp-500", "dgp2", "dgp3")
+    runs = {model: next(records.compared("deep", "mnist", model, ("cpu",)), None) for model in models}
+    accuracies = {model: run.ours("accuracy") for model, run in runs.items() if run}
+    if (ours := accuracies.get("dgp2")) is None:
         return {}
-    ours, models = error_of(records.found[key], "accuracy"), ("sgp", "sgp-500", "dgp2", "dgp3")
     printed = {model: each["accuracy"] for model, each in PAPER.numbers("mnist", models).items()}
     unlike = [m for m, each in printed.items() if each and verdict("accuracy", ours, each).word in (EXCEEDED, SHORT)]
-    runs = {model: records.found.get(Key("deep", "mnist", model, "cpu")) for model in ("sgp", "sgp-500")}
-    less = [(title_of(m), lead(ours, error_of(run, "accuracy"), "accuracy")) for m, run in runs.items() if run]
+    less = [(title_of(m), lead(ours, accuracies[m], "accuracy")) for m in ("sgp", "sgp-500") if accuracies.get(m)]
     return {"wide": ours.wide(), "unlike": list(map(title_of, unlike)), "less": less}
 
 
