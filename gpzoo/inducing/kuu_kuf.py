@@ -185,6 +185,9 @@ def _lacking(inducing: Any, kernel: Kernel, K: Any) -> linalg.Jitter:
         base = kernel.base
         return _lacking(inducing, base, K) if isinstance(base, DoubleSum) else base.jitter(inducing.Z)
     variances = linalg.diagonal(K)
+    if inducing.independent:
+        # A diagonal matrix has no rounding errors; only a variance that underflows to zero needs jitter.
+        return jnp.finfo(variances.dtype).eps * jnp.max(variances, axis=-1)
     parts = [part if factor is None else Scaled(part, factor) for factor, part in addends(kernel.split_noise()[0])]
     each = [linalg.diagonal(Kuu(inducing, part)) for part in parts] if len(parts) > 1 else [variances]
     return linalg.needed_jitter(variances, reduce(jnp.minimum, each), jnp.zeros_like(variances))

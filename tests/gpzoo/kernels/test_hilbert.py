@@ -19,6 +19,7 @@ from gpzoo.errors import FactorisationError, NonFiniteError
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, fit
 from gpzoo.kernels import RBF, HilbertSpace, Linear, Matern12, Matern32, Matern52, White
 from gpzoo.likelihoods import Gaussian
+from gpzoo.posteriors.conditional import Projection
 from tests.programs import KEY, adam
 
 BOX = {"sizes": (6, 5), "bounds": ((-1.5, 1.5), (-2.0, 2.0))}
@@ -61,6 +62,16 @@ def test_its_basis_says_all_of_it():
         np.testing.assert_allclose(Q, kernel(X), atol=1e-10)
     weights = np.random.default_rng(1).normal(size=(30, 2))
     np.testing.assert_allclose(basis.of(lambda x: basis.box.functions(x) @ weights), weights, atol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [7, 1000])
+def test_small_densities_are_not_lost_in_float32(sizes):
+    """Given the weights of all functions, nothing of the process is left, however many and small their variances."""
+    with jax.enable_x64(False):
+        kernel, rows = HilbertSpace(Matern32(2.0, 0.3), sizes, (-3.0, 3.0)), jnp.linspace(-2, 2, 5)[:, None]
+        of = Projection(GaussianProcess(kernel, rows), InducingBasis(sizes, (-3.0, 3.0)))
+        left, _ = of.residual(rows, of.solved(of.covariances(rows)))
+    assert left.dtype == jnp.float32 and jnp.max(jnp.abs(left)) < 5e-5
 
 
 LINE = np.linspace(0, 6, 40)[:, None]
