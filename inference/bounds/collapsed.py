@@ -26,7 +26,7 @@ from gpzoo.inference.programs.calls import traceable_entry_point
 from gpzoo.inference.programs.finite import refuse_not_finite
 from gpzoo.inference.programs.gp_sites import AtPriorMean, GivenMoments, in_mode
 from gpzoo.inference.programs.runs import parts_of_plates, run
-from gpzoo.linalg.operators import matmul
+from gpzoo.linalg.operators import einsum, matmul
 from gpzoo.linalg.quadratic import weighted_product
 from gpzoo.posteriors.coupled import Coupled, rows_of_root
 from gpzoo.posteriors.forms import Full
@@ -171,7 +171,8 @@ class CollapsedELBO(GaussianProcessELBO):
         ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
 
         (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). If ``t`` is 0, both
-        bounds are ``log p(y)``. If ``t`` is large, ``most`` is too large to be useful.
+        bounds are ``log p(y)``. If ``t`` is large, ``most`` is too large to be useful. For several sites, ``beta`` of a row
+        is a matrix. Both bounds contain the log priors of latent sites that are not GPs.
 
         Args:
             params: see :meth:`optimal`; the values of ``q(u)`` do not matter.
@@ -526,14 +527,14 @@ def _most(data: _Expansion, sums: Sums) -> Float[Array, ""]:
     """See :meth:`CollapsedELBO.evidence`."""
     precision, linear, left = sums
     eye, whole = jnp.eye(precision.shape[-1], dtype=precision.dtype), 1 + left
-    squares = []  # of the data in units of their noise; data that no site sees have no squares
-    for source, b in data.b.items():
-        beta = data.beta[source, source]
-        squares.append(jnp.where(beta > 0, b * b / jnp.where(beta > 0, beta, 1), 0))
+    b = jnp.stack(list(data.b.values()), axis=-1)
+    beta = jnp.stack([jnp.stack([_of_pair(data.beta, s, of) for of in data.b], axis=-1) for s in data.b], axis=-1)
+    # The square of the data in units of their noise. A row of one data site has a matrix of rank one; data that no site
+    # sees have no square.
+    square = jnp.sum(b * einsum("dnst,dnt->dns", jnp.linalg.pinv(beta, hermitian=True), b))
     L = jnp.linalg.cholesky(precision + eye, symmetrize_input=False)
     wide = jnp.linalg.cholesky(precision + whole * eye, symmetrize_input=False)
     seen = jnp.sum(jnp.square(linalg.solve_lower(wide, linear[..., None])))
-    square = jnp.sum(jnp.max(jnp.stack(squares), axis=0))
     return data.value + (left * square + seen) / (2 * whole) - jnp.sum(jnp.log(linalg.diagonal(L)))
 
 

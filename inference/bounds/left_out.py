@@ -14,6 +14,7 @@ models*, section 3.2).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -30,6 +31,7 @@ from gpzoo import _checks as checks
 from gpzoo import linalg
 from gpzoo.inference.bounds.evidence import Latents, Law, Site, Term, covariance_of_data, residual_of
 from gpzoo.linalg.operators import LOG_2PI, einsum, matmul
+from gpzoo.processes.marginals import standard_deviation
 
 #: Draws of ``f`` at a row whose outputs depend on each other and enter one term together, as for classes.
 _DRAWS = 500
@@ -61,6 +63,8 @@ class Blocks(NamedTuple):
         else:
             labels = np.asarray(leave_out)
             checks.refuse(labels.shape != (num_rows,), f"{wanted} got shape {labels.shape}.")
+            for row, label in enumerate(labels.tolist()):  # NaN, NaT and NA are not equal to themselves
+                checks.refuse(label is None or (label == label) is not True, f"{wanted} got {label} for row {row}.")
             numbers = np.unique(labels, return_inverse=True)[1]
             each = [np.flatnonzero(numbers == i) for i in range(numbers.max() + 1)]
         for rows in each:
@@ -216,12 +220,15 @@ def _by_cavity(
         density, drawn = jax.vmap(partial(_of_gaussian, blocks=blocks))(cavity, own[0], own[1], own[2], keys)
         drawn = _in_shape(term, _by_row(drawn)) if blocks.single else drawn
         return jnp.sum(density, axis=0) - LOG_2PI / 2 * _counted(term, blocks), drawn
+    known = _are_covariances(cavity.covariance)
+    nan = jnp.where(jnp.all(known, axis=0), 0, jnp.nan)
+    cavity = cavity._replace(covariance=jnp.where(known[..., None, None], cavity.covariance, 0))
     if not blocks.single:
-        return _row_by_row(term, fs[i], cavity, left, blocks), key
+        return _row_by_row(term, fs[i], cavity, left, blocks) + nan, key
     mean, V = _by_row(cavity.mean), cavity.covariance
     key_f, key_y = random.split(key)
     f = _drawn(key_f, mean, V, left, 1)[0]
-    return _predicted(term, mean, V, left), _likelihood(term, f.reshape(term.marginals.shape)).sample(key_y)
+    return _predicted(term, mean, V, left) + nan, _likelihood(term, f.reshape(term.marginals.shape)).sample(key_y)
 
 
 def _cavity(
@@ -240,6 +247,15 @@ def _cavity(
     rest = jnp.eye(V.shape[-1], dtype=V.dtype) - matmul(V, W)
     V = V / rest if V.shape[-1] == 1 else jnp.linalg.solve(rest, V)
     return _Cavity(f.ravel()[numbers] - einsum("gef,gf->ge", V, slope.ravel()[numbers]), V)
+
+
+def _are_covariances(V: Float[Array, "D G E E"]) -> Bool[Array, "D G"]:
+    """Whether there is a law of ``f`` without a block.
+
+    There is none if the noise is not log-concave, and an outlier in other rows has more curvature than the prior.
+    """
+    least = V[..., 0, 0] if V.shape[-1] == 1 else jnp.linalg.eigvalsh((V + V.mT) / 2)[..., 0]
+    return least >= -math.sqrt(jnp.finfo(V.dtype).eps) * jnp.max(linalg.diagonal(V), axis=-1)
 
 
 def _of_gaussian(
@@ -266,8 +282,6 @@ def _row_by_row(
     term: Term, f: Float[Array, "N K"], cavity: _Cavity, left: Float[Array, "N K"], blocks: Blocks
 ) -> Float[Array, " G"]:
     """The sum over a block's observed rows of their densities, each given the data outside of the block."""
-    seen = term.seen()
-    observed = jnp.ones(len(f), bool) if seen is None else jnp.any(seen, axis=1)
 
     def of_block(of: tuple) -> Array:
         rows, there, mean, V = of
@@ -278,8 +292,7 @@ def _row_by_row(
         within = jnp.moveaxis(V[:, jnp.arange(size), :, jnp.arange(size)], 1, 0)  # [outputs, rows, K, K]
         all_V = jnp.zeros((outputs, len(f), *within.shape[2:]), f.dtype).at[:, rows].set(within, mode="drop")
         each = _predicted(term, f.at[rows].set(means, mode="drop"), all_V, left)
-        rows = jnp.where(there, rows, 0)
-        return jnp.sum(jnp.where(there & observed[rows], each[rows], 0))
+        return jnp.sum(jnp.where(there, each[jnp.where(there, rows, 0)], 0))
 
     each = (*blocks.entries(1), jnp.moveaxis(cavity.mean, 1, 0), jnp.moveaxis(cavity.covariance, 1, 0))
     return lax.map(of_block, jax.tree.map(jnp.asarray, each))
@@ -288,15 +301,23 @@ def _row_by_row(
 def _predicted(
     term: Term, mean: Float[Array, "N K"], V: Float[Array, "D N _ _"], left: Float[Array, "N K"]
 ) -> Float[Array, " N"]:
-    """Predictive log densities of the rows of a term, for ``f`` with this mean and covariance."""
+    """Predictive log densities of the rows of a term, for ``f`` with this mean and covariance.
+
+    Rows without data have zero.
+    """
+    y, seen = term.value, term.seen()
+    observed = jnp.ones(len(mean), bool) if seen is None else jnp.any(seen, axis=1)
+    if seen is not None:  # a row that a mask leaves out may have any value
+        of_values = observed.reshape(-1, *(1,) * (jnp.ndim(y) - 1))
+        y = jnp.where(of_values, y, term.likelihood.support.feasible_like(y).astype(y.dtype))
     f, variance = term.marginals, jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left
     if len(V) > 1 or mean.shape[1] == 1:
         mean, variance = mean.reshape(f.shape), variance.reshape(f.shape)
         f = f._with_fields(loc=mean, source_variance=variance, parts=(), loading=None, shared=None)
-        return _likelihood(term, f).predictive_log_prob(term.value)
+        return jnp.where(observed, _likelihood(term, f).predictive_log_prob(y), 0)
     draws = _drawn(random.key(0), mean, V, left, _DRAWS)
-    each = lax.map(lambda f: _likelihood(term, f).log_prob(term.value), draws)
-    return logsumexp(each, axis=0) - np.log(_DRAWS)
+    each = lax.map(lambda f: _likelihood(term, f).log_prob(y), draws)
+    return jnp.where(observed, logsumexp(each, axis=0) - np.log(_DRAWS), 0)
 
 
 def _drawn(
@@ -306,9 +327,9 @@ def _drawn(
     key, other = random.split(key)
     noise, rest = (random.normal(k, (count, *mean.shape), mean.dtype) for k in (key, other))
     if len(V) > 1:
-        return mean + jnp.sqrt(jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left) * noise
+        return mean + standard_deviation(jnp.moveaxis(linalg.diagonal(V), 0, 1).reshape(mean.shape) + left) * noise
     root = linalg.root(V[0], "the covariance of a row", None)
-    return mean + einsum("nkl,snl->snk", root, noise) + jnp.sqrt(left) * rest
+    return mean + einsum("nkl,snl->snk", root, noise) + standard_deviation(left) * rest
 
 
 def _factor(K: Float[Array, "G E E"]) -> Float[Array, "G E E"]:

@@ -431,7 +431,8 @@ class LeaveOut:
         if not term.gaussian or latents.sparse != "exact":
             law, good = latents.law()
         densities = left_out(sites, latents, law, blocks, random.key(0))[term.name]["density"]
-        return jnp.where(good, jnp.sum(densities), -jnp.inf)
+        total = jnp.sum(densities)  # NaN if f has no law without some rows
+        return jnp.where(good & jnp.isfinite(total), total, -jnp.inf)
 
 
 class Evidence(Distribution):

@@ -446,8 +446,9 @@ def _terms(
         x = x[:, mask] if single else x
         if np.isnan(x).any():
             warnings.warn(
-                f"Site {name!r}: some log densities given all other data are lost in rounding. log_likelihood has the "
-                "densities given draws of f in their place. Compute in float64 (numpyro.enable_x64()).",
+                f"Site {name!r}: some log densities given all other data are lost in rounding, or noise that is not "
+                "log-concave has no Laplace approximation without these data. log_likelihood has the densities given "
+                "draws of f in their place. Try float64 (numpyro.enable_x64()).",
                 PrecisionWarning,
                 stacklevel=checks.outside(),
             )

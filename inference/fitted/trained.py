@@ -547,8 +547,9 @@ class Trained:
             if len(bad := np.flatnonzero(~np.isfinite(density))):
                 raise NonFiniteError(
                     f"Site {name!r}: {len(bad)} of {len(density)} densities given all other data are not finite, the "
-                    f"first of which is {bad[0]}: rounding leaves no variance there. Compute in float64 "
-                    "(numpyro.enable_x64()), or leave out larger blocks."
+                    f"first of which is {bad[0]}: rounding leaves no variance there, or noise that is not log-concave "
+                    "has no Laplace approximation without these data. Try float64 (numpyro.enable_x64()), other "
+                    "blocks, or az.loo for draws of f."
                 )
         return densities
 

@@ -575,11 +575,19 @@ def added(X, y=None):
     plain(a + jnp.asarray(FACTOR) * b, y, NOISE)
 
 
-@pytest.mark.slow_but(case=["outputs"])
-@pytest.mark.parametrize("case", [*CASES, "added"])
+def seen_twice(X, y=None):
+    """Two data sites that see different combinations of two sites, which explain most of them."""
+    a = numpyro.sample("a", GaussianProcess(RBF(VARIANCE, 0.1), X))
+    b = numpyro.sample("b", GaussianProcess(RBF(VARIANCE, 0.2), X))
+    numpyro.sample("both", Gaussian(a + b, NOISE), obs=y if y is None else y[:, 0])
+    numpyro.sample("apart", Gaussian(a - jnp.asarray(FACTOR) * b, jnp.asarray(EACH)), obs=y if y is None else y[:, 1])
+
+
+@pytest.mark.slow_but(case=["seen twice"])
+@pytest.mark.parametrize("case", [*CASES, "added", "seen twice"])
 def test_the_evidence_lies_between_its_bounds(case):
-    if case == "added":
-        model, y = added, Y[:, 0]
+    if case in ("added", "seen twice"):
+        model, y = (added, Y[:, 0]) if case == "added" else (seen_twice, Y)
     else:
         likelihood, options, y, _ = CASES[case]
         model = partial(program, likelihood=likelihood, **options)

@@ -172,6 +172,48 @@ def test_laplace_takes_the_terms_off(inducing):
     np.testing.assert_allclose(grouped, blocks, atol=0.5)
 
 
+@pytest.mark.slow_but(kind=["counts"], inducing=[None], by=["rows"])
+@pytest.mark.parametrize("by", ["rows", "blocks"])
+@pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
+@pytest.mark.parametrize("kind", ["counts", "classes"])
+def test_what_stands_in_masked_rows_does_not_count(kind, inducing, by):
+    noise, outputs, y = (poisson, None, COUNTS) if kind == "counts" else (Softmax, 3, LABELS)
+    seen = np.arange(N) % 3 != 1
+
+    def masked(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X, num_outputs=outputs))
+        with numpyro.handlers.mask(mask=seen):
+            numpyro.sample("y", noise(f), obs=y)
+
+    wanted = np.zeros(N)
+    for placeholder in (y, np.where(seen, y, -7), np.where(seen, y, np.nan)):
+        left = found(masked, placeholder, inducing, None if by == "rows" else np.arange(N))["y"]
+        if placeholder is y:
+            wanted[seen] = left[seen]
+        np.testing.assert_allclose(left, wanted, atol=1e-9)
+    if inducing is None and by == "rows":
+        rest = Trained.of_draws(
+            KEY, {}, X[seen], y[seen], program=marginal(partial(one, noise=noise, outputs=outputs)), num_draws=1
+        )
+        alone = rest.params["_left_out"]["y"]["density"][0, 0]
+        np.testing.assert_allclose(wanted[seen], alone, atol=1e-6 if kind == "counts" else 0.2)
+
+
+@pytest.mark.slow_but(outlier=[1.5], by=["rows"])
+@pytest.mark.parametrize("by", ["rows", "blocks"])
+@pytest.mark.parametrize("outlier", [1.0, 1.5])
+def test_no_density_where_noise_leaves_no_law(outlier, by):
+    """Without row 0, Laplace's approximation at the outlier beside it, row 1, has a negative variance."""
+    x, y = np.array([[0.0], [0.01], [3.0]]), np.array([0.0, outlier, 0.3])
+    leave_out = None if by == "rows" else [np.array([0, 2]), np.array([1])]
+    student = partial(one, noise=lambda f: Expected(lambda f: dist.StudentT(3.0, f, 0.1), f))
+    model = Trained.of_draws(KEY, {}, x, y, program=marginal(student), num_draws=1, leave_out=leave_out)
+    density = model.params["_left_out"]["y"]["density"][0, 0]
+    assert np.isnan(density[0]) and np.isfinite(density[1])
+    objective = marginal(student, leave_out=True if leave_out is None else leave_out)
+    assert log_density(objective, (x, y), {}, {})[0] == -np.inf
+
+
 @pytest.mark.slow
 def test_classes_are_seen_together():
     program = partial(one, outputs=3, noise=Softmax)
@@ -281,7 +323,13 @@ def test_labels_of_blocks_go_by_the_labels_of_rows(by):
         marginal(regression, leave_out=groups)
 
 
-@pytest.mark.parametrize("leave_out", [np.zeros(3), [np.array([N])], [np.array([1, 1])], []])
+NO_GROUP = np.where(np.arange(N) < 10, GROUPS, np.nan)
+
+
+@pytest.mark.parametrize(
+    "leave_out",
+    [np.zeros(3), [np.array([N])], [np.array([1, 1])], [], NO_GROUP, NO_GROUP.astype(object), [*"aaaabbbbccc", None]],
+)
 def test_blocks_are_of_rows_that_are_there(leave_out):
     with pytest.raises(ValueError, match="leave_out"):
         found(one, Y, leave_out=leave_out)
@@ -330,8 +378,11 @@ def test_the_objective_is_the_sum_over_what_is_left_out(kind):
         lambda s: objective(s, Y, InducingPoints(Z)),
         lambda s: objective(s, COUNTS, noise=poisson),
         lambda s: objective(s, COUNTS, InducingPoints(Z), noise=poisson),
+        lambda s: log_density(
+            marginal(partial(one, outputs=3, noise=lambda f: Softmax(s * f)), leave_out=True), (X, LABELS), {}, {}
+        )[0],
     ],
-    ids=["exact", "missing", "inducing", "counts", "counts, inducing"],
+    ids=["exact", "missing", "inducing", "counts", "counts, inducing", "scaled classes"],
 )
 def test_the_objective_has_the_slope_of_finite_differences(of):
     of, h = jax.jit(of), 1e-4
