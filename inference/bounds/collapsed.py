@@ -171,8 +171,8 @@ class CollapsedELBO(GaussianProcessELBO):
         ``l0 + (t |b / sqrt(beta)|^2 + b^T A^T (A diag(beta) A^T + (1 + t) I)^-1 A b) / (2 (1 + t)) - log |B| / 2``
 
         (Titsias 2014, *Variational inference for Gaussian and determinantal point processes*). If ``t`` is 0, both
-        bounds are ``log p(y)``. If ``t`` is large, ``most`` is too large to be useful. For several sites, ``beta`` of a row
-        is a matrix. Both bounds contain the log priors of latent sites that are not GPs.
+        bounds are ``log p(y)``. If ``t`` is large, ``most`` is too large to be useful. For several sites, ``beta`` of
+        a row is a matrix. Log priors of latent sites that are not GPs are added to both bounds.
 
         Args:
             params: see :meth:`optimal`; the values of ``q(u)`` do not matter.
