@@ -177,7 +177,7 @@ def _relations(covariance: np.ndarray) -> tuple[int, float, int]:
 def _reach(name: str, site: Process, alone: float | None) -> list[Finding]:
     """The finding about rows that the inducing variables do not reach, if there is one."""
     on_grid = site.outside is not None
-    share = 1 - float(_reached(site).mean()) if site.outside is None else site.outside / site.mean.size
+    share = 1 - float(_reached(site).mean()) if site.outside is None else site.outside / len(site.mean)
     if share <= MOST_UNREACHED:
         return []
     if alone is not None and alone > 1 - MOST_UNREACHED and not on_grid:

@@ -28,7 +28,7 @@ def of_draws(subject: BoundModel) -> Diagnosis:
         return Diagnosis()
     rows, (chains, count) = [], guide.shape(subject.params)
     for name in sorted(guide.sites.latents - guide.sites.processes):
-        draws = np.asarray(subject.params[f"{name}_loc"], np.float64)
+        draws = _moving(np.asarray(subject.params[f"{name}_loc"], np.float64))
         rhat, effective = None, float(chains * count)
         if count >= _SHORT:
             with np.errstate(invalid="ignore"):  # for draws that never move
@@ -45,6 +45,13 @@ def of_draws(subject: BoundModel) -> Diagnosis:
         numbers = {"effective": effective, "chains": chains, "draws": count, "limit": APART}
         findings = (finding("chains not mixed", name, "apart" if apart else "nearly", reason=reason, **numbers),)
     return Diagnosis(findings, table("Chains", rows, chains=chains, draws=count))
+
+
+def _moving(draws: np.ndarray) -> np.ndarray:
+    """The entries that are not the same in all draws, such as the zeros of a Cholesky factor; all if none moves."""
+    entries = draws.reshape(*draws.shape[:2], -1)
+    moving = np.any(entries != entries[:1, :1], axis=(0, 1))
+    return entries[..., moving] if moving.any() else draws
 
 
 def _beyond(limit: float, rows: list[tuple[Any, ...]], chains: int) -> list[tuple[Any, ...]]:

@@ -213,17 +213,22 @@ def _repeated(inputs: Mapping[str, np.ndarray]) -> list[Finding]:
 
 def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:
     laws = [as_predictive(law) for law in laws if not isinstance(law, GaussianProcess)]
-    if y.dtype.kind == "f" and np.isnan(y).any():  # unobserved entries count as typical ones
-        y = np.where(np.isnan(y), np.nanmedian(y), y)
-    if len(y) > 1 and np.all(y == y[:1]):
+    columns = y.reshape(len(y), -1)
+    if y.dtype.kind == "f":  # entries that were not observed are NaN; a column without observed entries says nothing
+        columns = columns[:, ~np.isnan(columns).all(axis=0)]
+        if not columns.size:
+            return []
+        typical = np.nanmedian(columns, axis=0)
+        if len(y) > 1 and np.all(np.isnan(columns) | (columns == typical)):
+            return [finding("constant targets", name, rows=len(y), value=typical[0])]
+    elif len(y) > 1 and np.all(y == y[:1]):
         return [finding("constant targets", name, rows=len(y), value=y.flat[0])]
     if any(law.kind != "numbers" for law in laws):
         return []
-    findings = _outliers(name, y, OUTLYING, "lost")
+    findings = _outliers(name, columns, OUTLYING, "lost")
     if not findings and all(law.light_tails for law in laws):
-        findings = _outliers(name, y, FAR, "far")
-    columns = y.reshape(len(y), -1)
-    mean, spread = columns.mean(axis=0, dtype=np.float64), columns.std(axis=0, dtype=np.float64)
+        findings = _outliers(name, columns, FAR, "far")
+    mean, spread = np.nanmean(columns, axis=0, dtype=np.float64), np.nanstd(columns, axis=0, dtype=np.float64)
     odd = (spread < NARROW) | (spread > WIDE) | (np.abs(mean) > OFF_ZERO * spread)
     if odd.any() and not findings:
         j = int(np.argmax(odd))
@@ -237,13 +242,14 @@ def _outliers(name: str, x: np.ndarray, ranges: float, which: str) -> list[Findi
     if x.dtype.kind != "f" or len(x) < 4:
         return []
     columns = x.reshape(len(x), -1)
-    low, middle, high = np.quantile(columns, (0.25, 0.5, 0.75), axis=0)
+    low, middle, high = np.nanquantile(columns, (0.25, 0.5, 0.75), axis=0)
     distance = np.abs(columns - middle)
     out = distance > ranges * np.where(high > low, high - low, np.inf)
     if not out.any():
         return []
     row, column = np.argwhere(out)[0]
-    numbers = {"out": out.sum(), "size": out.size, "ranges": ranges, "first": columns[row, column], "row": row}
+    seen = np.sum(~np.isnan(columns))
+    numbers = {"out": out.sum(), "size": seen, "ranges": ranges, "first": columns[row, column], "row": row}
     return [finding("outliers", name, which, **numbers)]
 
 

@@ -51,7 +51,7 @@ class Process:
         variance: variance of the posterior.
         prior_variance: variance of the prior.
         residual: variance of the prior given ``u``; ``None`` on a grid.
-        outside: number of rows outside the grid; ``None`` for inducing points.
+        outside: number of rows outside the grid, a mean over outputs with inputs of their own; ``None`` for points.
         num_inducing: number of inducing variables ``M``.
         covariance: prior covariance of ``u``, ``[M, M]`` or ``[D, M, M]``; ``None`` on a grid, or if ``M`` is large.
         eigenvalues: eigenvalues of the covariance of whitened ``u``, ``[D, M]``. An eigenvalue is 1 in a direction
@@ -65,7 +65,7 @@ class Process:
     variance: np.ndarray
     prior_variance: np.ndarray
     residual: np.ndarray | None
-    outside: int | None
+    outside: float | None
     num_inducing: int
     covariance: np.ndarray | None
     eigenvalues: np.ndarray | None
@@ -209,7 +209,7 @@ def _process(posterior: InducingPosterior) -> dict[str, Any]:
     mean, variance = posterior.marginals()
     shape = mean.shape
     residual = None if conditional.deterministic else jnp.broadcast_to(posterior.marginal_parts()[2], shape)
-    outside = None if (outside := conditional.outside) is None else jnp.sum(outside)
+    outside = None if (outside := conditional.outside) is None else jnp.mean(outside)
     small = conditional.num_inducing <= _MOST_INDUCING and not conditional.deterministic
     return {
         "mean": mean,

@@ -126,7 +126,7 @@ def _constant(outcomes: Outcomes, rows: np.ndarray) -> tuple[np.ndarray, str]:
     for column in y.reshape(len(y), -1).T:
         seen = ~np.isnan(column)
         if seen.any():
-            total[seen] += _normal(column[seen]) if numbers else _frequencies(column[seen])
+            total[seen] += _normal(column[seen]) if numbers else _frequencies(column[seen], outcomes.kind)
     return total, "a normal distribution" if numbers else "a distribution"
 
 
@@ -136,10 +136,10 @@ def _normal(y: np.ndarray) -> np.ndarray:
     return -0.5 * (np.log(2 * np.pi * variance) + np.square(y - y.mean()) / variance)
 
 
-def _frequencies(y: np.ndarray) -> np.ndarray:
-    """Log probabilities of values by their own frequencies if they are few, otherwise as of counts."""
+def _frequencies(y: np.ndarray, kind: str) -> np.ndarray:
+    """Log probabilities of values by their own frequencies; of integers with many values, as of counts."""
     values, index, count = np.unique(y, return_inverse=True, return_counts=True)
-    if len(values) > max(10, len(y) // 20):
+    if kind == "integers" and len(values) > max(10, len(y) // 20):
         return _negative_binomial(y)
     return np.log(count / len(y))[index]
 

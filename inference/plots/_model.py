@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, random
 
 from gpzoo import _checks as checks
+from gpzoo.inference.diagnosis.measure import places_of_data
 from gpzoo.inference.fitted.map_batches import Batch, BatchFunction, BoundModel
 from gpzoo.inference.fitted.predict import predict
 from gpzoo.inference.fitted.summaries import SitePrediction
@@ -61,6 +62,7 @@ class ModelAt(NamedTuple):
         subject: the model at all arguments; ``None`` for a program without a guide.
         posteriors: a function from a key to the posteriors of the GP sites at the arguments; ``None`` for a program
             without a guide.
+        given: all positional arguments, with ``None`` in place of data; empty for a program without a guide.
     """
 
     inputs: tuple
@@ -71,6 +73,7 @@ class ModelAt(NamedTuple):
     inner: frozenset[str] = frozenset()
     subject: BoundModel | None = None
     posteriors: Callable[[Array], dict[str, Any]] | None = None
+    given: tuple = ()
 
     def site(self, name: str | None) -> str:
         """A GP site: the site of this name, or the only site that is not an inner layer.
@@ -111,6 +114,11 @@ class ModelAt(NamedTuple):
         if X is None or X.ndim != 2 or X.shape[1] != columns:
             shapes = dict(zip(self.names, map(np.shape, self.inputs), strict=True))
             raise ValueError(f"{picture} needs a program with one input, [N, {columns}]; its inputs are {shapes}.")
+        if any(np.ndim(x) for x in self.given[1:] if hasattr(x, "shape")):
+            raise ValueError(
+                f"{picture} draws between the rows, where a further argument of the program has no values. Leave this "
+                "argument out, or use plots.forecast or plots.groups, which draw at the rows."
+            )
         return X
 
     def points(self, key: Array, site: str | None, X: np.ndarray) -> np.ndarray | None:
@@ -167,6 +175,7 @@ def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | No
         sites.inner & sites.processes,
         subject,
         lambda key: trained.posterior(key, *args, model_kwargs=model_kwargs),
+        _without_data(subject.look.trace, subject.args),
     )
 
 
@@ -212,6 +221,12 @@ def _inputs(model: Callable, args: tuple) -> tuple[tuple, tuple[str, ...]]:
     return args[:count], tuple(names[:count])
 
 
+def _without_data(trace: Trace, args: tuple) -> tuple:
+    """The positional arguments, with ``None`` in place of data."""
+    places = places_of_data(trace, args).values()
+    return tuple(None if i in places else argument for i, argument in enumerate(args))
+
+
 def posterior_at(
     key: Array, trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | None, site: str | None
 ) -> InducingPosterior:
@@ -228,6 +243,11 @@ def beyond(x: np.ndarray, share: float, count: int = ALONG) -> np.ndarray:
     low, high = float(np.min(x)), float(np.max(x))
     margin = share * (high - low) / 2 or 1.0
     return np.linspace(low - margin, high + margin, count)
+
+
+def floats_like(X: np.ndarray) -> np.dtype:
+    """The dtype of inputs between the rows of ``X``, which may be whole numbers."""
+    return X.dtype if X.dtype.kind == "f" else np.dtype(jnp.result_type(float))
 
 
 def columns(values: np.ndarray, leading: int = 0) -> np.ndarray:
@@ -316,7 +336,8 @@ def of_runs(
 
 def _mean(fn: Any) -> Array | None:
     """The mean of ``y`` given ``f``, or the probabilities of class labels; ``None`` if neither exists."""
-    for name in ("probs", "mean"):
+    labels = as_predictive(fn).kind in ("binary", "classes")
+    for name in ("probs", "mean") if labels else ("mean",):
         try:
             return getattr(fn, name)
         except (AttributeError, NotImplementedError):

@@ -11,7 +11,7 @@ from jax import Array
 from gpzoo._types import Argument
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._model import beyond, model_at
+from gpzoo.inference.plots._model import beyond, floats_like, model_at
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def field_2d(
     lines = [beyond(column, 0.1, 60) for column in X.T]
     sides = [(line[0], line[-1]) for line in lines]
     across = np.stack(np.meshgrid(*lines), axis=-1)
-    predictions = model.predict(rng_key, across.reshape(-1, 2).astype(X.dtype))
+    predictions = model.predict(rng_key, across.reshape(-1, 2).astype(floats_like(X)))
     extent = (*sides[0], *sides[1])
 
     def over_grid(values: np.ndarray) -> np.ndarray:

@@ -13,7 +13,16 @@ from gpzoo._types import Argument, ArrayLike
 from gpzoo.inference.fitted.summaries import SitePrediction
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._model import Draws, Observed, beyond, columns, joint_draws, model_at, model_of_mcmc
+from gpzoo.inference.plots._model import (
+    Draws,
+    Observed,
+    beyond,
+    columns,
+    floats_like,
+    joint_draws,
+    model_at,
+    model_of_mcmc,
+)
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -79,7 +88,7 @@ def fit_1d(
         raise ValueError("A trained model has its own parameters: give its program, trained.model, with those of MCMC.")
     X, name, observed = model.inputs_of(1, "fit_1d"), model.site(site), model.observed(data)
     x = beyond(X[:, 0], 0.1)
-    grid = x[:, None].astype(X.dtype)
+    grid = x[:, None].astype(floats_like(X))
     predictions = model.predict(rng_key, grid, quantiles=draw.ENDS)
     drawn, at = Draws({}, {}), model.points(rng_key, name, X)
     if isinstance(trained, Trained):

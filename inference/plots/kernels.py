@@ -73,9 +73,10 @@ def lengthscales(
     if names is not None and len(names) != len(numbered):
         raise ValueError(f"names must be one for each of {len(numbered)} columns, got {len(names)}.")
     known = columns_of_inputs(trained.model, trained.data)[1] if names is None else names
+    all_known = len(known) == len(numbered)
     words = {_ALL: "every column"}
-    for column in numbered:
-        words[column] = str(known[column]) if len(known) == len(numbered) else f"column {column}"
+    for i, column in enumerate(numbered):
+        words[column] = str(known[i]) if all_known and (names is not None or i == column) else f"column {column}"
     ax = draw.one(ax, height=1.0 + max(0.22, 0.09 * len(series)) * max(4, len(columns)))
     for i, each in enumerate(series):
         offset = (i - (len(series) - 1) / 2) * min(0.18, 0.7 / len(series))

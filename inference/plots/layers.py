@@ -11,7 +11,7 @@ from jax import Array
 from gpzoo._types import Argument
 from gpzoo.inference.fitted.trained import Trained
 from gpzoo.inference.plots import _axes as draw
-from gpzoo.inference.plots._model import ALONG, beyond, columns, draws_at_each, model_at
+from gpzoo.inference.plots._model import ALONG, beyond, columns, draws_at_each, floats_like, model_at
 from gpzoo.inference.programs.calls import entry_point
 
 if TYPE_CHECKING:
@@ -97,10 +97,12 @@ def _line_through(X: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray, str
     rows = X.reshape(len(X), -1)
     if rows.shape[1] == 1:
         at = beyond(rows[:, 0], 0.1)
-        return at, at.reshape(-1, *(1,) * (X.ndim - 1)).astype(X.dtype), name
+        return at, at.reshape(-1, *(1,) * (X.ndim - 1)).astype(floats_like(X)), name
+    rows = rows[:: -(-len(rows) // 2000)]
     centre = rows.mean(axis=0, dtype=np.float64)
-    _, sizes, directions = np.linalg.svd(rows[:2000] - centre, full_matrices=False)
-    spread = sizes[0] / np.sqrt(len(rows[:2000]))
+    _, sizes, directions = np.linalg.svd(rows - centre, full_matrices=False)
+    spread = sizes[0] / np.sqrt(len(rows))
     at = np.linspace(-2.5, 2.5, ALONG)
     line = centre + at[:, None] * spread * directions[0]
-    return at, line.reshape(-1, *X.shape[1:]).astype(X.dtype), f"{name} along its first principal direction (s.d.)"
+    line = line.reshape(-1, *X.shape[1:]).astype(floats_like(X))
+    return at, line, f"{name} along its first principal direction (s.d.)"

@@ -253,7 +253,7 @@ class _Series(NamedTuple):
         width = table.shape[1]
         checks.refuse(not 0 <= column < width, f"column must be one of the {width} columns of X, got {column}.")
         x, observed = table[:, column], model.observed(data)
-        found = model.predict(key, *model.inputs, quantiles=_QUANTILES)[observed.name]
+        found = model.predict(key, *model.given, quantiles=_QUANTILES)[observed.name]
         checks.refuse(
             found.quantiles is None or found.mean is None or found.probs is not None,
             f"The data {observed.name!r} have no quantiles: they are classes, or have no mean.",

@@ -187,22 +187,23 @@ def _again(
         of_training, _ = checks.positional(trained.model, len(train_args))
         more += f", train_args=({'_train, '.join(of_training)}_train,)"
     settings = "".join(f", {name}={_short(value)}" for name, value in bound.items())
-    text = f"""{"from functools import partial" if bound else ""}
-
-from jax import random
+    of_key = _key(key)
+    first = "from functools import partial\n\n" if bound else ""
+    arrays = "import numpy as np\n" if "np." in of_key else ""
+    text = f"""{first}{arrays}from jax import random
 from gpzoo.inference import load, report
 from {module} import {name}
 
 program = {f"partial({name}{settings})" if bound else name}
 trained = load("MODEL.gpzoo", program)  # written by trained.save("MODEL.gpzoo")
-report({_key(key)}, trained, {", ".join(names)}, path="report.html"{more})"""
+report({of_key}, trained, {", ".join(names)}, path="report.html"{more})"""
     shapes = (f"{name} {list(np.shape(x))}" for name, x in zip(names, args, strict=True) if hasattr(x, "shape"))
-    return [f"With the same data, {', '.join(shapes)}, these lines make the same report.", Code(text.lstrip())]
+    return [f"With the same data, {', '.join(shapes)}, these lines make the same report.", Code(text)]
 
 
 def _key(key: Array) -> str:
     data = np.asarray(jax.random.key_data(key)).tolist()
-    return f"random.wrap_key_data(jnp.array({data}, jnp.uint32))" if data[0] else f"random.key({data[-1]})"
+    return f"random.wrap_key_data(np.array({data}, np.uint32))" if data[0] else f"random.key({data[-1]})"
 
 
 def _short(value: Any) -> str:

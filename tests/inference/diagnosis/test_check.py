@@ -100,6 +100,21 @@ def test_bad_data_are_called_what_they_are(name):
     assert re.search(text, found.text)
 
 
+@pytest.mark.parametrize("share", [0.01, 0.45, 0.9])
+def test_missing_targets_are_no_outliers_and_hide_none(share):
+    """A column is judged by its observed entries, beside columns of other sizes, and if it has none."""
+    masked = program_of(lambda f: Gaussian(f, 0.1, missing="mask"), num_outputs=3)
+    both = np.stack([Y, 100 + Y, Y], axis=1)
+    both[RNG.uniform(size=both.shape) < share] = np.nan
+    (found,) = check(masked, X, both)
+    assert found.name == "unscaled targets" and "column 1" in found.text
+    assert names(masked, X, both - [0, 100, 0]) == names(masked, X, np.full_like(both, np.nan)) == []
+    both[np.flatnonzero(~np.isnan(both[:, 2]))[0], 2] = 1e7
+    (found,) = check(masked, X, both)
+    assert found.name == "outliers" and "1e+07" in found.text
+    assert names(masked, X, np.where(np.isnan(both), np.nan, [3.0, 4.0, 5.0])) == ["constant targets"]
+
+
 def test_of_a_table_both_ends_and_the_middle_are_looked_at():
     by_column = X[np.argsort(X[:, 1])]
     by_column[:, 1] = np.repeat([-1.0, 1.0], 100)  # the same within a block

@@ -619,7 +619,7 @@ def test_chains_that_nearly_agree_are_told_from_those_that_have_not_met(count, s
     k = np.linspace(0.0, 1.0, count).reshape(-1, 1, *[1] * len(entries))
     moves_slowly = np.cumsum(z, axis=1)
     nearly, other = (1 + 0.45 * k) * z, (1 + 4 * k) * z
-    assert OfDraws({"a": z}).said() == ()
+    assert OfDraws({"a": z}).said() == OfDraws({"a": np.stack([z, np.ones_like(z)], axis=-1)}).said() == ()
     (found,) = OfDraws({"a": z, "b": nearly}).said()
     assert found.site == "b" and "slightly above" in found.text and "not met" not in found.text
     for bad in (other, z + 3 * k, moves_slowly, np.ones_like(z)):

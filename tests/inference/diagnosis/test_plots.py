@@ -15,15 +15,17 @@ from jax import random
 from matplotlib.figure import Figure
 from numpyro.infer import SVI
 
-from gpzoo import InducingPoints, random_subset, unique_patches
+from gpzoo import InducingPoints, draws, random_subset, unique_patches
 from gpzoo.inducing.initialisers import blocks
 from gpzoo.inference import Candidate, GaussianProcessELBO, InducingGuide, Trained, fit, plots
 from gpzoo.inference.diagnosis.calibration import pit_band
 from gpzoo.inference.plots import _axes as draw
+from gpzoo.inference.plots.layers import _line_through
 from gpzoo.kernels import RBF, Matern12, Pointwise, White
 from gpzoo.likelihoods import Expected, Gaussian
 from gpzoo.models import convolutional_gp, convolutional_plus_rbf_gp, gp_classification, gp_regression, multi_channel_gp
 from gpzoo.models.invariant import invariant_gp
+from gpzoo.models.observations import log_gaussian_cox
 from gpzoo.models.views import rotation
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.views.orbits import Orbit
@@ -123,6 +125,40 @@ def test_a_fit_of_waiting_times_is_on_the_scale_of_times():
     ax = plots.fit_1d(KEY, made_up(times, random_subset(4), X, y), X, y, draws=2)
     assert "central 90 % of E[y | f]" in words(ax) and "draws of E[y | f]" in words(ax)
     assert min(vertex[1] for vertex in ax.collections[1].get_paths()[0].vertices) > 0
+
+
+@pytest.mark.slow
+def test_counts_of_trials_are_on_the_scale_of_the_data():
+    """Their law has probabilities, too, which are those of one trial."""
+
+    def trials(X, y=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", dist.Binomial(20, logits=draws(f)), obs=y)
+
+    X, _ = sine(12)
+    y = np.full(12, 10)
+    with jax.numpy_dtype_promotion("standard"):  # NumPyro's law mixes dtypes
+        ax = plots.fit_1d(KEY, made_up(trials, random_subset(4), X, y), X, y)
+    mean, drawn = line(ax, "mean of y")[:, 1], line(ax, "draws of E[y | f]")[:, 1]
+    assert mean.mean() > 5 and drawn.mean() > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [int, np.uint8, float])
+def test_pictures_are_fine_between_whole_numbers(dtype):
+    X = np.stack(np.meshgrid(np.arange(4), np.arange(4)), axis=-1).reshape(-1, 2).astype(dtype)
+    trained = made_up(gp_regression, random_subset(4), X, 1.0 * X[:, 0])
+    (image,) = plots.field_2d(KEY, trained, X).images
+    assert len(np.unique(np.asarray(image.get_array())[30])) > 50
+    trained = made_up(gp_regression, random_subset(4), X[:, :1], 1.0 * X[:, 0])
+    assert len(np.unique(line(plots.fit_1d(KEY, trained, X[:, :1]), "mean of y")[:, 0])) > 50
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1), np.random.default_rng(1).permutation(9000)])
+def test_the_line_through_inputs_does_not_depend_on_the_order_of_rows(order):
+    X = np.random.default_rng(0).standard_normal((9000, 2)) * [0.3, 1.0]
+    _, through, _ = _line_through(X[np.argsort(X[:, 1])][order], "X")
+    np.testing.assert_allclose(np.abs(through[-1] - through[0]), [0, 5], atol=0.2)
 
 
 @pytest.mark.slow
@@ -350,6 +386,19 @@ def test_lengthscales_by_column():
     assert [text.get_text() for text in ax.get_yticklabels()] == ["age", "height", "mass"]
     np.testing.assert_allclose(line(ax, "spread of the column (s.d.)")[:, 0], X.std(axis=0))
     assert ax.get_xlabel() == "lengthscale (units of the inputs)" and ax.get_xscale() == "log"
+
+
+def test_names_of_the_columns_that_a_kernel_sees():
+    def some(X, y=None):
+        scale = numpyro.param("scale", jnp.ones(2))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, scale, active_dims=(1, 3)), X))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    X = np.random.default_rng(0).normal(size=(12, 4))
+    trained = made_up(some, random_subset(4), X, X[:, 0])
+    for names, shown in ((["b", "d"], ["b", "d"]), (None, ["column 1", "column 3"])):
+        ax = plots.lengthscales(trained, X, names=names)
+        assert [text.get_text() for text in ax.get_yticklabels()] == shown
 
 
 def test_lengthscales_with_a_posterior_have_intervals():
@@ -654,6 +703,20 @@ def test_a_forecast_has_the_quantiles_of_new_rows_and_the_data_of_both():
     bands = {each.name: each.y for each in draw.drawn_in(ax)}
     np.testing.assert_allclose(bands["central 90 %"], expected.quantiles[[0, 3]])
     np.testing.assert_allclose(bands["central 50 %"], expected.quantiles[[1, 2]])
+
+
+@pytest.mark.slow
+def test_series_are_drawn_at_all_arguments():
+    """An exposure after the data counts; between the rows there is none."""
+    X, _ = sine(12)
+    y, exposure = np.arange(12), np.full(12, 10.0)
+    trained = made_up(log_gaussian_cox, random_subset(4), X, y, exposure)
+    ax = plots.forecast(KEY, trained, X, y, exposure, new=(X + 3, None, exposure))
+    expected = trained.predict(KEY, X + 3, None, exposure, quantiles=(0.05,), num_draws=400)["y"].mean
+    np.testing.assert_allclose(line(ax, "mean")[:, 1], expected, rtol=0.02)
+    with pytest.raises(ValueError, match="a further argument"):
+        plots.fit_1d(KEY, trained, X, y, exposure)
+    assert plots.fit_1d(KEY, trained, X, y).get_xlabel() == "X"
 
 
 def test_groups_have_a_panel_each_with_their_own_rows():

@@ -2,7 +2,7 @@
 
 import os
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,21 +11,23 @@ import numpy as np
 import numpyro
 import pytest
 from click.testing import CliRunner
+from jax import random
 
 import gpzoo
+from gpzoo import random_subset
 from gpzoo.inference.diagnosis.findings import Finding, Section
 from gpzoo.inference.plots import _axes, blank
 from gpzoo.inference.plots._axes import curve
 from gpzoo.inference.reports.document import Code, Part, page
 from gpzoo.inference.reports.drawn import picture
-from gpzoo.inference.reports.report import report
+from gpzoo.inference.reports.report import _again, report
 from gpzoo.kernels import RBF, Convolutional
 from gpzoo.likelihoods import Bernoulli
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.reproductions import cli
 from gpzoo.reproductions.experiment import Inspected
 from tests.inference.diagnosis.browser import Browser
-from tests.programs import KEY, at_start, bayesian_regression, deep, positive, sine
+from tests.programs import KEY, at_start, bayesian_regression, deep, positive, regression, sine
 from tests.reproductions.test_execute import experiment, outcome
 
 in_browser = pytest.mark.skipif("GPZOO_BROWSER" not in os.environ, reason="needs Chromium; make browser")
@@ -253,6 +255,20 @@ def test_a_report_says_what_the_program_is_and_shows_the_pictures_that_fit(writt
         assert "data (40 of 1000)" in words and "{'num_data': 1000}" in words
     if name == "images":
         assert "Patches(image_shape=(4, 4, 1)" in words and "<lengthscale>" in words and "Bernoulli(f)" in words
+
+
+@pytest.mark.parametrize("key", [KEY, random.split(KEY)[1]], ids=["of a seed", "split"])
+@pytest.mark.parametrize("program", [regression, partial(regression, num_data=9)], ids=["plain", "partial"])
+def test_its_lines_import_what_they_use(key, program):
+    X, y = sine(9)
+    _, code = _again(key, at_start(program, random_subset(3), X, y), (X, y), {}, None, None)
+    assert isinstance(code, Code)
+    *before, last = code.text.split("trained = load")
+    known = {"trained": None, "X": X, "y": y}
+    exec(before[0], known)
+    known["report"] = lambda key, *args, **options: key
+    made = eval(last.splitlines()[-1], known)
+    assert np.array_equal(random.key_data(made), random.key_data(key))
 
 
 def test_a_report_needs_data_and_a_path(tmp_path):
