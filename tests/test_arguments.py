@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from jax import random
 from numpyro import handlers
-from numpyro.infer import SVI
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoDelta
 
 from gpzoo import _checks as checks
 from gpzoo import draws
@@ -274,6 +275,17 @@ def test_shapes_of_parameters_are_checked():
         train(svi_of(regression), 1, X, y, init_params={"noise": jnp.ones(2)})
     with pytest.raises(ValueError, match=r"init_params names \['nois'\]"):
         train(svi_of(regression), 1, X, y, init_params={"nois": jnp.ones(())})
+
+
+def test_names_of_initial_values_are_checked_for_any_guide():
+    def program(X, y=None):
+        f = numpyro.sample("f", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(f * numpyro.param("w", 0.5) + 0 * X, 1.0), obs=y)
+
+    svi = SVI(program, AutoDelta(program), adam(0.01), Trace_ELBO())
+    with pytest.raises(ValueError, match=r"init_params names \['typo'\], but the parameters are .*'w'"):
+        train(svi, 1, X[:1, 0], y[:1], init_params={"typo": 1.0})
+    assert float(train(svi, 1, X[:1, 0], y[:1], init_params={"w": 2.0}).params["w"]) == pytest.approx(2.0, abs=0.1)
 
 
 @pytest.mark.slow

@@ -43,6 +43,9 @@ def joined(callback: Callback | Sequence[Callback] | None) -> Callable[..., None
     for one in each:
         if not callable(one):
             raise TypeError(f"callback must be a function, or a list of functions, got {one!r}.")
+    for one in each:
+        if isinstance(one, EarlyStopping):
+            one.restart()
     with_loss = [_takes_loss(one) for one in each]
 
     def call(step: int, seconds: float, params: dict[str, Any], loss: Any) -> None:
@@ -102,9 +105,10 @@ class EarlyStopping:
     ) -> None:
         self.metric, self.patience = metric, checks.positive_int("patience", patience)
         self.min_gain = checks.positive_number("min_gain", min_gain, or_zero=True)
-        self._restart()
+        self.restart()
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
+        """Forget what was seen; ``fit`` does so when it begins."""
         self.best, self.step, self.params, self._last = np.inf, 0, {}, 0
         self._mark, self._without_gain = np.inf, 0
 
@@ -116,7 +120,7 @@ class EarlyStopping:
             ValueError: for several trainings at once, or a metric that is not a number.
         """
         if step <= self._last:  # another training has begun
-            self._restart()
+            self.restart()
         value = loss if self.metric is None else self.metric(params)
         if np.ndim(value) or not np.isfinite(value):
             raise ValueError(f"EarlyStopping watches one finite number of one training, got {value} at step {step}.")

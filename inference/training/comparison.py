@@ -141,12 +141,18 @@ def error_rate(test: SitePrediction, y: np.ndarray) -> float:
         >>> from gpzoo.inference import SitePrediction, error_rate
         >>> error_rate(SitePrediction(None, None, probs=np.array([[0.9, 0.1], [0.2, 0.8]])), np.array([0, 0]))
         0.5
+
+    Raises:
+        ValueError: if ``y`` does not have the shape of the predictions.
     """
     if test.probs is not None:
-        return float(np.mean((test.probs.argmax(axis=-1) != y)[_observed(y)]))
-    if y.ndim == 2:
-        return float(np.mean(test.mean.argmax(axis=-1) != y.argmax(axis=-1)))
-    return float(np.mean(((test.mean > 0.5) != (y > 0.5))[_observed(y)]))
+        wrong = _like(test.probs.argmax(axis=-1), y) != y
+    elif y.ndim == 2 and y.shape[1] > 1:
+        wrong = _like(test.mean, y).argmax(axis=1) != y.argmax(axis=1)
+        return float(np.mean(wrong[_observed(y).all(axis=1)]))
+    else:
+        wrong = (_like(test.mean, y) > 0.5) != (y > 0.5)
+    return float(np.mean(wrong[_observed(y)]))
 
 
 def rmse(test: SitePrediction, y: np.ndarray) -> float:
@@ -157,8 +163,17 @@ def rmse(test: SitePrediction, y: np.ndarray) -> float:
         >>> from gpzoo.inference import SitePrediction, rmse
         >>> rmse(SitePrediction(np.array([1.0, 2.0]), np.ones(2)), np.array([1.0, 4.0]))
         1.4142135623730951
+
+    Raises:
+        ValueError: if ``y`` does not have the shape of the predictions.
     """
-    return float(np.sqrt(np.mean(np.square(test.mean - y)[_observed(y)], dtype=np.float64)))
+    return float(np.sqrt(np.mean(np.square(_like(test.mean, y) - y)[_observed(y)], dtype=np.float64)))
+
+
+def _like(predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
+    predicted, shape = np.asarray(predicted), np.shape(y)
+    checks.refuse(predicted.shape != shape, f"y of a score has shape {shape}, and predictions have {predicted.shape}.")
+    return predicted
 
 
 def _observed(y: np.ndarray) -> np.ndarray:

@@ -276,6 +276,7 @@ def _largest(tree: Any) -> float:
     """The largest absolute number of an argument."""
     found = 0.0
     for x in jax.tree.leaves(tree):
-        if np.size(x) and jnp.issubdtype(jnp.result_type(x), jnp.number):
+        known = isinstance(x, int | float | np.ndarray | np.generic | jax.Array)
+        if known and np.size(x) and jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.number):
             found = max(found, float(np.nanmax(np.abs(np.asarray(x)), initial=0)))
     return found

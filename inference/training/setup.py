@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -29,9 +29,14 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, tuple | list) and value:
+    if isinstance(value, tuple | list):
         parts = [_plain(each) for each in value]
         return () if () in parts else parts
+    if isinstance(value, Mapping):
+        named = {str(name): _plain(each) for name, each in value.items()}
+        return () if () in named.values() else named
+    if isinstance(value, partial):
+        return _plain([value.func, value.args, value.keywords])
     if callable(value) and hasattr(value, "__qualname__"):  # a function or a class
         return f"{value.__module__}.{value.__qualname__}"
     return ()

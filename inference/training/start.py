@@ -15,11 +15,14 @@ from jaxtyping import PRNGKeyArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import biject_to
 from numpyro.infer import SVI
+from numpyro.infer.autoguide import AutoGuide
 from numpyro.infer.svi import SVIState
 from numpyro.infer.util import transform_fn
 
+from gpzoo import _checks as checks
 from gpzoo.inference.guides.guide import InducingGuide
 from gpzoo.inference.guides.same_program import refuse_other_program
+from gpzoo.inference.programs.arguments import refuse_unknown
 from gpzoo.inference.programs.gp_sites import in_mode
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.precision import warn_of_rounding
@@ -77,6 +80,7 @@ class _OfInducingGuide:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.needs = setup, {}
         self.init: Callable | None = None
+        self.supports: dict[str, Any] = {}
         self.alike = not any(jax.tree.leaves((setup.source.axes, setup.array_axes)))
 
     def __call__(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
@@ -99,8 +103,22 @@ class _OfInducingGuide:
             refuse_in_minibatches(guide.model, rows, kwargs, values_of(sites), order_alone=learns_state)
         if looked is not None:
             warn_of_rounding(guide.model, guide, seen, kwargs, values_of(sites), looked)
+        self._refuse_other_supports(sites)
         self.init = self.init or initial(svi, sites)
         return self.init(key, values_of(sites))
+
+    def _refuse_other_supports(self, sites: Trace) -> None:
+        # One compiled step serves all replicates, with the transforms of the first one.
+        if self.alike:
+            return
+        for name, site in sites.items():
+            own = jax.tree.leaves(site["kwargs"].get("constraint", constraints.real))
+            first = self.supports.setdefault(name, own)
+            checks.refuse(
+                len(own) != len(first) or not all(map(np.array_equal, own, first)),
+                f"The support of {name!r} depends on the data, and differs between the trainings of this call. Give it "
+                "a support that does not, or train one by one.",
+            )
 
 
 class _OfOtherGuide:
@@ -116,9 +134,13 @@ class _OfOtherGuide:
 
     def __call__(self, k: int, key: PRNGKeyArray, given: Mapping[str, Any] | None) -> SVIState:
         svi, source = self.setup.svi, self.setup.source
-        state = self.init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
+        # NumPyro's guides keep what their first run computes. Under jit, these would be tracers.
+        alone = isinstance(svi.guide, AutoGuide) and svi.guide.prototype_trace is None
+        init = self._init if alone else self.init
+        state = init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
         kwargs, values = self.setup.kwargs_of(k), svi.get_params(state)
         seen = look(svi.model, source.all_rows(k), kwargs, values, arrays=True, refuse_data=True)
+        refuse_unknown("init_params", given or {}, values.keys() | seen.trace.keys(), "parameters")
         self.needs = seen.needs
         warn_of_rounding(svi.model, svi.guide, source.all_rows(k), kwargs, values, seen)
         return state

@@ -286,6 +286,16 @@ def test_scores_of_predictions():
         assert error_rate(binary, labels) == pytest.approx(1 / 3)
     one_hot = SitePrediction(np.array([[2.0, 1], [0, 1], [1, 0]]), np.ones((3, 2)), np.zeros(3))
     assert error_rate(one_hot, np.eye(2)[y]) == pytest.approx(1 / 3)
+    observed, unseen = np.eye(2)[[1, 0, 1]], np.array([[0, 1], [np.nan, np.nan], [1, 0]])
+    assert error_rate(SitePrediction(observed, None, None), unseen) == 0.5
+    column = SitePrediction(binary.mean[:, None], np.ones((3, 1)), None)
+    assert error_rate(column, y[:, None]) == error_rate(binary, y) == pytest.approx(1 / 3)
+    for score in (error_rate, rmse):
+        for found, labels in ((binary, y[:, None]), (column, y)):
+            with pytest.raises(ValueError, match="y of a score has shape"):
+                score(found, labels)
+    with pytest.raises(ValueError, match="y of a score has shape"):
+        error_rate(probs, y[:, None])
     assert rmse(binary, y) == pytest.approx(np.sqrt((0.04 + 0.16 + 0.36) / 3))
 
 

@@ -53,6 +53,17 @@ def test_a_training_ends_early_with_its_model_and_goes_on_from_there(tmp_path):
     assert stopping.step == 10
 
 
+def test_early_stopping_begins_anew_with_every_training():
+    """Also if the next training is first looked at after more steps than the last one took."""
+    stopping = EarlyStopping(lambda params: losses.pop(0), patience=2)
+    losses = [1.0, 2.0, 3.0]
+    assert len(train(stopping, 40).losses) == 30 and stopping.step == 10
+    losses = [9.0, 8.0, 7.0]
+    svi = SVI(regression, GUIDE, adam(0.02), GaussianProcessELBO())
+    trained = fit(KEY, svi, 120, *sine(20), callback=stopping, callback_steps=40, progress=False)
+    assert len(trained.losses) == 120 and (stopping.step, stopping.best) == (120, 7.0)
+
+
 REFUSED = {
     "patience": (lambda: EarlyStopping(patience=0), ValueError, "patience"),
     "gain": (lambda: EarlyStopping(min_gain=-1.0), ValueError, "min_gain"),

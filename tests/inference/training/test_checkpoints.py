@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -271,10 +272,13 @@ CHOICES = {
     "function of JAX": (jnp.exp, jnp.tanh),
     "function": (swapped, sparse),
     "class": (dict, list),
+    "options": ({"noise": 0.3, "of": ["a"]}, {"noise": 0.3, "of": ["b"]}),
+    "partial": (partial(swapped, a=1), partial(swapped, a=2)),
+    "partial of numbers": (partial(max, 1.0), partial(max, 2.0)),
 }
 
 
-@pytest.mark.slow_but(kind=["tuple", "function"])
+@pytest.mark.slow_but(kind=["options", "partial"])
 @pytest.mark.parametrize("kind", CHOICES)
 def test_keyword_arguments_that_are_no_arrays_belong_to_a_training(kind, tmp_path):
     """Tuples, NumPy's numbers, functions and classes."""

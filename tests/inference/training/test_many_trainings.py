@@ -468,6 +468,27 @@ def test_what_makes_no_sense_is_refused(name):
         train(3, *args, **kwargs)
 
 
+@pytest.mark.slow_but(scales=[(1.0, 3.0)])
+@pytest.mark.parametrize("scales", [(1.0, 3.0), (3.0, 1.0), (2.0, 2.0)])
+def test_supports_that_differ_between_members_are_refused(scales):
+    """All of them have the transforms of the first one, which would not be their own."""
+
+    def program(X, y=None):
+        change = numpyro.sample("change", dist.Uniform(X.min(), X.max()))
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X - change))
+        numpyro.sample("y", Gaussian(f, 0.1), obs=y)
+
+    x, y = sine(12)
+    svi = SVI(program, InducingGuide(program, kmeans(3), hyperparameters="point"), adam(0.1), GaussianProcessELBO())
+    data = jnp.stack([scale * x for scale in scales]), jnp.stack([y, y])
+    options = {"batch_size": None, "num_data": None, "key": SOME[:2], "svi": svi}
+    if scales[0] == scales[1]:
+        assert np.isfinite(train(2, *data, **options).losses).all()
+        return
+    with pytest.raises(ValueError, match="The support of 'change_loc' depends on the data"):
+        train(2, *data, **options)
+
+
 def test_bad_data_of_a_member_name_it():
     x, y = sine(12)
     svi = SVI(gp_classification, InducingGuide(gp_classification, kmeans(3)), adam(0.1), GaussianProcessELBO())
