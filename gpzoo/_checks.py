@@ -509,7 +509,12 @@ def arguments(
         TypeError,
     )
     lost: list[str] = []
-    if not tables:
+    if tables:
+        for table in filter(is_table, args):
+            for position, (x, group) in enumerate(zip(table.stored(0), table.groups, strict=True)):
+                if group.dtype.kind == "f":  # one block is enough for a warning
+                    lost.extend(_far_from_zero(f"array {position} of the table", x, group.dtype))
+    else:
         names, optional = (program, ()) if isinstance(program, tuple) else positional(program, len(args))
         for name, x in zip(names, args, strict=True):
             none = x is None or (isinstance(x, Mapping) and not jax.tree.leaves(x))
@@ -607,11 +612,14 @@ def _is_numbers(x: Any) -> bool:
     return isinstance(x, list | tuple) and not any(np.ndim(leaf) for leaf in jax.tree.leaves(x) if _is_array(leaf))
 
 
-def _far_from_zero(name: str, x: Any) -> list[str]:
-    """A message on the column of an array whose differences float32 would lose; an empty list if there is none."""
+def _far_from_zero(name: str, x: Any, dtype: Any = None) -> list[str]:
+    """A message on the column of an array whose differences float32 would lose; an empty list if there is none.
+
+    ``dtype`` is that of the computation, if it is not the dtype of the array.
+    """
     if x.dtype == bool or (isinstance(x, jax.Array) and not x.is_fully_addressable):
         return []
-    if x.dtype != np.float32 and jax.config.read("jax_enable_x64"):
+    if (dtype or x.dtype) != np.float32 and jax.config.read("jax_enable_x64"):
         return []
     x = np.asarray(x) if _on_host(x) else x
     step = -(-x.size // _LOOKED_AT)

@@ -28,6 +28,7 @@ from gpzoo.likelihoods import Gaussian, Softmax
 from gpzoo.posteriors import InducingPosterior, Projection, forms
 from gpzoo.processes.process import GaussianProcess
 from gpzoo.tables.arrays import ArrayTable
+from gpzoo.tables.standardise import standardised
 from gpzoo.views.orbits import Orbit
 from tests.programs import KEY, adam, bayesian_regression, regression, sine, with_model_kwargs
 
@@ -205,6 +206,15 @@ def test_numbers_far_from_zero_are_warned_of_once():
         for fine in (labels, labels.astype(float), years, np.full(6, 1e7), np.asarray(y) + 100):
             checks.arguments(regression, (X, fine), {})
     checks.arguments(regression, (np.asarray(X) + 1e6, np.asarray(y) + 1e6), {})
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_table_far_from_zero_is_warned_of(double):
+    times = ArrayTable(1.7e9 + np.arange(6.0)[:, None], np.asarray(y), dtype=np.float32)
+    with jax.enable_x64(double):
+        with far("column 0 of array 0 of the table"):
+            checks.arguments(regression, (times,), {}, tables=True)
+        checks.arguments(regression, (standardised(times),), {}, tables=True)
 
 
 def test_float32_inputs_are_warned_of_where_float64_is_wanted():

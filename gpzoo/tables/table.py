@@ -98,8 +98,11 @@ class Table(ABC):
         with np.errstate(over="ignore"):
             cast = tuple(array.astype(g.dtype, copy=False) for array, g in zip(arrays, self.groups, strict=True))
         for position, (before, after) in enumerate(zip(arrays, cast, strict=True)):
+            what = f"which {after.dtype} cannot hold"
             if before.dtype.kind == "f" and after.dtype.itemsize < before.dtype.itemsize:
-                self._finite(block, position, after, f"which {after.dtype} cannot hold")
+                self._finite(block, position, after, what)
+            if before.dtype.kind in "iu" and after.dtype.kind in "iu" and before.dtype != after.dtype:
+                self._refuse(block, position, before != after, what)
         return cast
 
     def head(self, rows: int) -> tuple[np.ndarray, ...]:
@@ -172,11 +175,15 @@ class Table(ABC):
         return f"Array {position}" + (f", column {', '.join(map(str, index))}," if len(index) else "")
 
     def _finite(self, block: int, position: int, array: np.ndarray, what: str = "which is not finite") -> np.ndarray:
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row, *index = checks.first_of(~np.isfinite(array))
+        if array.dtype.kind == "f":
+            self._refuse(block, position, ~np.isfinite(array), what)
+        return array
+
+    def _refuse(self, block: int, position: int, bad: np.ndarray, what: str) -> None:
+        if bad.any():
+            row, *index = checks.first_of(bad)
             told = f"{self._column(position, index)} has a value {what}, in row {row} of {self._where(block)}."
             raise ValueError(f"{told} Remove or impute such rows.")
-        return array
 
 
 def empty(groups: Sequence[ColumnGroup], rows: int) -> tuple[np.ndarray, ...]:

@@ -214,6 +214,13 @@ def test_parquet_refuses_bad_values_naming_file_row_group_and_column(tmp_path):
         moments(table)
 
 
+@pytest.mark.parametrize("label", [2**32 + 1, -(2**31) - 1])
+def test_integers_that_the_dtype_cannot_hold_are_refused(label, tmp_path):
+    path = write(tmp_path / "t.parquet", {"x": Y, "y": np.where(np.arange(len(Y)) == 7, label, 1)})
+    with pytest.raises(ValueError, match="which int32 cannot hold, in row 7"):
+        ParquetTable(path, columns=["x"], target="y", classes=True).read(0)
+
+
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'gpzoo\[parquet\]'"):
