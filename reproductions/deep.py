@@ -695,13 +695,16 @@ def _matches(records: Records) -> dict[str, Any]:
     ``less`` has the lead of our two layers over our models of one layer.
     """
     models = ("sgp", "sgp-500", "dgp2", "dgp3")
-    runs = {model: next(records.compared("deep", "mnist", model, ("cpu",)), None) for model in models}
-    accuracies = {model: run.ours("accuracy") for model, run in runs.items() if run}
+    accuracies = {}
+    for model in models:
+        for run in records.compared("deep", "mnist", model, ("cpu",)):
+            accuracies[model] = run.ours("accuracy")
     if (ours := accuracies.get("dgp2")) is None:
         return {}
     printed = {model: each["accuracy"] for model, each in PAPER.numbers("mnist", models).items()}
     unlike = [m for m, each in printed.items() if each and verdict("accuracy", ours, each).word in (EXCEEDED, SHORT)]
-    less = [(title_of(m), lead(ours, accuracies[m], "accuracy")) for m in ("sgp", "sgp-500") if accuracies.get(m)]
+    known = [(model, of) for model in ("sgp", "sgp-500") if (of := accuracies.get(model)) is not None]
+    less = [(title_of(model), lead(ours, of, "accuracy")) for model, of in known]
     return {"wide": ours.wide(), "unlike": list(map(title_of, unlike)), "less": less}
 
 

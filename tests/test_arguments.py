@@ -300,18 +300,22 @@ def test_names_of_initial_values_are_checked_for_any_guide():
 
 @pytest.mark.slow
 def test_parameters_of_another_run_of_the_program_are_known():
-    def program(X, y=None, *, more=False):
-        scale = numpyro.param("scale", jnp.ones(2 if more else ())) * numpyro.param("extra" if more else "usual", 1.0)
+    """Their shapes may depend on arguments, but not their names."""
+
+    def program(X, y=None, *, more=False, extra=False):
+        scale = numpyro.param("scale", jnp.ones(2 if more else ())) * numpyro.param("extra" if extra else "usual", 1.0)
         f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
         with numpyro.plate("data", len(X)):
             numpyro.sample("y", Gaussian(f, 0.1 + 0 * jnp.sum(scale)), obs=y)
 
     guide, params = prepared(program)
     other = guide.init_params(KEY, X, y, model_kwargs={"more": True})
-    assert set(other) - set(params) == {"extra"}
+    assert other["scale"].shape == (2,) and set(other) == set(params)
     Trained(guide.model, guide, other).posterior(KEY, X, y, model_kwargs={"more": True})
-    with pytest.raises(ValueError, match=r"no value for \['extra'\]"):
+    with pytest.raises(ValueError, match=r"params\['scale'\] has shape \[\], but the program's has \[2\]"):
         Trained(guide.model, guide, params).posterior(KEY, X, y, model_kwargs={"more": True})
+    with pytest.raises(ValueError, match=r"the site\(s\) \['extra'\], of which the guide knows nothing"):
+        guide.init_params(KEY, X, y, model_kwargs={"extra": True})
 
 
 @pytest.mark.slow

@@ -228,7 +228,8 @@ def _targets(name: str, y: np.ndarray, laws: list[Any]) -> list[Finding]:
     findings = _outliers(name, columns, OUTLYING, "lost")
     if not findings and all(law.light_tails for law in laws):
         findings = _outliers(name, columns, FAR, "far")
-    mean, spread = np.nanmean(columns, axis=0, dtype=np.float64), np.nanstd(columns, axis=0, dtype=np.float64)
+    numbers = columns.astype(np.float64)
+    mean, spread = np.atleast_1d(np.nanmean(numbers, axis=0)), np.atleast_1d(np.nanstd(numbers, axis=0))
     odd = (spread < NARROW) | (spread > WIDE) | (np.abs(mean) > OFF_ZERO * spread)
     if odd.any() and not findings:
         j = int(np.argmax(odd))

@@ -175,7 +175,7 @@ def model_at(trained: Trained, args: tuple, model_kwargs: Mapping[str, Any] | No
         sites.inner & sites.processes,
         subject,
         lambda key: trained.posterior(key, *args, model_kwargs=model_kwargs),
-        _without_data(subject.look.trace, subject.args),
+        _without_data(trace, subject.args),
     )
 
 

@@ -136,7 +136,7 @@ class _OfOtherGuide:
         svi, source = self.setup.svi, self.setup.source
         # NumPyro's guides keep what their first run computes. Under jit, these would be tracers.
         alone = isinstance(svi.guide, AutoGuide) and svi.guide.prototype_trace is None
-        init = self._init if alone else self.init
+        init: Callable = self._init if alone else self.init
         state = init(key, given, source.batch(k, 0), self.setup.arrays_of(k))
         kwargs, values = self.setup.kwargs_of(k), svi.get_params(state)
         seen = look(svi.model, source.all_rows(k), kwargs, values, arrays=True, refuse_data=True)
