@@ -100,7 +100,7 @@ class FunctionsModel(EnsembleModel):
         for name, count in {"num_draws": num_draws, "num_features": num_features}.items():
             checks.positive_int(name, count)
         subject = trained._bind((X,), model_kwargs)
-        (inputs,), guide = subject.args, subject.guide
+        inputs, guide = checks.floating("X", *subject.args), subject.guide
         checks.refuse(inputs.ndim != 2, f"X must be inputs [N, d], got shape {inputs.shape}.")
         names = sorted(guide.sites.processes)
         if outputs is None:

@@ -515,9 +515,8 @@ def _computed(
     if source.at_inducing and source.at_inducing >= model.guide.sites.processes:
         most = max(model.num_rows, 1)  # the functions are known at all rows, so nothing is drawn there
     draws_together = _draws_together(model)
-    fn = BatchFunction(
-        "export", source.at_data, (source.count, source.at_inducing), draws_together, prepare=source.prepare
-    )
+    options: Any = source.count, source.at_inducing, source.parts
+    fn = BatchFunction("export", source.at_data, options, draws_together, prepare=source.prepare)
     found = _at_data(fn, model, draws, most, source.sites_of_parts).arrays
     few = min(model.num_rows, of_prior)
     first = jax.tree.map(lambda x: x[:few], model.args) if few < model.num_rows else model.args
@@ -530,7 +529,8 @@ def _computed(
     _warn_not_finite(found)
     found["predictions"] = {}
     if new is not None:
-        fn = BatchFunction("predictions", source.at_new, source.count, draws_together, prepare=source.prepare)
+        options = source.count, source.parts
+        fn = BatchFunction("predictions", source.at_new, options, draws_together, prepare=source.prepare)
         size, others = _even(new.num_rows, batch_size), (model.batch(), found["notes"])
         result = map_batches(fn, new, draws, size, whole=new.site_rows, others=others, addends=source.sites_of_parts)
         result.refuse_not_finite(dict.fromkeys(("predictions", "means"), "predictions"), others[1].value.processes)

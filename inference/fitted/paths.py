@@ -24,6 +24,7 @@ from gpzoo.inference.programs.gp_sites import BatchRows, Marginals, means, predi
 from gpzoo.inference.programs.keys import named_key
 from gpzoo.inference.programs.runs import Trace, relaxed_promotion, run, sampled, unmasked
 from gpzoo.inference.programs.sites import Sites
+from gpzoo.likelihoods import Likelihood
 from gpzoo.likelihoods.answers import as_predictive
 from gpzoo.posteriors.posterior import InducingPosterior
 from gpzoo.processes.marginals import GaussianMarginals
@@ -99,6 +100,8 @@ class Paths(GivenProgram):
         data = {name: site for name, site in data.items() if not isinstance(site["fn"], Unit)}
         for name, site in data.items():
             refuse_other_rows(name, tests.get(name), site["fn"].shape(), len(batch.rows))
+            if not isinstance(unmasked(site["fn"]), Likelihood):  # gpzoo's own refuse them
+                _refuse_other_shape(name, tests.get(name), site["fn"].shape())
             predicted = _latent if name in self.sites.enumerated else _data
             found[name] = predicted(site["fn"], site["value"], tests.get(name))
         chosen = {name: site for name, site in data.items() if name in self.sites.enumerated}
@@ -122,6 +125,7 @@ class Paths(GivenProgram):
         """A GP site on one path, with the density of ``test`` if it was observed in training."""
         refuse_other_rows(name, test, site["fn"].shape(), len(batch.rows))
         posterior, value = site["fn"], site["value"]
+        _refuse_other_shape(name, test, posterior.shape())
         marginal = isinstance(value, GaussianMarginals)
         mean, variance = (value.mean, value.variance) if marginal else posterior.marginals()
         density = draws = None
@@ -248,6 +252,12 @@ def refuse_other_rows(name: str, test: Any, shape: tuple[int, ...], num_inputs: 
             f"test_data[{name!r}] has {len(test)} rows, but site {name!r} has {shape[0]} at these {num_inputs} "
             "inputs: pass the same number of rows."
         )
+
+
+def _refuse_other_shape(name: str, test: Any, shape: tuple[int, ...]) -> None:
+    """Refuse test data that would broadcast against the values of their site."""
+    if test is not None and shape and jnp.shape(test) != shape:
+        raise ValueError(f"test_data[{name!r}] has shape {list(jnp.shape(test))}, but site {name!r} has {list(shape)}.")
 
 
 def _parts(posterior: InducingPosterior, names: tuple[str, ...]) -> dict[str, Path]:

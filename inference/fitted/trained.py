@@ -50,7 +50,7 @@ from gpzoo.inference.programs.labelled import (
     unlabelled,
 )
 from gpzoo.inference.programs.program import look
-from gpzoo.inference.training.sources import described_arguments
+from gpzoo.inference.training.sources import described_arguments, described_options
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +210,7 @@ class Trained:
         found |= {f"{name}_loc": own[name] for name in sites.latents - sites.processes}
         found |= {LAWS: known["laws"], LEFT_OUT: known["left_out"]}
         stacked = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
-        data = described_arguments(fn, args, split_arrays(kwargs)[0]) | columns
-        return cls(fn, guide, given | stacked, data=data)
+        return cls(fn, guide, given | stacked, data=_described(fn, args, kwargs) | columns)
 
     @entry_point
     def predict(
@@ -838,9 +837,16 @@ class Trained:
         refuse_other_columns(self.model, args, kwargs, self.data, params)
         at_training = False
         if isinstance(guide, DrawsGuide) and not seen:
-            found = described_arguments(self.model, args, split_arrays(kwargs)[0])
-            at_training = all(self.data.get(name) == said for name, said in found.items())
+            known = {name: said for name, said in self.data.items() if name.startswith("argument ")}
+            at_training = known == _described(self.model, args, kwargs)
         return BoundModel(self.model, guide, params, args, kwargs, self._compiled, at_training=at_training)
+
+
+def _described(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program's arguments are, apart from those that are ``None``."""
+    arrays, static = split_arrays(dict(kwargs))
+    given = {name: value for name, value in static.items() if value is not None}
+    return described_arguments(model, args, arrays) | described_options(given)
 
 
 def _in_float32(x: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -19,27 +19,8 @@ from gpzoo.inference.programs.arrays import split_arrays
 from gpzoo.inference.programs.calls import RUNNING
 from gpzoo.inference.training.protocol import of_objective, of_optimizer
 from gpzoo.inference.training.replicates import Replicates, arguments_of
-from gpzoo.inference.training.sources import Source, described
+from gpzoo.inference.training.sources import Source, described, described_options
 from gpzoo.inference.training.state import TrainState
-
-
-def _plain(value: Any) -> Any:
-    """A keyword argument that is no array, as JSON; ``()`` if it has no such form."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, tuple | list):
-        parts = [_plain(each) for each in value]
-        return () if () in parts else parts
-    if isinstance(value, Mapping):
-        named = {str(name): _plain(each) for name, each in value.items()}
-        return () if () in named.values() else named
-    if isinstance(value, partial):
-        return _plain([value.func, value.args, value.keywords])
-    if callable(value) and hasattr(value, "__qualname__"):  # a function or a class
-        return f"{value.__module__}.{value.__qualname__}"
-    return ()
 
 
 class Setup:
@@ -128,13 +109,12 @@ class Setup:
 
     def settings(self, init_params: Mapping[str, Any] | None) -> dict[str, Any]:
         """The settings that a continued training must share; the most informative ones come first."""
-        plain = {f"argument {name}": found for name, value in self.static.items() if (found := _plain(value)) != ()}
         given: dict[str, str] = {}
         for path, x in jax.tree_util.tree_leaves_with_path(dict(init_params or {})):
             if isinstance(x, int | float | np.ndarray | np.generic | Array):
                 number = x if hasattr(x, "dtype") else np.asarray(x)
                 given |= described(f"init_params{jax.tree_util.keystr(path)}", number)
-        return self.described | plain | given | {"rng_key": self._key_words()}
+        return self.described | described_options(self.static) | given | {"rng_key": self._key_words()}
 
     def _key_words(self) -> list[int]:
         return [word for key in self.replicates.keys for word in files.numbers(key).ravel().tolist()]

@@ -7,6 +7,7 @@ the rows of a table themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -56,6 +57,31 @@ def described_arguments(model: Callable, args: tuple, arrays: Mapping[str, Any])
     for name, value in [*zip(checks.positional(model, len(args))[0], args, strict=True), *arrays.items()]:
         found |= described(f"argument {name}", jax.tree.map(jnp.asarray, value))
     return found
+
+
+def described_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments that are not arrays, by name, as JSON; those without such a form are left out."""
+    found = {f"argument {name}": _plain(value) for name, value in options.items()}
+    return {name: value for name, value in found.items() if value != ()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON; ``()`` if it has no such form."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple | list):
+        parts = [_plain(each) for each in value]
+        return () if () in parts else parts
+    if isinstance(value, Mapping):
+        named = {str(name): _plain(each) for name, each in value.items()}
+        return () if () in named.values() else named
+    if isinstance(value, partial):
+        return _plain([value.func, value.args, value.keywords])
+    if callable(value) and hasattr(value, "__qualname__"):  # a function or a class
+        return f"{value.__module__}.{value.__qualname__}"
+    return ()
 
 
 def order_seed(rng_key: PRNGKeyArray) -> int:

@@ -12,13 +12,13 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer import SVI
 
-from gpzoo import FactorisationError, GaussianProcess, InducingPoints
+from gpzoo import FactorisationError, GaussianProcess, InducingPoints, kmeans
 from gpzoo.inference import CollapsedELBO, InducingGuide, Trained, fit, lbfgs, marginal
 from gpzoo.kernels import RBF
 from gpzoo.likelihoods import Gaussian
-from gpzoo.models import deep_gp, linear_layers, positive
+from gpzoo.models import deep_gp, gp_regression, linear_layers, positive
 from tests.conftest import ROOT
-from tests.programs import randomised
+from tests.programs import at_start, randomised
 
 pytest.importorskip("botorch", reason="an extra of its own")
 
@@ -147,6 +147,15 @@ def test_shapes_dtypes_and_places_of_points(model):
     with pytest.raises(NotImplementedError, match="condition_on_observations"):
         model.condition_on_observations(NEW[0], NEW[0, :, :1])
     assert model.train().eval().posterior(NEW).values.shape == (4, 128, 3, 1)
+
+
+def test_functions_of_whole_numbers_have_values_between_them():
+    whole = np.arange(6)[:, None]
+    trained = at_start(gp_regression, kmeans(4), whole, np.sin(whole[:, 0]))
+    points = torch.tensor([[2.0], [2.5], [2.9]]).double()
+    values = [FunctionsModel(KEY, trained, of).posterior(points).values for of in (whole, whole.astype(float))]
+    torch.testing.assert_close(*values)
+    assert values[0][0, 1] != values[0][0, 0]
 
 
 def test_outputs_that_are_not_there_are_refused_by_name(two):

@@ -1,6 +1,7 @@
 """GP sites that a program adds have one q: its moments are exact where noise is Gaussian, by every way to ask."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -417,6 +418,13 @@ def test_exports_of_addends_have_their_joint_law(outputs):
     found = trained.to_arviz(KEY, X, y, num_draws=1500, new_args=(new,), parts=parts)
     batched = trained.to_arviz(KEY, X, y, num_draws=2, batch_size=4, parts=parts)["posterior"]
     assert batched["a"].dims[:2] == ("chain", "draw") and batched["a"].dims[2] == batched["f"].dims[2]
+    # Exports with other addends, or none, are not those of the program that was compiled before.
+    again = partial(trained.to_arviz, KEY, X, y, num_draws=2, batch_size=4, new_args=(new,))
+    turned, without, named = again(parts={"f": ("b", "a")}), again(), again(parts=parts)
+    assert "a" not in without["posterior"] and "a" not in without["predictions"]
+    for group in ("posterior", "predictions"):
+        np.testing.assert_allclose(turned[group]["b"], named[group]["a"])
+        np.testing.assert_allclose(turned[group]["a"], named[group]["b"])
     for draws in (found["posterior"], found["predictions"], batched):
         np.testing.assert_allclose(draws["a"] + draws["b"] + 1.0, draws["f"], atol=1e-6)
     C = sum(np.asarray(kernel(X)) for kernel in kernels) + 0.2 * np.eye(9)

@@ -199,7 +199,7 @@ def test_what_stands_in_masked_rows_does_not_count(kind, inducing, by):
         np.testing.assert_allclose(wanted[seen], alone, atol=1e-6 if kind == "counts" else 0.2)
 
 
-@pytest.mark.slow_but(outlier=[1.5], by=["rows"])
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["rows", "blocks"])
 @pytest.mark.parametrize("outlier", [1.0, 1.5])
 def test_no_density_where_noise_leaves_no_law(outlier, by):
@@ -256,6 +256,28 @@ def posterior_draws(count):
     )
     chosen = RNG.choice(len(grid), (4, count // 4), p=weights / weights.sum())
     return {"lengthscale": np.exp(grid[chosen, 0]), "noise": np.exp(grid[chosen, 1])}, elpd
+
+
+@pytest.mark.slow
+def test_exports_at_other_arguments_are_not_of_the_left_out_data():
+    """Densities of the data given all others belong to the arguments of the draws."""
+
+    def program(X, y=None, *, noise=0.1, scale=None):
+        f = numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X))
+        numpyro.sample("y", Gaussian(f, noise if scale is None else noise * scale), obs=y)
+
+    scale = np.full(N, 2.0)
+    options = [{}, {"noise": 0.5}, {"scale": scale}, {"noise": 0.5, "scale": scale}, {"scale": 3 * scale}]
+    for i, own in enumerate(options[:4]):
+        model = Trained.of_draws(KEY, {}, X, Y, program=marginal(program), num_draws=1, model_kwargs=own)
+        variance = own.get("noise", 0.1) * (2 if "scale" in own else 1)
+        exported = model.to_arviz(KEY, X, Y, num_draws=1, model_kwargs=own)
+        wanted = of_rows(K + variance * np.eye(N), Y, range(N))
+        np.testing.assert_allclose(exported.log_likelihood["y"].values.ravel(), wanted, atol=1e-8)
+        for other in options[:i] + options[i + 1 :]:
+            elsewhere = model.to_arviz(KEY, X, Y, num_draws=1, model_kwargs=other)
+            assert "y_left_out" not in elsewhere.posterior_predictive
+    assert "f" in model.to_arviz(KEY, X, model_kwargs=own).posterior  # without data
 
 
 @pytest.mark.slow

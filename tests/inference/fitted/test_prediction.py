@@ -16,7 +16,7 @@ from numpyro.optim import Adam
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from gpzoo import draws, linalg
+from gpzoo import draws, kmeans, linalg
 from gpzoo.inducing.variables import InducingPoints
 from gpzoo.inference import GaussianProcessELBO, InducingGuide, Trained, fit, load, predict
 from gpzoo.inference.fitted import predict as prediction
@@ -26,7 +26,7 @@ from gpzoo.kernels import RBF, Periodic, White
 from gpzoo.likelihoods import Bernoulli, Expected, Gaussian, Softmax
 from gpzoo.models import gp_regression
 from gpzoo.processes.process import GaussianProcess
-from tests.programs import deep, positive, program_of, regression, sine
+from tests.programs import at_start, deep, positive, program_of, regression, sine
 from tests.reference import conditional, pairs, rbf
 
 KEY = random.key(0)
@@ -220,6 +220,28 @@ def test_training_inputs_are_factorised_once_for_all_batches(samples, monkeypatc
             assert sizes.count(10) == (1 if most else 2)
         np.testing.assert_allclose(found[0].mean, found[1].mean, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(found[0].variance, found[1].variance, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("law", ["exact", "Poisson", "Normal"])
+def test_test_data_of_another_shape_are_refused(law):
+    """They would broadcast, and the density of a row would be a sum over all rows."""
+
+    def program(X, y=None):
+        if law == "exact":
+            numpyro.sample("y", GaussianProcess(RBF(1.0, 1.0) + White(0.1), X), obs=y)
+        else:
+            f = draws(numpyro.sample("f", GaussianProcess(RBF(1.0, 1.0), X)))
+            numpyro.sample("y", dist.Poisson(jnp.exp(f)) if law == "Poisson" else dist.Normal(f, 0.5), obs=y)
+
+    x, y = np.linspace(0, 1, 6)[:, None], np.arange(6.0)
+    if law == "exact":
+        asked = partial(predict, KEY, program, x, train_args=(x, y), posterior_samples=None, params={})
+    else:
+        asked = partial(at_start(program, kmeans(3), x, y).predict, KEY, x)
+    assert asked(test_data={"y": y})["y"].log_density.shape == (6,)
+    for other in (y[:, None], np.stack([y, y], axis=1)):
+        with pytest.raises(ValueError, match=r"test_data\['y'\] has shape \[6, [12]\], but site 'y' has \[6\]"):
+            asked(test_data={"y": other})
 
 
 @pytest.mark.slow
