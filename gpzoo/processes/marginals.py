@@ -519,7 +519,7 @@ class GaussianMarginals(Fields):
             found = self._with(loc, self.source_variance[rows], self.loading, lambda part: part.rows(rows))
             return found if self.rows is None else found._with_fields(rows=self.rows[rows])
         self._log_mixed()
-        traced = not isinstance(columns, slice) and not is_concrete(columns) and columns.dtype != bool
+        traced = not is_concrete(columns) and columns.dtype != bool
         mean = self.loc.at[:, columns].get(mode="fill", fill_value=jnp.nan) if traced else self.loc[:, columns]
         kept = jnp.reshape(columns, (1,)) if _is_integer(columns) else columns
         chosen = lambda part: part.columns(kept)  # noqa: E731

@@ -837,7 +837,8 @@ class Trained:
         refuse_other_columns(self.model, args, kwargs, self.data, params)
         at_training = False
         if isinstance(guide, DrawsGuide) and not seen:
-            known = {name: said for name, said in self.data.items() if name.startswith("argument ")}
+            names = [name for name in self.data if name.startswith("argument ")]
+            known = {name: self.data[name] for name in names if name not in described_columns(self.data)}
             at_training = known == _described(self.model, args, kwargs)
         return BoundModel(self.model, guide, params, args, kwargs, self._compiled, at_training=at_training)
 

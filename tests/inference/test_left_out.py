@@ -172,7 +172,7 @@ def test_laplace_takes_the_terms_off(inducing):
     np.testing.assert_allclose(grouped, blocks, atol=0.5)
 
 
-@pytest.mark.slow_but(kind=["counts"], inducing=[None], by=["rows"])
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["rows", "blocks"])
 @pytest.mark.parametrize("inducing", [None, InducingPoints(X)], ids=["exact", "sparse"])
 @pytest.mark.parametrize("kind", ["counts", "classes"])
